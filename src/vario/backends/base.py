@@ -1,0 +1,130 @@
+"""What the Monitor asks of a tensor framework, and what a framework tells the Monitor.
+
+A backend turns its framework's hooks into these events, in this order, for every step::
+
+    for micro_step in ...:                 forward_began        (the outermost module, gradients on)
+        output = model(batch)                  module_called        (each module: its inputs and outputs)
+        loss.backward()                        tensor_gradient      (the gradients of those)
+                                               local_gradient       (each parameter's share of this pass)
+                                           backward_ended       (gradients complete, not yet clipped)
+    clip(...)
+    optimizer.step()                       update_began         (gradients as the optimizer gets them)
+                                           update_ended         (new weights, new optimizer state)
+    monitor.log(loss=...)                  (still the same step; it ends when the next forward begins)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from vario.records import Structure, Table
+from vario.steps import Clock
+
+Undo = Callable[[], None]
+"""Takes back what an attach did."""
+
+Tensor = Any
+"""A tensor of whatever framework is watched; the core never looks inside."""
+
+
+class Summaries(Protocol):
+    """Turns tensors into rows of Summaries; nothing waits for the device until the rows are fetched."""
+
+    def observe(self, tensor: Tensor, scale: Tensor | None = None) -> int | None:
+        """Reduce one tensor, divided by `scale`; its row number within the step, or None when it has no numbers."""
+
+    def observe_many(self, tensors: list[Tensor], scale: Tensor | None = None, again: str = "") -> list[int | None]:
+        """Reduce a list of tensors at once. A later list under the same name `again` takes the earlier one's rows."""
+
+    def collect(self) -> Callable[[], Table]:
+        """End the step: a function that waits for the rows and returns them, to be called from any thread."""
+
+
+class Observer(Protocol):
+    """One quantity's way into the step in progress: keeps to its schedule and never raises into training."""
+
+    watching: bool
+    """Whether this step is watched."""
+
+    def observe(self, target: str, tensor: Tensor) -> int | None:
+        """Reduce a tensor and keep its row."""
+
+    def observe_again(self, target: str, row: int) -> None:
+        """Keep a row reduced before, under another name."""
+
+    def observe_all(self, targets: list[str], tensors: list[Tensor], scale: Tensor | None = None) -> None:
+        """Reduce a list at once; the last list of a step wins."""
+
+
+class Events(Protocol):
+    """What a watched model calls back for."""
+
+    def step_ended(self) -> None:
+        """The training loop has turned to the next step."""
+
+    def log(self, **values: Any) -> None:
+        """A plain number of this step, as a Python number or a tensor."""
+
+    def seal(self) -> None:
+        """An update has used the gradients observed so far."""
+
+
+class Watched(Protocol):
+    """A model under watch: probes subscribe to its events."""
+
+    clock: Clock
+    rank: int
+    world_size: int
+    versions: dict[str, str]
+
+    def summaries(self, eps: float, columns: frozenset[str]) -> Summaries:
+        """What reduces this model's tensors."""
+
+    def structure(self) -> Structure:
+        """Modules and parameters, as `structure.json` holds them."""
+
+    def attach(self, events: Events) -> None:
+        """Start following the training loop."""
+
+    def detach(self) -> None:
+        """Leave the model and the optimizer exactly as they were found."""
+
+    def device_scalars(self) -> dict[str, float]:
+        """Memory in use, by name and in bytes."""
+
+    def on_module_values(self, observer: Observer) -> None:
+        """Hand module inputs and outputs to this observer."""
+
+    def on_module_gradients(self, observer: Observer) -> None:
+        """Hand the gradients of module inputs and outputs to this observer."""
+
+    def on_local_gradients(self, call: Callable[[str, Tensor], None]) -> None:
+        """Call with (name, gradient) for what one backward pass adds to each parameter's gradient."""
+
+    def on_backward_ended(self, call: Callable[[], None]) -> None:
+        """Call when gradients are complete and not yet clipped."""
+
+    def on_update_began(self, call: Callable[[Any], None]) -> None:
+        """Call with the optimizer when it gets its gradients."""
+
+    def on_update_ended(self, call: Callable[[Any], None]) -> None:
+        """Call with the optimizer when it has updated the weights."""
+
+    def gradients(self, optimizer: Any = None) -> tuple[list[str], list[Tensor]]:
+        """Names and gradients of the chosen parameters, of one optimizer's or of all not updated in this step."""
+
+    def weights(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
+        """Names and values of the chosen parameters an optimizer holds."""
+
+    def frozen_weights(self) -> tuple[list[str], list[Tensor]]:
+        """Names and values of the chosen parameters that need no gradient."""
+
+    def moments(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
+        """Names and values of every tensor of an optimizer's state, for the chosen parameters."""
+
+    def loss_scale(self) -> Tensor | None:
+        """What the loss of this step is multiplied by."""
+
+    def optimizer_scale(self, optimizer: Any) -> Tensor | None:
+        """What the gradients an optimizer gets are still multiplied by."""

@@ -1,0 +1,183 @@
+"""Inputs and outputs of modules and the gradients that flow through them, in eager code and in compiled graphs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from vario.backends.base import Observer, Undo
+from vario.backends.torch import hooks, operators
+from vario.backends.torch.tensors import inputs, leaves
+
+_SLOT = "_vario_slot"
+
+
+class Sighting:
+    """One tensor at one version, under every name it was seen by: it is reduced once."""
+
+    __slots__ = ("gradient_hooked", "reference", "row", "targets", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.reference = weakref.ref(tensor)
+        self.version = tensor._version
+        self.row: int | None = None
+        self.gradient_hooked = False
+        self.targets: list[str] = []
+
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        """Whether this is that very tensor, unchanged since: an address alone would be reused."""
+        return self.reference() is tensor and self.version == tensor._version
+
+
+class ModuleTensors:
+    """Hands the tensors that modules take and return to the observers of two quantities."""
+
+    def __init__(self, values: Observer | None, gradients: Observer | None) -> None:
+        self._values = values
+        self._gradients = gradients
+        self._with_values = values is not None
+        self._with_gradients = gradients is not None
+        self._sightings: dict[int, Sighting] = {}
+        self._leaf_hooks: list[Undo] = []
+        self._inside_root: bool | None = None
+
+    def attach(self, modules: Mapping[str, torch.nn.Module]) -> Undo:
+        """Hook these modules, ready for torch.compile before or after."""
+        undos = hooks.Undos()
+        undos.add(_guard_hooks_in_dynamo())
+        operators.define()
+        for name, module in modules.items():
+            slot = operators.new_slot(
+                lambda path, tensor, name=name: self._value_in_graph(f"{name}:{path}", tensor),  # type: ignore[misc]
+                lambda path, tensor, name=name: self._gradient_in_graph(f"{name}:{path}", tensor),  # type: ignore[misc]
+            )
+            # A tensor attribute on the module is what compiled code can share between layers without recompiling.
+            module.__dict__[_SLOT] = slot
+            undos.add(lambda module=module, slot=slot: _forget(module, slot))  # type: ignore[misc]
+            # Inputs are read before the call: an in-place module overwrites them.
+            undos.add(hooks.before_forward(module, self._before(name)))
+            undos.add(hooks.after_forward(module, self._after(name)))
+        undos.add(self.forget)
+        return undos
+
+    def forward_began(self, with_gradients: bool) -> None:
+        """The outermost module is called; what it runs counts as training if gradients are on here."""
+        self._inside_root = with_gradients
+        self.forget()
+
+    def forward_ended(self) -> None:
+        """The outermost module has returned."""
+        self._inside_root = None
+
+    def forget(self) -> None:
+        """Drop what was seen in the pass before."""
+        self._sightings.clear()
+        for undo in self._leaf_hooks:
+            undo()
+        self._leaf_hooks.clear()
+
+    def _before(self, name: str) -> Callable[..., None]:
+        def before_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            if torch.compiler.is_compiling():
+                self._trace(module, inputs(args, kwargs))
+            elif self._is_training():
+                for path, tensor in inputs(args, kwargs):
+                    self._see(f"{name}:{path}", tensor)
+
+        return before_forward
+
+    def _after(self, name: str) -> Callable[..., None]:
+        def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if torch.compiler.is_compiling():
+                self._trace(module, leaves(output, "output"))
+            elif self._is_training():
+                for path, tensor in leaves(output, "output"):
+                    self._see(f"{name}:{path}", tensor)
+
+        return after_forward
+
+    def _is_training(self) -> bool:
+        watching = (self._values is not None and self._values.watching) or (
+            self._gradients is not None and self._gradients.watching
+        )
+        if not watching:
+            return False
+        # Reentrant checkpointing runs its first forward without gradients: what counts is how the root was called.
+        return torch.is_grad_enabled() if self._inside_root is None else self._inside_root
+
+    def _see(self, target: str, tensor: torch.Tensor) -> None:
+        sighting = self._sightings.get(id(tensor))
+        if sighting is None or not sighting.is_of(tensor):
+            sighting = self._sightings[id(tensor)] = Sighting(tensor)
+        values, gradients = self._values, self._gradients
+        # Inside backward a forward is a recomputation for checkpointing: its values were seen before.
+        if values is not None and values.watching and hooks.current_backward() == -1:
+            if sighting.row is None:
+                sighting.row = values.observe(target, tensor)
+            else:
+                values.observe_again(target, sighting.row)
+        if gradients is not None and gradients.watching and tensor.requires_grad:
+            sighting.targets.append(target)
+            if not sighting.gradient_hooked:
+                sighting.gradient_hooked = True
+                undo = hooks.on_gradient(tensor, lambda gradient: self._gradient_came(sighting, gradient))
+                if tensor.grad_fn is None:
+                    self._leaf_hooks.append(undo)
+
+    def _gradient_came(self, sighting: Sighting, gradient: torch.Tensor) -> None:
+        observer = self._gradients
+        if observer is None or not observer.watching or not sighting.targets:
+            return
+        row = observer.observe(sighting.targets[0], gradient)
+        if row is not None:
+            for target in sighting.targets[1:]:
+                observer.observe_again(target, row)
+
+    def _trace(self, module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """The same from inside a compiled graph: the operators decide at run time whether the step is watched."""
+        slot = module.__dict__[_SLOT]
+        for path, tensor in tensors:
+            if self._with_values:
+                torch.ops.vario.observe(tensor, slot, path)
+            if self._with_gradients and tensor.requires_grad:
+                _trace_gradient(tensor, slot, path)
+
+    def _value_in_graph(self, target: str, tensor: torch.Tensor) -> None:
+        if self._values is not None and self._is_training() and hooks.current_backward() == -1:
+            self._values.observe(target, tensor)
+
+    def _gradient_in_graph(self, target: str, gradient: torch.Tensor) -> None:
+        if self._gradients is not None and self._gradients.watching:
+            self._gradients.observe(target, gradient)
+
+
+def _trace_gradient(tensor: torch.Tensor, slot: torch.Tensor, path: str) -> None:
+    tensor.register_hook(lambda gradient: torch.ops.vario.observe_gradient(gradient, slot, path))
+
+
+def _forget(module: torch.nn.Module, slot: torch.Tensor) -> None:
+    module.__dict__.pop(_SLOT, None)
+    operators.free_slot(slot)
+
+
+def _guard_hooks_in_dynamo() -> Undo:
+    """Make torch.compile notice our hooks: by default it drops those that one of two twin modules lacks."""
+    import torch._dynamo as dynamo
+    from torch._dynamo.utils import counters
+
+    before = dynamo.config.skip_nnmodule_hook_guards
+    dynamo.config.skip_nnmodule_hook_guards = False
+    if counters["stats"].get("unique_graphs"):
+        logging.getLogger("vario").info("graphs compiled before watching began are compiled again, now with hooks")
+        dynamo.reset()
+
+    def undo() -> None:
+        if "torch._dynamo" in sys.modules:
+            dynamo.config.skip_nnmodule_hook_guards = before
+
+    return undo

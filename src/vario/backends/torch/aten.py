@@ -1,0 +1,76 @@
+"""Summaries on any device through plain tensor operations: slower than the kernels, and just as free of host syncs.
+
+Used for devices without Triton (MPS, XPU, ...) and for CUDA tensors the kernels do not read (complex ones).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from vario.records import COLUMNS, MAX, MIN, Table
+
+
+class AtenRows:
+    """The rows of one step on one device."""
+
+    def __init__(self, device: torch.device, eps: float) -> None:
+        self.eps = eps
+        # MPS has no float64; a float32 row is the best it can hold.
+        self._dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._rows: list[torch.Tensor] = []
+
+    def observe(self, elements: torch.Tensor, scale: torch.Tensor | None) -> int:
+        """Reduce one flat tensor; its row."""
+        wide = elements.abs().to(self._dtype) if elements.is_complex() else elements.to(self._dtype)
+        if scale is not None:
+            wide = wide / scale.to(self._dtype)
+        if not wide.numel():
+            wide = wide.new_full((1,), torch.nan)
+        is_nan = wide.isnan()
+        is_small = wide.abs() < self.eps if self.eps else wide == 0
+        row = [
+            wide.new_tensor(float(elements.numel())),
+            wide.sum() if elements.numel() else wide.new_zeros(()),
+            wide.square().sum() if elements.numel() else wide.new_zeros(()),
+            wide.masked_fill(is_nan, torch.inf).min(),
+            wide.masked_fill(is_nan, -torch.inf).max(),
+            is_nan.sum().to(self._dtype) if elements.numel() else wide.new_zeros(()),
+            wide.isinf().sum().to(self._dtype),
+            is_small.sum().to(self._dtype),
+        ]
+        self._rows.append(torch.stack(row))
+        return len(self._rows) - 1
+
+    def collect(self) -> Callable[[], Table] | None:
+        """End the step: one copy for all rows, started now and waited for by the result."""
+        if not self._rows:
+            return None
+        stacked = torch.stack(self._rows)
+        self._rows = []
+        host = stacked.to("cpu", non_blocking=False) if stacked.device.type == "cpu" else _begin_copy(stacked)
+
+        def fetch() -> Table:
+            rows = host() if callable(host) else host
+            table: Table = rows.double().numpy().reshape(-1, len(COLUMNS)).copy()
+            nothing = table[:, MIN] > table[:, MAX]
+            table[nothing, MIN] = table[nothing, MAX] = float("nan")
+            return table
+
+        return fetch
+
+
+def _begin_copy(rows: torch.Tensor) -> Callable[[], torch.Tensor]:
+    if rows.device.type != "cuda":
+        return lambda: rows.cpu()
+    host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+    host.copy_(rows, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def wait() -> torch.Tensor:
+        copied.synchronize()
+        return host
+
+    return wait

@@ -1,0 +1,222 @@
+"""Summaries of CUDA tensors: kernels fill a device buffer, one asynchronous copy a step brings it to the host.
+
+Nothing here waits for the device: sizes and addresses are known on the host, results are read by the writer thread
+after the copy's event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from vario.backends.torch import kernels
+from vario.records import COLUMNS, COUNT, MAX, MIN, Table
+
+_MIN_CAPACITY = 4096
+
+
+@dataclass
+class SpanTable:
+    """Where the spans of one list of tensors lie, on the device; made anew only when an address changed."""
+
+    addresses: tuple[int, ...]
+    sizes: tuple[int, ...]
+    span_addresses: torch.Tensor
+    span_sizes: torch.Tensor
+    num_spans: npt.NDArray[np.int64]
+    aligned: bool
+
+
+class CudaRows:
+    """The rows of one step on one CUDA device."""
+
+    def __init__(self, device: torch.device, eps: float, columns: frozenset[str]) -> None:
+        self.device = device
+        # The smallest float32 above zero makes |x| < eps mean x == 0.
+        self.eps = eps or 1.4e-45
+        self._flags = {
+            "WITH_SQUARES": "sum_squares" in columns,
+            "WITH_EXTREMES": "min" in columns or "max" in columns,
+            "WITH_ZEROS": "zeros" in columns,
+            "PARTIAL_COLUMNS": kernels.PARTIAL_COLUMNS,
+            "BLOCK": kernels.BLOCK,
+            "num_warps": kernels.NUM_WARPS,
+        }
+        self._num_processors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._tables: dict[tuple[str, torch.dtype, int], SpanTable] = {}
+        self._last_ranges: list[int] = []
+        self._device_ranges: torch.Tensor | None = None
+        self._partials = self._new_partials(_MIN_CAPACITY)
+        self._filled: list[tuple[torch.Tensor, list[int]]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._used = 0
+        self._ranges: list[int] = []
+        self._counts: list[int] = []
+        self._streams: set[torch.cuda.Stream] = set()
+
+    def _new_partials(self, capacity: int) -> torch.Tensor:
+        return torch.empty((capacity, kernels.PARTIAL_COLUMNS), dtype=torch.float64, device=self.device)
+
+    def _reserve(self, num_partials: int) -> int:
+        """The first of so many free partial rows; a full buffer is put aside and a larger one taken."""
+        if self._used + num_partials > len(self._partials):
+            self._filled.append((self._partials, self._ranges))
+            self._partials = self._new_partials(max(2 * len(self._partials), num_partials))
+            self._used, self._ranges = 0, []
+        first = self._used
+        self._used += num_partials
+        self._streams.add(torch.cuda.current_stream(self.device))
+        return first
+
+    def _add_row(self, first: int, num_partials: int, count: int) -> int:
+        self._ranges += (first, first + num_partials)
+        self._counts.append(count)
+        return len(self._counts) - 1
+
+    def observe(self, elements: torch.Tensor, scale: torch.Tensor | None) -> int:
+        """Reduce one flat tensor; its row."""
+        count = elements.numel()
+        iterations = kernels.ONE_ITERATIONS
+        # A tensor too small to keep the device busy in long spans is cut into shorter ones.
+        while iterations > 1 and count < iterations * kernels.BLOCK * self._num_processors * 2:
+            iterations //= 4
+        num_spans = max(1, -(-count // (kernels.BLOCK * iterations)))
+        first = self._reserve(num_spans)
+        with torch.cuda.device(self.device):
+            kernels.reduce_one[(num_spans,)](
+                elements,
+                count,
+                self._partials,
+                first,
+                self.eps,
+                elements if scale is None else scale,
+                HAS_SCALE=scale is not None,
+                WIDE=elements.dtype == torch.float64,
+                ITERATIONS=iterations,
+                **self._flags,
+            )
+        return self._add_row(first, num_spans, count)
+
+    def observe_many(
+        self, tensors: list[torch.Tensor], scale: torch.Tensor | None, name: str, rows: list[int] | None
+    ) -> list[int]:
+        """Reduce flat tensors of one dtype in one launch, into `rows` of an earlier list of the same sizes if given."""
+        table = self._span_table(tensors, name)
+        total = int(table.num_spans.sum())
+        if rows is None:
+            first = self._reserve(total)
+            at = first
+            rows = []
+            for num_spans, count in zip(table.num_spans.tolist(), table.sizes, strict=True):
+                rows.append(self._add_row(at, num_spans, count))
+                at += num_spans
+        else:
+            first = self._ranges[2 * rows[0]]
+        with torch.cuda.device(self.device):
+            kernels.reduce_list[(total,)](
+                table.span_addresses,
+                table.span_sizes,
+                tensors[0],
+                self._partials,
+                first,
+                self.eps,
+                tensors[0] if scale is None else scale,
+                ALIGNED=table.aligned,
+                HAS_SCALE=scale is not None,
+                WIDE=tensors[0].dtype == torch.float64,
+                ITERATIONS=kernels.LIST_ITERATIONS,
+                **self._flags,
+            )
+        return rows
+
+    def can_repeat(self, rows: list[int], tensors: list[torch.Tensor]) -> bool:
+        """Whether these rows, all in the current buffer, were made of tensors of the same sizes."""
+        return not self._filled and [self._counts[row] for row in rows] == [tensor.numel() for tensor in tensors]
+
+    def _span_table(self, tensors: list[torch.Tensor], name: str) -> SpanTable:
+        key = (name, tensors[0].dtype, len(tensors))
+        addresses = tuple([tensor.data_ptr() for tensor in tensors])
+        sizes = tuple([tensor.numel() for tensor in tensors])
+        table = self._tables.get(key)
+        if table is not None and table.addresses == addresses and table.sizes == sizes:
+            return table
+        counts = np.array(sizes, dtype=np.int64)
+        num_spans = np.maximum(1, -(-counts // kernels.SPAN))
+        ends = np.cumsum(num_spans)
+        nth = np.arange(ends[-1]) - np.repeat(ends - num_spans, num_spans)
+        span_bytes = kernels.SPAN * tensors[0].element_size()
+        span_addresses = np.repeat(np.array(addresses, dtype=np.int64), num_spans) + nth * span_bytes
+        span_sizes = np.minimum(np.repeat(counts, num_spans) - nth * kernels.SPAN, kernels.SPAN).astype(np.int32)
+        table = SpanTable(
+            addresses,
+            sizes,
+            self._upload(span_addresses),
+            self._upload(span_sizes),
+            num_spans,
+            all(address % 16 == 0 for address in addresses),
+        )
+        self._tables[key] = table
+        return table
+
+    def _upload(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        # Pinned memory comes from torch's caching allocator, which keeps it until this copy has happened.
+        return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
+
+    def collect(self) -> Callable[[], Table] | None:
+        """End the step: launch the folding and the copy; the result waits for them."""
+        if not self._counts:
+            return None
+        counts = self._counts
+        buffers = [*self._filled, (self._partials, self._ranges)]
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.current_stream(self.device)
+            for other in self._streams - {stream}:
+                stream.wait_stream(other)
+            device_rows = torch.empty((len(counts), len(COLUMNS)), dtype=torch.float64, device=self.device)
+            at = 0
+            for partials, ranges in buffers:
+                num_rows = len(ranges) // 2
+                if num_rows:
+                    kernels.finish[(num_rows,)](
+                        partials,
+                        self._ranges_on_device(ranges),
+                        device_rows[at:],
+                        PARTIAL_COLUMNS=kernels.PARTIAL_COLUMNS,
+                        ROW_COLUMNS=len(COLUMNS),
+                        BLOCK=256,
+                        num_warps=4,
+                    )
+                at += num_rows
+            host_rows = torch.empty(device_rows.shape, dtype=torch.float64, pin_memory=True)
+            host_rows.copy_(device_rows, non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record(stream)
+        if self._filled:
+            used = self._used + sum(ranges[-1] for _, ranges in self._filled if ranges)
+            self._partials = self._new_partials(used + used // 4)
+            self._filled = []
+        self._begin()
+        with_extremes = bool(self._flags["WITH_EXTREMES"])
+
+        def fetch() -> Table:
+            copied.synchronize()
+            table: Table = host_rows.numpy().copy()
+            table[:, COUNT] = counts
+            nothing = (table[:, MIN] > table[:, MAX]) | (not with_extremes)
+            table[nothing, MIN] = table[nothing, MAX] = np.nan
+            return table
+
+        return fetch
+
+    def _ranges_on_device(self, ranges: list[int]) -> torch.Tensor:
+        if self._device_ranges is None or ranges != self._last_ranges:
+            self._last_ranges = ranges
+            self._device_ranges = self._upload(np.array(ranges, dtype=np.int64))
+        return self._device_ranges

@@ -1,0 +1,1 @@
+"""Where each distributed runtime keeps gradients and optimizer state."""

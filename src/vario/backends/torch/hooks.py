@@ -1,0 +1,95 @@
+"""Attaching to torch: every function hands back its undo.
+
+One undo removes one handle; `Undos` keeps many and runs them in reverse. Nothing here replaces a method but `around`,
+for the one class that offers no hooks (GradScaler), and its undo puts the class's own method back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from vario.backends.base import Undo
+
+
+class Undos:
+    """A pile of undos."""
+
+    def __init__(self) -> None:
+        self._undos: list[Undo] = []
+
+    def add(self, undo: Undo) -> None:
+        """Put one on the pile."""
+        self._undos.append(undo)
+
+    def __call__(self) -> None:
+        """Take everything back, the latest first."""
+        while self._undos:
+            self._undos.pop()()
+
+
+def before_forward(module: torch.nn.Module, call: Callable[..., None]) -> Undo:
+    """Run `call(module, args, kwargs)` before the module's forward, ahead of other hooks."""
+    return module.register_forward_pre_hook(call, prepend=True, with_kwargs=True).remove
+
+
+def after_forward(module: torch.nn.Module, call: Callable[..., None]) -> Undo:
+    """Run `call(module, args, kwargs, output)` after the module's forward."""
+    return module.register_forward_hook(call, with_kwargs=True).remove
+
+
+def on_gradient(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:
+    """Run `call(gradient)` when backward has computed the gradient of a tensor, before it is accumulated."""
+    return tensor.register_hook(call).remove
+
+
+def after_accumulation(parameter: torch.nn.Parameter, call: Callable[[torch.Tensor], None]) -> Undo:
+    """Run `call(parameter)` when backward has added to the parameter's gradient."""
+    return parameter.register_post_accumulate_grad_hook(call).remove
+
+
+def around_updates(
+    began: Callable[[torch.optim.Optimizer, Any, Any], None], ended: Callable[[torch.optim.Optimizer, Any, Any], None]
+) -> Undo:
+    """Run `began` and `ended` around `step` of every torch optimizer in the process."""
+    undos = Undos()
+    undos.add(register_optimizer_step_pre_hook(began).remove)
+    undos.add(register_optimizer_step_post_hook(ended).remove)
+    return undos
+
+
+def around(owner: Any, method: str, after: Callable[..., None]) -> Undo:
+    """Run `after(*args)` when a method of this one object has returned."""
+    original = getattr(owner, method)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        after(*args)
+        return result
+
+    setattr(owner, method, wrapped)
+    return lambda: vars(owner).pop(method, None)
+
+
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Run `call` once the backward pass in progress has ended, after DDP's and FSDP's own end-of-backward work.
+
+    Those queue their callbacks on the same graph task; queueing twice puts this one behind them.
+    """
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    queue(lambda: queue(call))
+
+
+def current_backward() -> int:
+    """A number for the backward pass this thread is in, -1 outside: inside one, a forward is a recomputation."""
+    return torch._C._current_graph_task_id()
+
+
+def parameter_ids(optimizer: torch.optim.Optimizer) -> Iterable[int]:
+    """The parameters an optimizer holds, by identity."""
+    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,78 @@
+"""The operators that observe from inside compiled graphs.
+
+They take a tensor and a constant slot *tensor*, mutate no argument and return nothing; the side effect registered
+with fx keeps them from being removed as dead code. A mutated buffer would trip autograd's version check with regional
+compilation, and an int slot would be guarded: one recompilation per layer. The slot is a CPU tensor, so reading it
+never waits for a device, and its presence keeps the graph out of CUDA graphs, whose replays would not call us.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import torch
+
+Observer = Callable[[str, torch.Tensor], None]
+
+_observers: dict[int, tuple[Observer, Observer]] = {}
+_beginners: dict[int, Callable[[bool], None]] = {}
+_slots = itertools.count()
+
+
+def _observe(tensor: torch.Tensor, slot: torch.Tensor, path: str) -> None:
+    observers = _observers.get(int(slot))
+    if observers is not None:
+        observers[0](path, tensor)
+
+
+def _observe_gradient(gradient: torch.Tensor, slot: torch.Tensor, path: str) -> None:
+    observers = _observers.get(int(slot))
+    if observers is not None:
+        observers[1](path, gradient)
+
+
+def _begin_forward(slot: torch.Tensor, with_gradients: bool) -> None:
+    beginner = _beginners.get(int(slot))
+    if beginner is not None:
+        beginner(with_gradients)
+
+
+_library: torch.library.Library | None = None
+
+
+def define() -> None:
+    """Define the operators, once per process."""
+    global _library
+    if _library is not None:
+        return
+    _library = torch.library.Library("vario", "DEF")
+    for name, schema, call in (
+        ("observe", "(Tensor tensor, Tensor slot, str path) -> ()", _observe),
+        ("observe_gradient", "(Tensor gradient, Tensor slot, str path) -> ()", _observe_gradient),
+        ("begin_forward", "(Tensor slot, bool with_gradients) -> ()", _begin_forward),
+    ):
+        _library.define(name + schema)
+        _library.impl(name, call, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"vario::{name}", lambda *args: None, lib=_library)
+        torch.fx.node.has_side_effect(getattr(torch.ops.vario, name).default)
+
+
+def new_slot(observe: Observer, observe_gradient: Observer) -> torch.Tensor:
+    """A slot whose tensors go to these observers."""
+    number = next(_slots)
+    _observers[number] = (observe, observe_gradient)
+    return torch.tensor(number)
+
+
+def new_beginning(begin: Callable[[bool], None]) -> torch.Tensor:
+    """A slot through which a compiled model says that a forward pass begins."""
+    number = next(_slots)
+    _beginners[number] = begin
+    return torch.tensor(number)
+
+
+def free_slot(slot: torch.Tensor) -> None:
+    """Graphs compiled with this slot go on running and observe nothing."""
+    _observers.pop(int(slot), None)
+    _beginners.pop(int(slot), None)

@@ -1,0 +1,22 @@
+"""Which rank this process is, and with which versions."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """From the process group if there is one, else from the launcher's environment, else (0, 1)."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def versions() -> dict[str, str]:
+    """Of torch and what it was built for."""
+    found = {"torch": torch.__version__}
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    return found

@@ -1,0 +1,168 @@
+"""Summaries of torch tensors, wherever they live: each device reduces its own, one table comes out."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from vario.backends.torch import cpu
+from vario.backends.torch.aten import AtenRows
+from vario.backends.torch.tensors import flat, local_part
+from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table
+
+_KERNEL_BYTES = {1, 2, 4, 8}
+
+
+class TorchSummaries:
+    """The rows of one step: numbers of CPU tensors at once, those of a device when it gets there."""
+
+    def __init__(self, eps: float, columns: frozenset[str]) -> None:
+        self.eps = eps
+        self.columns = columns
+        self._lock = threading.Lock()
+        self._on_device: dict[tuple[torch.device, str], Any] = {}
+        self._has_triton = importlib.util.find_spec("triton") is not None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._host: list[cpu.Row] = []
+        self._where: list[tuple[Any, int]] = []
+        self._sparse: list[tuple[int, int]] = []
+        self._again: dict[str, tuple[list[int | None], dict[Any, list[int]]]] = {}
+
+    def observe(self, tensor: torch.Tensor, scale: torch.Tensor | None = None) -> int | None:
+        """Reduce one tensor, divided by `scale`; its row within the step, or None when it has no numbers."""
+        with torch.no_grad(), self._lock:
+            elements, num_elements = self._elements(tensor)
+            if elements is None:
+                return None
+            return self._place(elements, num_elements, scale)
+
+    def observe_many(
+        self, tensors: list[torch.Tensor], scale: torch.Tensor | None = None, again: str = ""
+    ) -> list[int | None]:
+        """Reduce a list at once, on CUDA in one launch per dtype.
+
+        A list under the same name `again`, of the same sizes, takes the rows of the earlier one in this step: only
+        the last backward of a step leaves its gradients.
+        """
+        with torch.no_grad(), self._lock:
+            rows: list[int | None] = []
+            groups: dict[tuple[Any, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
+            for index, tensor in enumerate(tensors):
+                elements, num_elements = self._elements(tensor)
+                rows.append(None)
+                if elements is None:
+                    continue
+                device_rows = self._device_rows(elements)
+                if hasattr(device_rows, "observe_many") and num_elements == elements.numel():
+                    groups.setdefault((device_rows, elements.dtype), []).append((index, elements))
+                else:
+                    rows[index] = self._place(elements, num_elements, scale)
+            earlier = self._again.get(again) if again else None
+            placed: dict[Any, list[int]] = {}
+            for (device_rows, dtype), members in groups.items():
+                flats = [elements for _, elements in members]
+                name = f"{again}/{dtype}"
+                before = earlier[1].get((id(device_rows), dtype)) if earlier else None
+                if before is not None and not device_rows.can_repeat(before, flats):
+                    before = None
+                device_numbers = device_rows.observe_many(flats, _on(scale, flats[0]), name, before)
+                placed[id(device_rows), dtype] = device_numbers
+                for (index, _), number in zip(members, device_numbers, strict=True):
+                    rows[index] = self._row(device_rows, number)
+            if again:
+                self._again[again] = (rows, placed)
+            return rows
+
+    def _elements(self, tensor: torch.Tensor) -> tuple[torch.Tensor | None, int]:
+        """The stored elements, laid flat, and how many elements the tensor has; a sparse tensor stores fewer."""
+        part = local_part(tensor)
+        if part is None:
+            return None, 0
+        if part.layout is torch.strided:
+            return flat(part), part.numel()
+        if part.layout is torch.sparse_coo:
+            if not part.is_coalesced():
+                if part.device.type != "cpu":
+                    return None, 0  # coalescing on a device waits for it
+                part = part.coalesce()
+            return flat(part.values()), part.numel()
+        if part.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+            return flat(part.values()), part.numel()
+        return None, 0
+
+    def _place(self, elements: torch.Tensor, num_elements: int, scale: torch.Tensor | None) -> int:
+        device_rows = self._device_rows(elements)
+        if device_rows is None:
+            factor = 1.0 if scale is None else float(scale)
+            row = cpu.summarise(elements, self.eps * factor, self.columns)
+            self._host.append(cpu.divide(row, factor) if factor != 1.0 else row)
+            number = self._row(None, len(self._host) - 1)
+        else:
+            if elements.dtype is torch.bool:
+                elements = elements.view(torch.uint8)
+            number = self._row(device_rows, device_rows.observe(elements, _on(scale, elements)))
+        if num_elements != elements.numel():
+            self._sparse.append((number, num_elements))
+        return number
+
+    def _row(self, device_rows: Any, number: int) -> int:
+        self._where.append((device_rows, number))
+        return len(self._where) - 1
+
+    def _device_rows(self, elements: torch.Tensor) -> Any:
+        """Where this tensor is reduced: None stands for the host."""
+        device = elements.device
+        if device.type == "cpu":
+            return None
+        kind = "triton" if device.type == "cuda" and self._has_triton and not elements.is_complex() else "aten"
+        found = self._on_device.get((device, kind))
+        if found is None:
+            if kind == "triton":
+                from vario.backends.torch.cuda import CudaRows
+
+                found = CudaRows(device, self.eps, self.columns)
+            else:
+                found = AtenRows(device, self.eps)
+            self._on_device[device, kind] = found
+        return found
+
+    def collect(self) -> Callable[[], Table]:
+        """End the step: start the copies; the result waits for them and puts all rows into one table."""
+        with self._lock:
+            host, where, sparse = self._host, self._where, self._sparse
+            fetches = [(rows, rows.collect()) for rows in self._on_device.values()]
+            self._begin()
+
+        def fetch() -> Table:
+            tables: dict[int, Table] = {id(rows): take() for rows, take in fetches if take is not None}
+            tables[id(None)] = np.array(host, dtype=np.float64).reshape(-1, len(COLUMNS))
+            table = empty_table(len(where))
+            for index, (rows, number) in enumerate(where):
+                table[index] = tables[id(rows)][number]
+            for index, num_elements in sparse:
+                _add_implicit_zeros(table[index], num_elements)
+            return table
+
+        return fetch
+
+
+def _on(scale: torch.Tensor | None, elements: torch.Tensor) -> torch.Tensor | None:
+    """The scale where the elements are."""
+    return None if scale is None else scale.to(elements.device, non_blocking=True)
+
+
+def _add_implicit_zeros(row: Table, num_elements: int) -> None:
+    """Make the Summary of a sparse tensor's stored values that of the whole tensor."""
+    row[ZEROS] += num_elements - row[COUNT]
+    if row[NANS] < row[COUNT] or not row[COUNT]:
+        row[MIN], row[MAX] = np.fmin(row[MIN], 0.0), np.fmax(row[MAX], 0.0)
+    else:
+        row[MIN] = row[MAX] = 0.0
+    row[COUNT] = num_elements

@@ -1,0 +1,61 @@
+"""Finding tensors in whatever a module takes and returns, and laying them flat for a reduction."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+MAX_DEPTH = 6
+"""Outputs nested deeper than this are caches and the like, not activations."""
+
+
+def leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """All tensors in nested tuples, lists, dicts and dataclasses, each with its dotted path below `path`."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif depth >= MAX_DEPTH:
+        return
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}", depth + 1)
+    elif isinstance(value, (tuple, list)):
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{path}.{index}", depth + 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from leaves(getattr(value, field.name, None), f"{path}.{field.name}", depth + 1)
+
+
+def inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """All tensors a module was called with: `input` when there is one positional argument, else `input.0`, ..."""
+    yield from leaves(args[0] if len(args) == 1 else args, "input")
+    for key, value in kwargs.items():
+        yield from leaves(value, f"input.{key}")
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The dense numbers of a tensor that live on this rank, or None for a tensor without numbers (meta, quantized)."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        if hasattr(tensor, "to_local"):
+            tensor = tensor.to_local()
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or hasattr(tensor, "fake_mode"):
+            return None
+    tensor = tensor.detach()
+    if tensor.is_meta or tensor.is_quantized:
+        return None
+    if tensor.is_nested:
+        return tensor.values() if tensor.layout is torch.jagged else torch._nested_tensor_get_values(tensor)  # type: ignore[attr-defined]
+    return tensor
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as a one-dimensional view when they fill their storage in any order, else as a copy."""
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    if torch.ops.aten.is_non_overlapping_and_dense(tensor):
+        # Statistics do not care about the order, so a transposed tensor is read as it lies.
+        return tensor.as_strided((tensor.numel(),), (1,))
+    return tensor.reshape(-1)

@@ -1,0 +1,71 @@
+"""The command line. Each file in `commands/` is one command; this one finds it, runs it and words its errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from vario.cli.commands import Command, command_names, load
+from vario.cli.parser import Parser
+from vario.errors import VarioError
+
+SENTENCE = "See what happens inside a deep-learning training run."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and answer its exit code: 0, 2 for a mistake in what was asked, 130 when interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except VarioError as error:
+        print(f"vario: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("vario: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if words[0] == "--version":
+        from vario import __version__
+
+        print(f"vario {__version__}")
+        return 0
+    name, *rest = words
+    command = load(name)
+    arguments = make_parser(name, command).parse_args(rest)
+    return command.run(arguments)
+
+
+def make_parser(name: str, command: Command) -> Parser:
+    """The parser of one command, its examples at the end of its help."""
+    examples = "examples:\n" + "\n".join(f"  {line}" for line in command.EXAMPLES.strip().splitlines())
+    parser = Parser(prog=f"vario {name}", description=(command.__doc__ or "").strip(), epilog=examples)
+    command.prepare(parser)
+    return parser
+
+
+def overview() -> str:
+    """What `vario --help` says."""
+    names = command_names()
+    width = max(map(len, names))
+    lines = [f"usage: vario COMMAND ...\n\n{SENTENCE}\n\ncommands:"]
+    for name in names:
+        first_line = (load(name).__doc__ or "").strip().splitlines()[0]
+        lines.append(f"  {name:{width}}  {first_line}")
+    lines.append("\n`vario COMMAND --help` explains one of them; `vario --version` says which vario this is.")
+    lines.append(
+        "\nexamples:\n"
+        "  vario demo                    watch a small transformer go wrong\n"
+        "  vario run train.py --lr 3e-4  watch your own script, unchanged\n"
+        "  vario report                  what happened in the newest run"
+    )
+    return "\n".join(lines)

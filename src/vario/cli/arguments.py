@@ -1,0 +1,40 @@
+"""Arguments several commands share, and finding the run a user means."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vario.errors import RunNotFound
+
+if TYPE_CHECKING:
+    from vario.runs.run import Run
+
+DEFAULT_DIRECTORY = "vario_runs"
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """The run to read."""
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        nargs="?",
+        help=f"folder of a run, or the name of one under {DEFAULT_DIRECTORY}; left out: the newest one there",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """The switch that every reading command has."""
+    parser.add_argument(
+        "--json", action="store_true", help='answer in JSON; not-a-number and infinity become "nan", "inf" and "-inf"'
+    )
+
+
+def find_run(name: str | None) -> Run:
+    """The run meant by a folder, a name, a folder of runs (its newest) or nothing (the newest of all)."""
+    from vario.runs.run import open_run
+
+    if name is None and not Path(DEFAULT_DIRECTORY).is_dir():
+        raise RunNotFound(f"no run under ./{DEFAULT_DIRECTORY} yet. Start one with `vario run`, or name a folder.")
+    return open_run(name or DEFAULT_DIRECTORY)

@@ -1,0 +1,49 @@
+"""Train a small transformer for a minute, watched, and break it half way.
+
+A character-level transformer learns vario's own documentation on the CPU. Half way one bit of one weight is
+flipped; the closing report says which tensor went bad first. Needs torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+EXAMPLES = """
+vario demo
+vario demo --seconds 20
+vario demo --no-fault --steps 200
+"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add how long, where, and whether to break it."""
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train, about (default: 60)")
+    parser.add_argument("--steps", type=int, metavar="N", help="train exactly N steps instead")
+    parser.add_argument("--no-fault", dest="fault", action="store_false", help="leave the model whole")
+    parser.add_argument("--directory", default="vario_runs", help="folder for the run (default: vario_runs)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, report, and say how to look further."""
+    from vario.cli import output
+    from vario.demo import train
+    from vario.reports.summary import summarise
+    from vario.reports.summary_text import render
+    from vario.runs.run import open_run
+
+    path = train(
+        seconds=arguments.seconds,
+        steps=arguments.steps,
+        fault=arguments.fault,
+        directory=arguments.directory,
+        console=output.stderr(),
+    )
+    summary = summarise(open_run(path))
+    console = output.stdout()
+    console.print(render(summary))
+    console.print(f"\nLook further:\n  vario report {path}", soft_wrap=True, markup=False)
+    if summary.first_bad is not None:
+        bad = summary.first_bad
+        console.print(f"  vario show {path} '{bad.target}' --quantity {bad.quantity}", soft_wrap=True, markup=False)
+    console.print(f"  vario show {path} 'blocks.*.mlp*' --quantity gradient", soft_wrap=True, markup=False)
+    return 0

@@ -1,0 +1,75 @@
+"""The runs in a folder, newest last."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from vario.cli import arguments as shared
+
+if TYPE_CHECKING:
+    from vario.runs.run import Run
+
+EXAMPLES = """
+vario ls
+vario ls other_runs
+vario ls --json
+"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the folder and --json."""
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        nargs="?",
+        default=shared.DEFAULT_DIRECTORY,
+        help=f"folder that holds runs (default: {shared.DEFAULT_DIRECTORY})",
+    )
+    shared.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the runs."""
+    from vario.cli import output
+    from vario.runs.run import list_runs
+
+    rows = [describe(found) for found in list_runs(arguments.directory)]
+    if arguments.json:
+        output.print_json(rows)
+        return 0
+    if not rows:
+        output.stderr().print(f"No run in {arguments.directory}.", markup=False)
+        return 0
+    from datetime import datetime
+
+    from rich.table import Table
+
+    from vario.text import number
+
+    table = Table("name", "state", "started", "last step", "loss", "ranks", "quantities", box=None, pad_edge=False)
+    for row in rows:
+        started = datetime.fromtimestamp(row["started"]).strftime("%Y-%m-%d %H:%M")
+        step = "-" if row["last_step"] is None else str(row["last_step"])
+        cells = (started, step, number(row["loss"]), str(len(row["ranks"])), ", ".join(row["quantities"]))
+        table.add_row(row["name"], row["state"], *cells)
+    output.stdout().print(table)
+    return 0
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """What the list says about one run."""
+    loss = run.series("loss", "scalar", "value") if "loss" in run.targets("scalar") else None
+    return {
+        "path": run.path,
+        "name": run.name,
+        "id": run.id,
+        "state": run.state,
+        "started": run.started,
+        "last_step": run.last_step,
+        "loss": None if loss is None or not len(loss.values) else float(loss.values[-1]),
+        "ranks": run.ranks,
+        "quantities": [name for name in run.quantities() if name != "scalar"],
+        "parts_off": run.parts_off,
+        "dropped_steps": run.dropped_steps,
+    }

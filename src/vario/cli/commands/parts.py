@@ -1,0 +1,74 @@
+"""Every part vario found, by kind: quantities, statistics, probes, sinks, and where each comes from."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from vario.cli import arguments as shared
+
+if TYPE_CHECKING:
+    from vario.registry import Registry
+
+EXAMPLES = """
+vario parts
+vario parts --kind statistics
+vario parts --json
+"""
+
+PACKAGES = ("vario.statistics", "vario.probes", "vario.sinks")
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add --kind and --json."""
+    parser.add_argument("--kind", metavar="KIND", help="only this kind, for example statistics")
+    shared.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the parts."""
+    from vario.cli import output
+    from vario.errors import ConfigError
+    from vario.text import unknown
+
+    rows = found_parts()
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    if arguments.kind is not None:
+        if arguments.kind not in kinds:
+            raise ConfigError(unknown("--kind", arguments.kind, kinds))
+        rows = [row for row in rows if row["kind"] == arguments.kind]
+    if arguments.json:
+        output.print_json(rows)
+        return 0
+    from rich.table import Table
+
+    table = Table("kind", "name", "what it is", "origin", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(row["kind"], row["name"], row["doc"], row["origin"])
+    output.stdout().print(table)
+    return 0
+
+
+def found_parts() -> list[dict[str, str]]:
+    """Each part's kind, name, first line of documentation and origin."""
+    from vario.records import QUANTITIES
+
+    rows = [
+        {"kind": "quantities", "name": name, "doc": doc, "origin": "vario.records"} for name, doc in QUANTITIES.items()
+    ]
+    for package in PACKAGES:
+        for registry in registries(package):
+            for found in registry:
+                doc = getattr(found.part, "doc", None) or getattr(found.part, "__doc__", None) or ""
+                first_line = doc.strip().splitlines()[0] if doc.strip() else ""
+                rows.append({"kind": registry.kind, "name": found.name, "doc": first_line, "origin": found.origin})
+    return rows
+
+
+def registries(package: str) -> list[Registry[Any]]:
+    """The registries a package keeps."""
+    from vario.registry import Registry
+
+    module = importlib.import_module(package)
+    return [value for value in vars(module).values() if isinstance(value, Registry) and value.package == package]

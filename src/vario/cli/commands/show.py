@@ -1,0 +1,142 @@
+"""One statistic of some targets over the steps: a plot for one curve, a table for many.
+
+PATTERN is a name, a glob or re:expression. Without --quantity the first quantity that has such a target is taken;
+without --statistic it is the norm. Numbers you logged yourself are targets too: try `vario show loss`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vario.cli import arguments as shared
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vario.runs.run import Run, Series
+
+EXAMPLES = """
+vario show loss
+vario show 'layers.*.weight' --quantity gradient --statistic norm
+vario show vario_runs/demo 'blocks.2.*' --quantity activation --statistic absmax --plot
+vario show vario_runs/demo 'head.weight' --last 20 --json
+"""
+
+PREFERENCE = ("scalar", "gradient", "weight", "activation", "activation_gradient", "moment")
+NUMBERS_SHOWN = 5
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add what to show and how."""
+    shared.add_run(parser)
+    parser.add_argument("pattern", metavar="PATTERN", help="which targets: a name, a glob or re:expression")
+    parser.add_argument("--quantity", metavar="Q", help="which tensor of the target, for example gradient")
+    parser.add_argument("--statistic", metavar="S", help="which number, for example norm, absmax, nans (default: norm)")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="whose numbers (default: 0)")
+    parser.add_argument("--last", type=int, metavar="N", help="only the last N points")
+    parser.add_argument("--plot", action="store_true", help="draw every curve, however many there are")
+    parser.add_argument("--log", action="store_true", help="logarithmic axis (default: when a curve spans decades)")
+    shared.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the curves."""
+    from vario.cli import output
+
+    name, pattern = arguments.run, arguments.pattern
+    if name is None and Path(pattern).is_dir():
+        # `vario show RUN`: the one word was the run.
+        name, pattern = pattern, "*"
+    found = shared.find_run(name)
+    curves = choose(found, pattern, arguments.quantity, arguments.statistic, arguments.rank)
+    curves = [cut(series, arguments.last) for series in curves]
+    if arguments.json:
+        output.print_json(curves)
+    elif arguments.plot or len(curves) == 1:
+        for series in curves:
+            print_plot(output.stdout(), series, arguments.log)
+    else:
+        print_table(output.stdout(), curves, arguments.log)
+    return 0
+
+
+def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, rank: int) -> list[Series]:
+    """The series of every target that matches, or an error that names the nearest target."""
+    from vario.errors import ConfigError
+    from vario.text import suggestion, unknown
+
+    recorded = run.quantities(rank)
+    if quantity is not None and quantity not in recorded:
+        raise ConfigError(unknown("--quantity", quantity, recorded))
+    ranked = [name for name in PREFERENCE if name in recorded]
+    ranked += [name for name in recorded if name not in ranked]
+    for candidate in [quantity] if quantity else ranked:
+        targets = run.targets(candidate, pattern)
+        if targets:
+            wanted = statistic or ("value" if candidate == "scalar" else "norm")
+            return [run.series(target, candidate, wanted, rank) for target in targets]
+    known = run.targets(quantity)
+    raise ConfigError(f"'{pattern}' matches no target of {quantity or 'this run'}. {suggestion(pattern, known)}")
+
+
+def cut(series: Series, last: int | None) -> Series:
+    """The last points only."""
+    import dataclasses
+
+    if last is None or last >= len(series.steps):
+        return series
+    kept: dict[str, Any] = {
+        name: getattr(series, name)[len(series.steps) - last :] for name in ("steps", "micro_steps", "values")
+    }
+    return dataclasses.replace(series, **kept)
+
+
+def title(series: Series) -> str:
+    """What a curve is called."""
+    if series.quantity == "scalar":
+        return series.target
+    return f"{series.quantity} {series.statistic} of {series.target}"
+
+
+def print_plot(console: Console, series: Series, log: bool) -> None:
+    """A plot, and a few of its numbers."""
+    from vario.reports.terminal_plot import line_plot, spans_decades
+    from vario.runs.downsample import downsample
+    from vario.text import number
+
+    steps, values = downsample(series.steps, series.values, 2000)
+    log = log or spans_decades(values)
+    console.print(title(series) + (" (logarithmic)" if log else ""), markup=False, style="bold")
+    width = min(console.width, 100)
+    console.print(line_plot(steps, values, width=width, log=log), markup=False, soft_wrap=True)
+    shown = zip(series.steps[-NUMBERS_SHOWN:], series.values[-NUMBERS_SHOWN:], strict=True)
+    numbers = "  ".join(f"{step}: {number(float(value))}" for step, value in shown)
+    console.print(f"last: {numbers}\n", markup=False, soft_wrap=True)
+
+
+def print_table(console: Console, curves: list[Series], log: bool) -> None:
+    """First, lowest, highest and last value of each curve, and its shape."""
+    import numpy as np
+    from rich.table import Table
+    from rich.text import Text
+
+    from vario.reports.terminal_plot import spans_decades, sparkline
+    from vario.text import number
+
+    one = curves[0]
+    heading = one.quantity if one.quantity == "scalar" else f"{one.quantity} {one.statistic}"
+    table = Table(heading, box=None, pad_edge=False)
+    for name in ("first", "min", "max", "last"):
+        table.add_column(name, justify="right")
+    table.add_column("curve", no_wrap=True)
+    for series in curves:
+        values = series.values
+        if not len(values):
+            continue
+        finite = values[np.isfinite(values)]
+        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (None, None)
+        cells = [number(value) for value in (float(values[0]), low, high, float(values[-1]))]
+        table.add_row(Text(series.target), *cells, sparkline(values, log=log or spans_decades(values)))
+    console.print(table)

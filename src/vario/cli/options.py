@@ -1,0 +1,99 @@
+"""One flag for each field of Config, made from the dataclass itself, so that flags and fields cannot drift apart."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vario.config import Config, make_config, read_config
+from vario.errors import ConfigError
+
+
+def field_docs(options: type[Any]) -> dict[str, str]:
+    """The docstring under each field of a dataclass, on one line."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(options))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for statement, following in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+            docs[ast.unparse(statement.target)] = " ".join(str(ast.literal_eval(following.value)).split())
+    return docs
+
+
+def _words(text: str) -> list[str]:
+    # A regular expression may hold commas of its own.
+    return [text] if text.startswith("re:") else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _whole_numbers(text: str) -> list[int]:
+    return [int(word) for word in _words(text)]
+
+
+def _interval(text: str) -> int | dict[str, int]:
+    if "=" not in text:
+        return int(text)
+    pairs = (word.partition("=") for word in _words(text))
+    return {quantity.strip(): int(interval) for quantity, _, interval in pairs}
+
+
+PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "Sequence[str]": ("A,B", _words),
+    "Sequence[int]": ("N,N", _whole_numbers),
+    "int | Mapping[str, int]": ("N | A=N,B=N", _interval),
+    "int": ("N", int),
+    "int | None": ("N", int),
+    "float": ("X", float),
+    "str": ("TEXT", str),
+    "str | None": ("TEXT", str),
+}
+"""How a flag's text becomes a value, by the field's annotation."""
+
+
+def flag(field_name: str) -> str:
+    """The flag that sets a field."""
+    return "--" + field_name.replace("_", "-")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--config` and a flag for every field."""
+    group = parser.add_argument_group("what to watch", "each flag also is a key of the --config file")
+    group.add_argument("--config", metavar="FILE", help="read options from a .toml, .yaml or .json file; flags win")
+    docs = field_docs(Config)
+    for item in dataclasses.fields(Config):
+        kind = str(item.type)
+        common: dict[str, Any] = {"dest": f"option_{item.name}", "default": None, "help": _escape(docs[item.name])}
+        if kind == "bool":
+            group.add_argument(flag(item.name), action=argparse.BooleanOptionalAction, **common)
+        else:
+            shape, _ = PARSERS[kind]
+            group.add_argument(flag(item.name), metavar=shape, action="append", **common)
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%%").replace("`", "")
+
+
+def config_from(arguments: argparse.Namespace) -> Config:
+    """The Config that the file and the flags describe together."""
+    base = read_config(arguments.config) if arguments.config else None
+    given: dict[str, Any] = {}
+    for item in dataclasses.fields(Config):
+        texts = getattr(arguments, f"option_{item.name}")
+        if texts is not None:
+            given[item.name] = texts if isinstance(texts, bool) else _value(item.name, str(item.type), texts)
+    return make_config(given, base)
+
+
+def _value(name: str, kind: str, texts: Sequence[str]) -> Any:
+    parse = PARSERS[kind][1]
+    try:
+        values = [parse(text) for text in texts]
+    except ValueError:
+        raise ConfigError(f"{flag(name)}: cannot understand '{texts[-1]}'; expected {PARSERS[kind][0]}") from None
+    # A list given in several flags is one list; of anything else the last one counts, as everywhere.
+    return [word for words in values for word in words] if kind.startswith("Sequence") else values[-1]

@@ -1,0 +1,59 @@
+"""How commands speak: the answer on stdout, talk on stderr, colour only on a terminal, JSON that every parser reads."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPED_WIDTH = 200
+"""Columns when stdout is no terminal: wide enough that a table keeps its names whole."""
+
+
+def stdout() -> Console:
+    """Where answers go."""
+    return _console(to_stderr=False)
+
+
+def stderr() -> Console:
+    """Where progress bars and remarks go."""
+    return _console(to_stderr=True)
+
+
+def _console(to_stderr: bool) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if to_stderr else sys.stdout
+    width = None if stream.isatty() or os.environ.get("COLUMNS") else PIPED_WIDTH
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def print_json(value: Any) -> None:
+    """Write one strict JSON document."""
+    print(json.dumps(plain(value), indent=2, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types; NaN and the infinities, which JSON lacks, become "nan", "inf" and "-inf"."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "nan"
+        return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return [plain(item) for item in value]

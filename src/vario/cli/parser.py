@@ -1,0 +1,42 @@
+"""argparse with our manners: no abbreviated flags, wrapped help, and a mistyped flag is answered with the right one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from vario.errors import ConfigError
+from vario.text import suggestion
+
+HELP_WIDTH = 100
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of docstrings and examples; as wide as COLUMNS says."""
+
+    def __init__(self, prog: str) -> None:
+        width = int(os.environ.get("COLUMNS") or HELP_WIDTH)
+        super().__init__(prog, max_help_position=32, width=min(width, HELP_WIDTH))
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are ConfigErrors, so that they are worded in one place."""
+
+    def __init__(self, prog: str, description: str, epilog: str) -> None:
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=_Formatter, allow_abbrev=False)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parse, or raise a ConfigError that names the flag nearest to an unknown one."""
+        parsed, rest = self.parse_known_args(args, namespace)
+        if rest:
+            flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+            word = rest[0].partition("=")[0]
+            hint = suggestion(word, flags) if word.startswith("-") else f"See `{self.prog} --help`."
+            self.error(f"unknown argument '{word}'. {hint}")
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        raise ConfigError(f"{self.prog.removeprefix('vario ')}: {message}")

@@ -1,0 +1,191 @@
+"""What a Monitor watches, how often, and where it writes: one frozen dataclass, from TOML, YAML, JSON or keywords."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vario.errors import ConfigError, MissingExtra
+from vario.records import QUANTITIES
+from vario.schedule import Schedule
+from vario.selector import pattern_matcher
+from vario.statistics import STATISTICS
+from vario.text import unknown
+
+DEFAULT_EVERY: dict[str, int] = {
+    "gradient": 1,
+    "gradient_local": 1,
+    "gradient_applied": 1,
+    "weight": 10,
+    "moment": 10,
+    "activation": 10,
+    "activation_gradient": 10,
+}
+"""How often each quantity is watched unless said otherwise: cheap ones each step, dear ones rarer."""
+
+WATCHABLE = tuple(name for name in QUANTITIES if name != "scalar")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Options of one Monitor. Every field can be a keyword of `vario.watch`, a key of a config file or a flag."""
+
+    quantities: Sequence[str] = ("gradient", "weight", "moment", "activation", "activation_gradient")
+    """What to watch: any of weight, gradient, gradient_local, gradient_applied, activation, activation_gradient,
+    moment. Plain numbers (what you log, step time, memory) are always kept."""
+
+    statistics: Sequence[str] = ("norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count")
+    """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are
+    counted whatever you choose."""
+
+    every: int | Mapping[str, int] = field(default_factory=dict)
+    """Watch one step in this many: one number for all quantities, or a number per quantity (`{activation = 50}`)."""
+
+    start: int = 0
+    """First step that is watched."""
+
+    count: int | None = None
+    """Watch at most this many steps of each quantity; unset: no limit."""
+
+    targets: Sequence[str] = ()
+    """Names, globs (`layers.*.attn`) or regular expressions (`re:.*norm`) of modules and parameters; a module brings
+    its parameters along. Empty: all."""
+
+    invert: bool = False
+    """Watch what `targets` does not match."""
+
+    ranks: Sequence[int] = ()
+    """Ranks that record; empty: all."""
+
+    directory: str = "vario_runs"
+    """Folder under which runs are made."""
+
+    name: str | None = None
+    """Name of this run's folder; unset: the time it started."""
+
+    resume: bool = False
+    """Go on writing into the run `name` instead of refusing a folder that already holds a run."""
+
+    first_step: int | None = None
+    """Number of the first step; unset: 0, or the one after the last recorded when resuming."""
+
+    eps: float = 1e-8
+    """Elements smaller in magnitude than this count as zero; 0 counts exact zeros."""
+
+    strict: bool = False
+    """Raise when a part of the monitor fails, instead of switching that part off and going on."""
+
+    sinks: Sequence[str] = ("store",)
+    """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
+
+    def __post_init__(self) -> None:
+        for key in ("quantities", "statistics", "targets", "ranks", "sinks"):
+            value = getattr(self, key)
+            if isinstance(value, (str, int)):
+                value = (value,)
+            if not isinstance(value, Sequence):
+                raise ConfigError(f"{key}: expected a list, got {value!r}")
+            object.__setattr__(self, key, tuple(value))
+        for key, allowed in (("quantities", WATCHABLE), ("statistics", STATISTICS.names())):
+            for name in getattr(self, key):
+                if name not in allowed:
+                    raise ConfigError(unknown(key, name, allowed))
+        self._check_every()
+        for key in ("start", "count", "first_step"):
+            value = getattr(self, key)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                raise ConfigError(f"{key}: expected a whole number of at least 0, got {value!r}")
+        for key in ("invert", "resume", "strict"):
+            if not isinstance(getattr(self, key), bool):
+                raise ConfigError(f"{key}: expected true or false, got {getattr(self, key)!r}")
+        if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not self.eps >= 0:
+            raise ConfigError(f"eps: expected a number of at least 0, got {self.eps!r}")
+        for rank in self.ranks:
+            if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
+                raise ConfigError(f"ranks: expected whole numbers of at least 0, got {rank!r}")
+        for pattern in self.targets:
+            if not isinstance(pattern, str):
+                raise ConfigError(f"targets: expected names or patterns, got {pattern!r}")
+            pattern_matcher(pattern)
+        if self.resume and self.name is None:
+            raise ConfigError("resume: needs the name of the run to go on with. Add name = '...'")
+        if self.name is not None and (not self.name or Path(self.name).name != self.name):
+            raise ConfigError(f"name: '{self.name}' is not a plain folder name. The folder above it is `directory`.")
+
+    def _check_every(self) -> None:
+        every = self.every if isinstance(self.every, Mapping) else dict.fromkeys(WATCHABLE, self.every)
+        for quantity, interval in every.items():
+            if quantity not in WATCHABLE:
+                raise ConfigError(unknown("every", quantity, WATCHABLE))
+            if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
+                raise ConfigError(f"every: expected a whole number of at least 1, got {interval!r}")
+
+    def schedule(self, quantity: str) -> Schedule:
+        """When one quantity is watched."""
+        if isinstance(self.every, Mapping):
+            every = self.every.get(quantity, DEFAULT_EVERY.get(quantity, 1))
+        else:
+            every = self.every
+        return Schedule(every, self.start, self.count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, as they stand in `run.json`."""
+        plain = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        plain["every"] = {name: self.schedule(name).every for name in self.quantities}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
+
+
+def make_config(options: Mapping[str, Any], base: Config | None = None, where: str = "") -> Config:
+    """A Config from keywords or the content of a file, over `base`; an unknown key names the nearest known one."""
+    known = [item.name for item in dataclasses.fields(Config)]
+    for key in options:
+        if key not in known:
+            raise ConfigError(unknown(f"{where}option" if not where else where, key, known))
+    try:
+        return dataclasses.replace(base or Config(), **options)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}" if where else str(error)) from None
+
+
+def read_config(path: str | Path, base: Config | None = None) -> Config:
+    """A Config from a .toml, .yaml, .yml or .json file."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    options = _parse(path, text)
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"{path}: expected a table of options, got {type(options).__name__}")
+    return make_config(options, base, str(path))
+
+
+def _parse(path: Path, text: str) -> Any:
+    kind = path.suffix.lower()
+    try:
+        if kind == ".json":
+            return json.loads(text)
+        if kind == ".toml":
+            if sys.version_info >= (3, 11):
+                import tomllib
+            else:
+                import tomli as tomllib
+            return tomllib.loads(text)
+        if kind in (".yaml", ".yml"):
+            try:
+                import yaml
+            except ImportError:
+                raise MissingExtra(f"{path}: reading YAML", "yaml") from None
+            return yaml.safe_load(text) or {}
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid {kind[1:].upper()}: {error}") from error
+    except Exception as error:
+        if type(error).__module__.startswith("yaml"):
+            raise ConfigError(f"{path}: not valid YAML: {error}") from error
+        raise
+    raise ConfigError(f"{path}: unknown kind of config file '{kind}'. Use .toml, .yaml or .json.")

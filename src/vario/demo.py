@@ -1,0 +1,155 @@
+"""A training run to look at: a small transformer learns vario's documentation, and breaks half way.
+
+This is an ordinary PyTorch loop. What vario adds to it is `vario.watch(...)` and `monitor.log(...)`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vario.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from rich.console import Console
+
+WIDTH, DEPTH, HEADS, CONTEXT, BATCH = 128, 5, 4, 64, 8
+FAULT_MODULE = 2
+"""The block whose feed-forward part gets the flipped bit."""
+STEPS_AFTER_FAULT = 12
+
+
+def documentation() -> str:
+    """The text to learn: the pages of `docs/`, from the installed package or from the checkout."""
+    package = Path(__file__).parent
+    for folder in (package / "demo_text", package.parents[1] / "docs"):
+        pages = sorted(folder.glob("*.md"))
+        if pages:
+            return "\n\n".join(page.read_text(encoding="utf8") for page in pages)
+    raise ModelError("demo: the documentation it learns from is missing; install vario again")
+
+
+def make_model(num_characters: int) -> torch.nn.Module:
+    """A pre-norm GPT of about a million parameters over characters."""
+    import torch
+    from torch import nn
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+            self.out = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            batch, length, _ = x.shape
+            heads = self.qkv(x).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+            mixed = nn.functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+            return self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention_norm = nn.LayerNorm(WIDTH)
+            self.attention = Attention()
+            self.mlp_norm = nn.LayerNorm(WIDTH)
+            self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            x = x + self.attention(self.attention_norm(x))
+            return x + self.mlp(self.mlp_norm(x))
+
+    class Transformer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.characters = nn.Embedding(num_characters, WIDTH)
+            self.positions = nn.Embedding(CONTEXT, WIDTH)
+            self.blocks = nn.Sequential(*(Block() for _ in range(DEPTH)))
+            self.norm = nn.LayerNorm(WIDTH)
+            self.head = nn.Linear(WIDTH, num_characters)
+
+        def forward(self, characters: torch.Tensor) -> Any:
+            places = torch.arange(characters.shape[1], device=characters.device)
+            return self.head(self.norm(self.blocks(self.characters(characters) + self.positions(places))))
+
+    return Transformer()
+
+
+def flip_exponent_bit(weight: torch.Tensor) -> None:
+    """Do to the first element what a faulty memory cell does: flip the highest bit of its exponent."""
+    import torch
+
+    with torch.no_grad():
+        bits = weight.view(-1)[:1].view(torch.int32)
+        bits ^= 1 << 30
+
+
+def train(*, seconds: float, steps: int | None, fault: bool, directory: str, console: Console) -> Path:
+    """Train, watched, for about that long or exactly that many steps; the answer is the run's folder."""
+    try:
+        import torch
+    except ImportError:
+        raise ModelError("demo: needs PyTorch: pip install torch") from None
+    import vario
+
+    torch.manual_seed(0)
+    text = documentation()
+    alphabet = sorted(set(text))
+    tokens = torch.tensor([alphabet.index(character) for character in text])
+    model: Any = make_model(len(alphabet))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    console.print(f"A transformer of {num_parameters:,} parameters learns {len(text):,} characters of documentation.")
+
+    pace = Pace(seconds, steps)
+    last_step: int | None = None
+    with vario.watch(model, optimizer, every=1, directory=directory) as monitor, pace.bar(console) as bar:
+        step = 0
+        while step != last_step and not pace.is_over(step):
+            starts = torch.randint(len(tokens) - CONTEXT - 1, (BATCH, 1))
+            window = tokens[starts + torch.arange(CONTEXT + 1)]
+            scores = model(window[:, :-1])
+            loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), window[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            monitor.log(loss=loss.item())
+            step += 1
+            bar.update(0, completed=pace.share(step), loss=f"{loss.item():.3f}", step=step)
+            if fault and last_step is None and pace.share(step) >= 0.5:
+                flip_exponent_bit(model.blocks[FAULT_MODULE].mlp[2].weight)
+                bar.console.print(f"Step {step}: one bit of blocks.{FAULT_MODULE}.mlp.2.weight was flipped.")
+                last_step = step + STEPS_AFTER_FAULT
+        if not math.isfinite(loss.item()):
+            bar.console.print(f"The loss is {loss.item()}.")
+    return Path(monitor.path)
+
+
+class Pace:
+    """How far the training is, by the clock or by steps."""
+
+    def __init__(self, seconds: float, steps: int | None) -> None:
+        self.seconds = seconds
+        self.steps = steps
+        self.started = time.monotonic()
+
+    def share(self, step: int) -> float:
+        """How much of the training is done, from 0 to 1."""
+        done = step / self.steps if self.steps else (time.monotonic() - self.started) / self.seconds
+        return min(done, 1.0)
+
+    def is_over(self, step: int) -> bool:
+        """Whether to stop before that step."""
+        return step > 0 and self.share(step) >= 1.0
+
+    def bar(self, console: Console) -> Any:
+        """A progress bar that shows step and loss."""
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        shown = ("training", BarColumn(), TextColumn("step {task.fields[step]}  loss {task.fields[loss]}"))
+        progress = Progress(*shown, TimeElapsedColumn(), console=console)
+        progress.add_task("training", total=1.0, loss="-", step=0)
+        return progress

@@ -1,0 +1,102 @@
+"""The rows of the step in progress: what was observed, when, and how it becomes Frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vario.backends.base import Summaries, Tensor
+from vario.records import SUM, Frame, Scalars, StepRecord, Table, merge
+
+Rows = dict[str, list[tuple[int, int]]]
+"""Per target: (row, order) of each observation."""
+
+
+class StepFrames:
+    """Collects one step's observations; `end` hands them over and starts afresh."""
+
+    def __init__(self, summaries: Summaries) -> None:
+        self._summaries = summaries
+        self._updates = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._frames: dict[tuple[str, int], Rows] = {}
+        self._scalars: dict[str, float] = {}
+        self._later_scalars: dict[str, int] = {}
+        self._order = 0
+
+    def observe(
+        self, quantity: str, micro_step: int, target: str, tensor: Tensor, scale: Tensor | None = None
+    ) -> int | None:
+        """Reduce a tensor and keep its row; a target seen again in the same micro-step is merged."""
+        row = self._summaries.observe(tensor, scale)
+        if row is not None:
+            self.observe_again(quantity, micro_step, target, row)
+        return row
+
+    def observe_again(self, quantity: str, micro_step: int, target: str, row: int) -> None:
+        """Keep a row that was reduced already, under another name."""
+        rows = self._frames.setdefault((quantity, micro_step), {})
+        rows.setdefault(target, []).append((row, self._order))
+        self._order += 1
+
+    def observe_all(
+        self, quantity: str, targets: Sequence[str], tensors: list[Tensor], scale: Tensor | None = None
+    ) -> None:
+        """Reduce a list of tensors at once; a target seen again in the same step replaces the earlier row."""
+        if not tensors:
+            return
+        again = f"{quantity}/{self._updates}"
+        frame = self._frames.setdefault((quantity, 0), {})
+        for target, row in zip(targets, self._summaries.observe_many(tensors, scale, again), strict=True):
+            if row is not None:
+                frame[target] = [(row, self._order)]
+                self._order += 1
+
+    def seal(self) -> None:
+        """An update used what was observed: later lists get rows of their own."""
+        self._updates += 1
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether this step has anything yet."""
+        return bool(self._frames or self._scalars or self._later_scalars)
+
+    def log(self, name: str, value: float) -> None:
+        """Keep a plain number."""
+        self._scalars[name] = value
+
+    def log_later(self, name: str, tensor: Tensor) -> None:
+        """Keep a plain number that is still on its way on a device."""
+        row = self._summaries.observe(tensor)
+        if row is not None:
+            self._later_scalars[name] = row
+
+    def end(self, step: int, time: float) -> Callable[[], StepRecord]:
+        """Finish the step: the result waits for the device and gives the record; call it from any thread."""
+        frames, scalars, later = self._frames, self._scalars, self._later_scalars
+        fetch = self._summaries.collect()
+        self._begin()
+
+        def build() -> StepRecord:
+            table = fetch()
+            for name, row in later.items():
+                scalars[name] = float(table[row, SUM])
+            built = [_frame(quantity, step, micro, rows, table) for (quantity, micro), rows in frames.items() if rows]
+            return StepRecord(step, built, Scalars(step, time, scalars))
+
+        return build
+
+
+def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table) -> Frame:
+    targets = tuple(rows)
+    order = np.array([seen[0][1] for seen in rows.values()], dtype=np.int32)
+    if all(len(seen) == 1 for seen in rows.values()):
+        summaries = table[[seen[0][0] for seen in rows.values()]]
+    else:
+        picked = [row for seen in rows.values() for row, _ in seen]
+        groups = np.repeat(np.arange(len(targets)), [len(seen) for seen in rows.values()])
+        summaries = merge(table[picked], groups, len(targets))
+    return Frame(quantity, step, micro_step, targets, order, summaries)

@@ -1,0 +1,287 @@
+"""The Monitor: watches one model in the training process, and the one place where the failure policy lives.
+
+A wrong option raises before the first step. After that nothing here raises into training: a part that fails is
+logged once, switched off, and listed in the run. `strict=True` raises instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from vario.backends.base import Tensor, Watched
+from vario.config import Config, make_config
+from vario.errors import ModelError
+from vario.folders import run_folder
+from vario.frames import StepFrames
+from vario.probes import PROBES
+from vario.records import StepRecord
+from vario.selector import Selector
+from vario.sinks import SINKS, PartsOff, RunHeader, Sink
+from vario.statistics import columns_needed
+from vario.writer import Writer
+
+log = logging.getLogger("vario")
+
+
+def watch(model: Any, optimizer: Any = None, *, config: Config | None = None, scaler: Any = None, **options: Any) -> Monitor:
+    """Watch a model: one line before the training loop. Options are the fields of `vario.Config`.
+
+    `model` may be a module, or a list or dict of modules; `optimizer` one, several, or none: then every torch
+    optimizer that updates the model is followed. A GradScaler is found by itself unless `scaler` names it.
+    """
+    return Monitor(model, optimizer, make_config(options, config), scaler)
+
+
+class _Observer:
+    """One quantity's way into the step in progress."""
+
+    def __init__(self, monitor: Monitor, quantity: str, scale: Callable[[], Tensor | None] | None) -> None:
+        self._monitor = monitor
+        self._quantity = quantity
+        self._scale = scale
+        self._schedule = monitor.config.schedule(quantity)
+        self.watching = False
+
+    def begin_step(self, step: int) -> None:
+        self.watching = self._schedule.watches(step) and self._quantity not in self._monitor.off
+
+    def observe(self, target: str, tensor: Tensor) -> int | None:
+        try:
+            scale = None if self._scale is None else self._scale()
+            return self._monitor.frames.observe(self._quantity, self._monitor.micro_step, target, tensor, scale)
+        except Exception as error:  # noqa: BLE001 - the failure policy: whatever it is, training goes on
+            self.watching = False
+            self._monitor.switch_off(self._quantity, error)
+            return None
+
+    def observe_again(self, target: str, row: int) -> None:
+        self._monitor.frames.observe_again(self._quantity, self._monitor.micro_step, target, row)
+
+    def observe_all(self, targets: list[str], tensors: list[Tensor], scale: Tensor | None = None) -> None:
+        self._monitor.frames.observe_all(self._quantity, targets, tensors, scale)
+
+
+class Monitor:
+    """Watches one model until it is closed; also a context manager. Made by `vario.watch`."""
+
+    def __init__(self, model: Any, optimizer: Any, config: Config, scaler: Any = None) -> None:
+        self.config = config
+        self.off: set[str] = set()
+        self.path: Path | None = None
+        """The run's folder; None on a rank that does not record."""
+        self._parts_off: PartsOff = []
+        self._observers: list[_Observer] = []
+        self._step_ended_calls: list[Callable[[float], None]] = []
+        self._closed = False
+        self._process = os.getpid()
+        selector = Selector(tuple(config.targets), config.invert)
+        self._watched = _watched(model, optimizer, selector, scaler)
+        self._clock = self._watched.clock
+        self.sinks: dict[str, Sink] = {}
+        self.frames = StepFrames(self._watched.summaries(config.eps, columns_needed(config.statistics)))
+        if config.ranks and self._watched.rank not in config.ranks:
+            self._closed = True
+            return
+        self._open_sinks()
+        self._attach_probes()
+        self._writer = Writer(self._deliver)
+        self._step_began = time.monotonic()
+        self._begin_step()
+        self._watched.attach(self)
+        atexit.register(self._close_at_exit)
+
+    def _open_sinks(self) -> None:
+        config, watched = self.config, self._watched
+        self.path = run_folder(Path(config.directory), config.name, watched.world_size)
+        header = RunHeader(
+            path=self.path,
+            rank=watched.rank,
+            world_size=watched.world_size,
+            config=config.to_json(),
+            versions={"python": platform.python_version(), **_own_versions(), **watched.versions},
+            command=" ".join(sys.argv),
+            structure=watched.structure(),
+            first_step=config.first_step,
+            resume=config.resume,
+            started=time.time(),
+        )
+        for name in config.sinks:
+            sink = SINKS.get(name, "sinks")()
+            sink.open(header)
+            self.sinks[name] = sink
+        self._clock.step = max((sink.first_step for sink in self.sinks.values()), default=config.first_step or 0)
+
+    def _attach_probes(self) -> None:
+        wanted = {quantity: PROBES.get(quantity, "quantities") for quantity in self.config.quantities}
+        always = {found.name: found.part for found in PROBES if found.part.quantity == "scalar"}
+        for probe in {**wanted, **always}.values():
+            probe().attach(self._watched, self)
+
+    # What users call
+
+    @property
+    def step_number(self) -> int:
+        """The number of the step in progress."""
+        return self._clock.step
+
+    @property
+    def micro_step(self) -> int:
+        """The number of the forward and backward pass in progress within the step."""
+        return self._clock.micro_step
+
+    def log(self, **values: Any) -> None:
+        """Keep plain numbers of this step: Python numbers, or one-element tensors, which are not waited for."""
+        if self._closed:
+            return
+        for name, value in values.items():
+            try:
+                if _is_on_a_device(value):
+                    self.frames.log_later(name, value)
+                else:
+                    self.frames.log(name, float(value.item() if hasattr(value, "item") else value))
+            except Exception as error:  # noqa: BLE001 - the failure policy
+                self.switch_off(f"log {name}", error)
+
+    def step(self) -> None:
+        """Say that a step has ended, for loops whose optimizer is not a torch optimizer; from then on only this counts."""
+        if not self._closed:
+            self._clock.manual = True
+            self.step_ended()
+
+    def close(self, state: str = "finished", error: str | None = None) -> None:
+        """Record the step in progress, write everything and leave the model as it was found. Safe to call twice."""
+        if self._closed or os.getpid() != self._process:
+            return
+        self._watched.detach()
+        if self._clock.has_update or self.frames.has_rows:
+            self.step_ended()
+        self._closed = True
+        atexit.unregister(self._close_at_exit)
+        self._writer.close()
+        for name, sink in self.sinks.items():
+            self.guarded(f"sink {name}", sink.close)(state, error)
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None or isinstance(error, SystemExit) and not error.code:
+            self.close()
+        else:
+            self.close("crashed", f"{type(error).__name__}: {error}")
+
+    def _close_at_exit(self) -> None:
+        error = getattr(sys, "last_value", None)
+        self.__exit__(type(error) if error else None, error, None)
+
+    # What probes and the watched model call
+
+    def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> _Observer:
+        """A quantity's way into the step in progress; what it sees is divided by `scale()`."""
+        observer = _Observer(self, quantity, scale)
+        self._observers.append(observer)
+        return observer
+
+    def guarded(self, part: str, call: Callable[..., None]) -> Callable[..., None]:
+        """The same call, which switches the part off instead of raising."""
+
+        def run(*args: Any) -> None:
+            if part in self.off:
+                return
+            try:
+                call(*args)
+            except Exception as error:  # noqa: BLE001 - the failure policy
+                self.switch_off(part, error)
+
+        return run
+
+    def switch_off(self, part: str, error: Exception) -> None:
+        """A part failed: say so once, list it in the run, go on without it."""
+        if self.config.strict:
+            raise error
+        if part in self.off:
+            return
+        self.off.add(part)
+        for observer in self._observers:
+            observer.watching = observer.watching and observer._quantity not in self.off
+        text = f"{type(error).__name__}: {error}"
+        self._parts_off.append({"part": part, "step": self._clock.step, "error": text})
+        log.warning(
+            "rank %d, step %d: '%s' failed and is switched off; training goes on. %s",
+            self._watched.rank,
+            self._clock.step,
+            part,
+            text,
+        )
+        for name, sink in self.sinks.items():
+            if f"sink {name}" not in self.off:
+                sink.note(self._parts_off)
+
+    def on_step_ended(self, call: Callable[[float], None]) -> None:
+        """Call with the step's duration in seconds before the step is handed over."""
+        self._step_ended_calls.append(call)
+
+    def seal(self) -> None:
+        """An update has used the gradients observed so far."""
+        self.frames.seal()
+
+    def step_ended(self) -> None:
+        """The training loop has turned to the next step: hand this one to the writer."""
+        now = time.monotonic()
+        for call in self._step_ended_calls:
+            call(now - self._step_began)
+        self._step_began = now
+        step = self._clock.step
+        try:
+            accepted = self._writer.put(self.frames.end(step, time.time()))
+        except Exception as error:  # noqa: BLE001 - the failure policy
+            self.switch_off("frames", error)
+        else:
+            if not accepted:
+                self.switch_off("writer", TimeoutError("steps come faster than they can be written; some are missing"))
+        self._clock.next_step()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        for observer in self._observers:
+            observer.begin_step(self._clock.step)
+
+    def _deliver(self, build: Callable[[], StepRecord]) -> None:
+        """On the writer's thread: wait for a step's numbers and give them to every sink."""
+        try:
+            record = build()
+        except Exception as error:  # noqa: BLE001 - the failure policy
+            self.switch_off("frames", error)
+            return
+        for name, sink in self.sinks.items():
+            self.guarded(f"sink {name}", sink.write)(record)
+
+
+def _watched(model: Any, optimizer: Any, selector: Selector, scaler: Any) -> Watched:
+    """The model in the hands of its framework's backend."""
+    first = next(iter(model.values() if isinstance(model, dict) else model), None) if isinstance(model, (dict, list, tuple)) else model
+    if any(cls.__module__.split(".")[0] == "torch" for cls in type(first).__mro__):
+        from vario.backends.torch.model import TorchModel
+
+        return TorchModel(model, optimizer, selector, scaler)
+    raise ModelError(f"watch: expected a torch.nn.Module, got {type(model).__name__}")
+
+
+def _is_on_a_device(value: Any) -> bool:
+    device = getattr(value, "device", None)
+    return device is not None and not str(device).startswith("cpu")
+
+
+def _own_versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("vario", "numpy", "pyarrow")}

@@ -1,0 +1,29 @@
+"""Memory of the process and of its devices."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import ClassVar
+
+from vario.backends.base import Watched
+from vario.probes import Recorder
+
+_STATM = Path("/proc/self/statm")
+
+
+class DeviceMemory:
+    """`process_memory_bytes`, and per device what is allocated, its peak and what is reserved."""
+
+    quantity: ClassVar[str] = "scalar"
+
+    def attach(self, watched: Watched, recorder: Recorder) -> None:
+        """Log memory at the end of each step."""
+        page_bytes = os.sysconf("SC_PAGE_SIZE") if _STATM.exists() else 0
+
+        def step_ended(seconds: float) -> None:
+            recorder.log(**watched.device_scalars())
+            if page_bytes:
+                recorder.log(process_memory_bytes=int(_STATM.read_text().split()[1]) * page_bytes)
+
+        recorder.on_step_ended(recorder.guarded("device_memory", step_ended))

@@ -1,0 +1,24 @@
+"""The optimizer's state."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from vario.backends.base import Watched
+from vario.probes import Recorder
+
+
+class Moments:
+    """Every tensor an optimizer keeps per parameter, by its own name: `exp_avg`, `momentum_buffer`, ..."""
+
+    quantity: ClassVar[str] = "moment"
+
+    def attach(self, watched: Watched, recorder: Recorder) -> None:
+        """Subscribe to the end of updates: at the beginning of the first one there is no state yet."""
+        observer = recorder.observer(self.quantity)
+
+        def update_ended(optimizer: Any) -> None:
+            if observer.watching:
+                observer.observe_all(*watched.moments(optimizer))
+
+        watched.on_update_ended(recorder.guarded(self.quantity, update_ended))

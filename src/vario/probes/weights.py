@@ -1,0 +1,32 @@
+"""Weights right after each update."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from vario.backends.base import Watched
+from vario.probes import Recorder
+
+
+class Weights:
+    """Each parameter after the optimizer's update; frozen ones once, for they do not change."""
+
+    quantity: ClassVar[str] = "weight"
+
+    def attach(self, watched: Watched, recorder: Recorder) -> None:
+        """Subscribe to the end of updates."""
+        observer = recorder.observer(self.quantity)
+        frozen_are_known = False
+
+        def update_ended(optimizer: Any) -> None:
+            nonlocal frozen_are_known
+            if not observer.watching:
+                return
+            names, tensors = watched.weights(optimizer)
+            if not frozen_are_known:
+                frozen_are_known = True
+                frozen_names, frozen_tensors = watched.frozen_weights()
+                names, tensors = names + frozen_names, tensors + frozen_tensors
+            observer.observe_all(names, tensors)
+
+        watched.on_update_ended(recorder.guarded(self.quantity, update_ended))

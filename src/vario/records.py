@@ -1,0 +1,117 @@
+"""The nouns that travel from a tensor to a curve: Quantity, Summary, Frame, Scalars.
+
+A Summary is what one pass over a tensor yields. It is kept as one row of a float64 table, its columns in the
+order of `COLUMNS`; every statistic is a function of those columns and Summaries of the same target merge exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Table = npt.NDArray[np.float64]
+"""Summaries, one row each, columns as in `COLUMNS`."""
+
+COLUMNS = ("count", "sum", "sum_squares", "min", "max", "nans", "infs", "zeros")
+COUNT, SUM, SUM_SQUARES, MIN, MAX, NANS, INFS, ZEROS = range(len(COLUMNS))
+
+QUANTITIES: dict[str, str] = {
+    "weight": "each parameter, right after the optimizer's update",
+    "gradient": "each parameter's gradient when backward has ended: accumulated, reduced, unscaled, not yet clipped",
+    "gradient_local": "what one backward pass of this rank adds to each gradient: one row per micro-step",
+    "gradient_applied": "each gradient as the optimizer gets it: after clipping",
+    "activation": "inputs and outputs of each module, per micro-step",
+    "activation_gradient": "the gradients that flow through those inputs and outputs",
+    "moment": "each tensor of the optimizer's state, such as Adam's exp_avg and exp_avg_sq",
+    "scalar": "plain numbers: what you log, step time, memory, skipped steps",
+}
+"""Every quantity of the core, and what it is."""
+
+ROOT = "root"
+"""The name of a model's outermost module, whose own name is empty."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """All rows of one quantity at one (step, micro-step) on one rank."""
+
+    quantity: str
+    step: int
+    micro_step: int
+    targets: Sequence[str]
+    order: npt.NDArray[np.int32]
+    """When each row was observed within its step, counted over all quantities: what went bad first has the lowest."""
+    summaries: Table
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """Plain numbers of one step."""
+
+    step: int
+    time: float
+    """Unix seconds when the step ended."""
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Everything one step left behind: what sinks and rules are handed."""
+
+    step: int
+    frames: Sequence[Frame]
+    scalars: Scalars
+
+
+Structure = dict[str, Any]
+"""What `structure.json` holds: modules, parameters, shapes, dtypes."""
+
+
+def empty_table(num_rows: int) -> Table:
+    """Summaries of nothing: counts of zero, and no minimum or maximum yet."""
+    table = np.zeros((num_rows, len(COLUMNS)))
+    table[:, MIN] = np.nan
+    table[:, MAX] = np.nan
+    return table
+
+
+def merge(summaries: Table, groups: npt.NDArray[np.int64], num_groups: int) -> Table:
+    """Summaries that share a group number, merged: sums add, minima and maxima fold, nothing non-finite is lost."""
+    merged = empty_table(num_groups)
+    with np.errstate(invalid="ignore"):
+        for column in (COUNT, SUM, SUM_SQUARES, NANS, INFS, ZEROS):
+            np.add.at(merged[:, column], groups, summaries[:, column])
+        # fmin and fmax skip the NaN that stands for "no finite element seen".
+        np.fmin.at(merged[:, MIN], groups, summaries[:, MIN])
+        np.fmax.at(merged[:, MAX], groups, summaries[:, MAX])
+    return merged
+
+
+def merge_all(summaries: Table) -> Table:
+    """All rows merged into one."""
+    return merge(summaries, np.zeros(len(summaries), dtype=np.int64), 1)
+
+
+def unscale(summaries: Table, scale: float | Table) -> Table:
+    """The Summaries of the tensors divided by `scale`, as a loss scaler's gradients have to be."""
+    divided = summaries.copy()
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        divided[:, SUM] /= scale
+        divided[:, SUM_SQUARES] /= np.square(scale)
+        divided[:, MIN] /= scale
+        divided[:, MAX] /= scale
+    return divided
+
+
+def is_bad(summaries: Table) -> npt.NDArray[np.bool_]:
+    """Which rows hold a NaN or an Inf."""
+    return (summaries[:, NANS] + summaries[:, INFS]) > 0
+
+
+def column_indices(names: Iterable[str]) -> tuple[int, ...]:
+    """Positions of named columns."""
+    return tuple(COLUMNS.index(name) for name in names)

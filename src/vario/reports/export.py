@@ -1,0 +1,104 @@
+"""A run's rows as plain tables, one file per rank and quantity, with the statistics worked out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vario.errors import ConfigError, RunError
+from vario.records import COLUMNS, Table
+from vario.runs.run import Run
+from vario.statistics import STATISTICS
+from vario.text import unknown
+
+FORMATS = ("csv", "parquet")
+KEYS = ("step", "micro_step", "order", "target")
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """One file that was written."""
+
+    path: Path
+    rank: int
+    quantity: str
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """Which file gets what; nothing is written yet."""
+
+    run: Run
+    format: str
+    files: Sequence[tuple[Path, int, str]]
+    """Path, rank and quantity."""
+
+    def write(self) -> Iterator[ExportedFile]:
+        """Write one file after the other."""
+        for path, rank, quantity in self.files:
+            table = statistics_table(self.run, quantity, rank)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_name(path.name + ".tmp")
+            _write(table, unfinished, self.format)
+            os.replace(unfinished, path)
+            yield ExportedFile(path, rank, quantity, table.num_rows)
+
+
+def plan_export(run: Run, format: str, quantity: str | None, output: str | None, force: bool) -> ExportPlan:
+    """Decide on the files, and refuse to overwrite any of them unless forced."""
+    pairs = [(rank, name) for rank in run.ranks for name in run.quantities(rank) if quantity in (None, name)]
+    if not pairs:
+        known = [name for rank in run.ranks for name in run.quantities(rank)]
+        raise ConfigError(unknown("--quantity", quantity, known) if quantity else f"{run.path}: nothing recorded yet")
+    place = Path(output or f"{run.name}_{format}")
+    if place.suffix[1:] in FORMATS and place.suffix != f".{format}":
+        raise ConfigError(f"--output: '{place}' does not look like {format}")
+    if place.suffix == f".{format}":
+        if len(pairs) > 1:
+            raise ConfigError(
+                f"--output: {len(pairs)} files do not fit into '{place}'. Name a folder, or one quantity."
+            )
+        files = [(place, *pairs[0])]
+    else:
+        files = [(place / f"rank{rank}_{name}.{format}", rank, name) for rank, name in pairs]
+    taken = [str(path) for path, _, _ in files if path.exists()]
+    if taken and not force:
+        raise RunError(f"{taken[0]} exists already. Add --force to overwrite it.")
+    return ExportPlan(run, format, files)
+
+
+def statistics_table(run: Run, quantity: str, rank: int) -> Any:
+    """An Arrow table: step, micro-step, order and target, then one column per statistic; scalars as they are."""
+    import pyarrow as pa
+
+    rows = run.to_arrow(quantity, rank)
+    if quantity == "scalar":
+        return rows
+    summaries = np.column_stack([_floats(rows, name) for name in COLUMNS])
+    columns = {name: rows.column(name) for name in KEYS if name in rows.column_names}
+    columns |= {found.name: pa.array(found.part(summaries)) for found in STATISTICS}
+    return pa.table(columns)
+
+
+def _floats(rows: Any, column: str) -> Table:
+    values: Table = rows.column(column).cast("double").to_numpy()
+    return values
+
+
+def _write(table: Any, path: Path, format: str) -> None:
+    if format == "csv":
+        from pyarrow.csv import write_csv
+
+        # CSV has no dictionaries.
+        position = table.column_names.index("target")
+        write_csv(table.set_column(position, "target", table.column("target").cast("string")), path)
+    else:
+        from pyarrow.parquet import write_table
+
+        write_table(table, path)

@@ -1,0 +1,124 @@
+"""What moved: targets whose norm changed most over a run, and what jumped just before something went bad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vario.runs.onset import Onset
+from vario.runs.run import Run
+
+NUM_MOVERS = 5
+LEAST_CHANGE = 0.01
+"""A norm that changed by less than a hundredth did not move."""
+FRAMES_READ = 5
+"""Frames taken from each end of the run: enough for a median, few enough for a run of any length."""
+JUMP_FACTOR = 1e3
+"""A tensor this many times larger than it was the step before did not get there by learning."""
+
+
+@dataclass(frozen=True)
+class Mover:
+    """A target whose norm changed between the first and the last tenth of a run."""
+
+    quantity: str
+    target: str
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times larger it is at the end."""
+        return self.after / self.before
+
+
+@dataclass(frozen=True)
+class Jump:
+    """A tensor that was finite but suddenly huge."""
+
+    step: int
+    quantity: str
+    target: str
+    before: float
+    """Its largest magnitude at the step recorded before."""
+    after: float
+
+
+def find_movers(run: Run, rank: int, before_step: int | None = None) -> list[Mover]:
+    """The targets that moved most, weights if there are any, else gradients; only steps before `before_step`."""
+    for quantity in ("weight", "gradient"):
+        if quantity not in run.quantities(rank):
+            continue
+        steps = run.steps(quantity, rank)
+        if before_step is not None:
+            steps = steps[steps < before_step]
+        if len(steps) < 2:
+            continue
+        tenth = max(1, len(steps) // 10)
+        before = _median_norms(run, quantity, rank, _spread(steps[:tenth]))
+        after = _median_norms(run, quantity, rank, _spread(steps[-tenth:]))
+        movers = [
+            Mover(quantity, target, before[target], norm)
+            for target, norm in after.items()
+            if target in before and np.isfinite([before[target], norm]).all() and before[target] > 0 and norm > 0
+        ]
+        movers = [mover for mover in movers if abs(np.log(mover.ratio)) > LEAST_CHANGE]
+        return sorted(movers, key=lambda mover: -abs(np.log(mover.ratio)))[:NUM_MOVERS]
+    return []
+
+
+def find_jump(run: Run, onset: Onset) -> Jump | None:
+    """The first tensor of the bad step that was still finite but a thousand times what it had been."""
+    candidates: list[tuple[int, Jump]] = []
+    limit = _order_of(run, onset)
+    for quantity in run.quantities(onset.rank):
+        steps = run.steps(quantity, onset.rank)
+        earlier = steps[steps < onset.step]
+        if quantity == "scalar" or onset.step not in steps or not len(earlier):
+            continue
+        usual = {target: size for _, target, size in _magnitudes(run, earlier[-1], quantity, onset.rank)}
+        for order, target, size in _magnitudes(run, onset.step, quantity, onset.rank):
+            before = usual.get(target, 0.0)
+            if order < limit and np.isfinite(size) and 0 < before < size / JUMP_FACTOR:
+                candidates.append((order, Jump(onset.step, quantity, target, before, size)))
+    return min(candidates, key=lambda candidate: candidate[0])[1] if candidates else None
+
+
+def _spread(steps: npt.NDArray[np.int64]) -> Sequence[int]:
+    chosen = np.unique(np.linspace(0, len(steps) - 1, FRAMES_READ).round().astype(np.int64))
+    return [int(step) for step in steps[chosen]]
+
+
+def _median_norms(run: Run, quantity: str, rank: int, steps: Sequence[int]) -> dict[str, float]:
+    norms: dict[str, list[float]] = {}
+    for step in steps:
+        frame = run.frame(step, quantity, rank)
+        squares = _column(frame, "sum_squares")
+        for target, value in zip(frame.column("target").to_pylist(), squares, strict=True):
+            norms.setdefault(target, []).append(float(value) ** 0.5)
+    return {target: float(np.median(values)) for target, values in norms.items()}
+
+
+def _order_of(run: Run, onset: Onset) -> float:
+    if onset.quantity == "scalar":
+        return float("inf")  # plain numbers are known when the step has ended
+    frame = run.frame(onset.step, onset.quantity, onset.rank)
+    rows = zip(*(frame.column(name).to_pylist() for name in ("target", "micro_step", "order")), strict=True)
+    return min(float(order) for target, micro, order in rows if (target, micro) == (onset.target, onset.micro_step))
+
+
+def _magnitudes(run: Run, step: int, quantity: str, rank: int) -> list[tuple[int, str, float]]:
+    """Order, target and largest magnitude of each row that has one."""
+    frame = run.frame(int(step), quantity, rank)
+    sizes = np.maximum(np.abs(_column(frame, "min")), np.abs(_column(frame, "max")))
+    rows = zip(frame.column("order").to_pylist(), frame.column("target").to_pylist(), sizes.tolist(), strict=True)
+    return [row for row in rows if not np.isnan(row[2])]
+
+
+def _column(frame: Any, name: str) -> npt.NDArray[np.float64]:
+    column: npt.NDArray[np.float64] = frame.column(name).cast("double").to_numpy()
+    return column

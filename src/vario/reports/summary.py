@@ -1,0 +1,142 @@
+"""What happened in a run, as numbers: `summarise` finds them, `summary_text.render` words them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vario.reports.movement import Jump, Mover, find_jump, find_movers
+from vario.runs.onset import Onset, first_bad
+from vario.runs.run import Run, Series
+from vario.runs.status import PartOff
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The course of the loss."""
+
+    first: float
+    last: float
+    lowest: float | None
+    """The lowest finite value; None when there was none."""
+    lowest_step: int | None
+    values: Values
+
+
+@dataclass(frozen=True)
+class QuantityCount:
+    """How much of one quantity was recorded on one rank."""
+
+    quantity: str
+    num_targets: int
+    num_steps: int
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Everything the report says."""
+
+    path: Path
+    name: str
+    state: str
+    error: str | None
+    ranks: list[int]
+    world_size: int
+    first_step: int | None
+    last_step: int | None
+    num_steps: int
+    duration_seconds: float | None
+    """From the start to the last recorded step."""
+    step_seconds: float | None
+    """Median time of one step."""
+    loss: Loss | None
+    peak_memory_bytes: dict[str, float]
+    """Highest value of `process_memory_bytes` and of each device's `device_memory_peak_bytes`."""
+    skipped_steps: int
+    """Steps at which a loss scaler held the optimizer back."""
+    first_bad: Onset | None
+    jump: Jump | None
+    """What had grown beyond measure just before that, and may be its cause."""
+    parts_off: list[PartOff]
+    dropped_steps: int
+    movers: list[Mover]
+    counts: list[QuantityCount]
+
+
+def summarise(run: Run) -> RunSummary:
+    """Read what a report needs: scalars whole, of everything else a few frames."""
+    ranks = run.ranks
+    rank = ranks[0] if ranks else 0
+    scalars = _scalars(run, rank)
+    steps = run.steps("scalar", rank) if ranks else np.zeros(0, np.int64)
+    onset = first_bad(run)
+    step_times = scalars.get("step_seconds")
+    skipped = scalars.get("skipped_step")
+    return RunSummary(
+        path=run.path,
+        name=run.name,
+        state=run.state,
+        error=run.error,
+        ranks=ranks,
+        world_size=run.world_size,
+        first_step=int(steps[0]) if len(steps) else None,
+        last_step=run.last_step,
+        num_steps=len(steps),
+        duration_seconds=_duration(run, rank),
+        step_seconds=None if step_times is None else float(np.nanmedian(step_times.values)),
+        loss=_loss(scalars.get("loss")),
+        peak_memory_bytes=_peak_memory(scalars),
+        skipped_steps=0 if skipped is None else int(np.nansum(skipped.values)),
+        first_bad=onset,
+        jump=None if onset is None else find_jump(run, onset),
+        parts_off=run.parts_off,
+        dropped_steps=run.dropped_steps,
+        movers=find_movers(run, rank, before_step=None if onset is None else onset.step) if ranks else [],
+        counts=_counts(run, rank) if ranks else [],
+    )
+
+
+def _scalars(run: Run, rank: int) -> dict[str, Series]:
+    if not run.ranks or "scalar" not in run.quantities(rank):
+        return {}
+    return {target: run.series(target, "scalar", rank=rank) for target in run.targets("scalar", rank=rank)}
+
+
+def _duration(run: Run, rank: int) -> float | None:
+    if not run.ranks or "scalar" not in run.quantities(rank):
+        return None
+    times: Any = run.to_arrow("scalar", rank).column("time").to_numpy()
+    return float(times.max() - run.started) if len(times) else None
+
+
+def _loss(series: Series | None) -> Loss | None:
+    if series is None or not len(series.values):
+        return None
+    values = series.values
+    finite = np.flatnonzero(np.isfinite(values))
+    lowest = finite[values[finite].argmin()] if len(finite) else None
+    return Loss(
+        first=float(values[0]),
+        last=float(values[-1]),
+        lowest=None if lowest is None else float(values[lowest]),
+        lowest_step=None if lowest is None else int(series.steps[lowest]),
+        values=values,
+    )
+
+
+def _peak_memory(scalars: dict[str, Series]) -> dict[str, float]:
+    counted = ("process_memory_bytes", "device_memory_peak_bytes")
+    return {name: float(np.nanmax(found.values)) for name, found in scalars.items() if name.startswith(counted)}
+
+
+def _counts(run: Run, rank: int) -> list[QuantityCount]:
+    return [
+        QuantityCount(name, len(run.targets(name, rank=rank)), len(run.steps(name, rank)))
+        for name in run.quantities(rank)
+    ]

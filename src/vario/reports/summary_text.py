@@ -1,0 +1,170 @@
+"""The summary of a run as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from vario.reports.movement import Jump
+from vario.reports.summary import RunSummary
+from vario.reports.terminal_plot import sparkline
+from vario.runs.onset import Onset
+from vario.text import duration, number, size
+
+WIDTH = 100
+"""Lines longer than this are hard to read, however wide the terminal."""
+STATE_STYLES = {"finished": "green", "running": "cyan", "crashed": "bold red", "stalled": "yellow"}
+NOUNS = {
+    "weight": "the weight",
+    "gradient": "the gradient of",
+    "gradient_local": "the local gradient of",
+    "gradient_applied": "the applied gradient of",
+    "activation": "the activation",
+    "activation_gradient": "the gradient flowing through",
+    "moment": "the optimizer state",
+    "scalar": "the logged number",
+}
+
+
+def render(summary: RunSummary) -> RenderableType:
+    """The report, as something rich can print."""
+    blocks: list[RenderableType] = [_course(summary)]
+    blocks.append(_verdict(summary))
+    if summary.parts_off or summary.dropped_steps:
+        blocks.append(_shortcomings(summary))
+    if summary.movers:
+        blocks.append(_movers(summary))
+    if summary.counts:
+        blocks.append(_recorded(summary))
+    spaced = [piece for block in blocks for piece in (block, Text())][:-1]
+    return Panel(
+        Group(*spaced), title=Text(summary.name, style="bold"), title_align="left", width=WIDTH, padding=(1, 2)
+    )
+
+
+def _course(summary: RunSummary) -> Table:
+    table = Table.grid(padding=(0, 3))
+    for name, text in _facts(summary):
+        table.add_row(Text(name, style="dim"), text)
+    return table
+
+
+def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
+    state = Text(summary.state, style=STATE_STYLES.get(summary.state, ""))
+    if summary.error:
+        state.append(f": {summary.error}", style="default")
+    yield "state", state
+    length = f"{summary.num_steps}"
+    if summary.num_steps:
+        length += f" ({summary.first_step} to {summary.last_step})"
+    if summary.duration_seconds is not None:
+        length += f" in {duration(summary.duration_seconds)}"
+    yield "steps", Text(length)
+    if summary.step_seconds is not None:
+        yield "step time", Text(f"{duration(summary.step_seconds)} (median)")
+    if summary.loss is not None:
+        loss = summary.loss
+        lowest = f", lowest {number(loss.lowest)} at step {loss.lowest_step}" if loss.lowest is not None else ""
+        yield "loss", Text(f"{number(loss.first)} at first, {number(loss.last)} at last{lowest}")
+        yield "", Text(sparkline(loss.values, width=60), style="cyan")
+    if summary.peak_memory_bytes:
+        peaks = [f"{name.partition('_memory')[0]} {size(peak)}" for name, peak in summary.peak_memory_bytes.items()]
+        yield "peak memory", Text(", ".join(peaks))
+    if summary.skipped_steps:
+        yield "skipped", Text(f"{_plural(summary.skipped_steps, 'step')} held back by the loss scaler")
+    if summary.world_size > 1:
+        yield "ranks", Text(f"{len(summary.ranks)} of {summary.world_size} recorded")
+
+
+def _verdict(summary: RunSummary) -> RenderableType:
+    if summary.first_bad is None:
+        num_tensors = sum(count.num_targets for count in summary.counts if count.quantity != "scalar")
+        if not num_tensors:
+            return Text("Nothing was recorded yet.", style="yellow")
+        finding = f"o NaN and no Inf in any of {num_tensors:,} tensors watched."
+        is_well = summary.state in ("finished", "running")
+        return Text(f"Healthy: n{finding}" if is_well else f"N{finding}", style="bold green" if is_well else "")
+    heading = Text("First bad tensor", style="bold red")
+    paragraphs = [Text(sentence) for sentence in onset_sentences(summary.first_bad, summary.jump)]
+    return Group(heading, *(Padding(paragraph, (0, 0, 0, 2)) for paragraph in paragraphs))
+
+
+def onset_sentences(onset: Onset, jump: Jump | None) -> Iterator[str]:
+    """What went bad, where, what it was before, and what followed: a paragraph each."""
+    noun = NOUNS.get(onset.quantity, onset.quantity)
+    where = f"step {onset.step}, micro-step {onset.micro_step}, rank {onset.rank}"
+    yield f"{noun[0].upper()}{noun[1:]} {onset.target} went bad first: {where}."
+    if onset.quantity == "scalar":
+        yield "It was not finite. No recorded tensor was bad before it."
+    else:
+        yield f"{_counted(onset.nans, onset.infs)} of {_plural(onset.count, 'element')}.{_usual(onset)}"
+    if onset.inputs_were_finite:
+        yield "The inputs of that module were still finite: it happened inside."
+    elif onset.inputs_were_finite is False:
+        yield "The inputs of that module were bad as well."
+    if jump is not None:
+        noun = NOUNS.get(jump.quantity, jump.quantity)
+        times = number(jump.after / jump.before, 2)
+        yield (
+            f"Look at {noun} {jump.target}: in the same step, just before, its largest magnitude went from "
+            f"{number(jump.before, 3)} to {number(jump.after, 3)}, {times} times as much."
+        )
+    if onset.chain:
+        shown = [f"{row.target} ({row.quantity}, step {row.step})" for row in onset.chain[:4]]
+        yield f"Then followed {', '.join(shown)}{', and more' if len(onset.chain) > 4 else ''}."
+
+
+def _counted(nans: int, infs: int) -> str:
+    kinds = [f"{count:,} {name}" for count, name in ((nans, "NaN"), (infs, "Inf")) if count]
+    return " and ".join(kinds)
+
+
+def _usual(onset: Onset) -> str:
+    usual = onset.usual
+    if usual is None:
+        return " It was never recorded healthy."
+    known = [
+        f"{name} {number(value, 3)}"
+        for name, value in (("norm", usual.norm), ("largest magnitude", usual.absmax))
+        if value is not None
+    ]
+    return f" At step {usual.step} it was healthy{': ' if known else ''}{', '.join(known)}."
+
+
+def _shortcomings(summary: RunSummary) -> RenderableType:
+    lines = [Text("What is missing here", style="bold yellow")]
+    for part in summary.parts_off:
+        step = "before the first step" if part.step is None else f"at step {part.step}"
+        lines.append(Text(f"  {part.part} was switched off {step} on rank {part.rank}: {part.error}"))
+    if summary.dropped_steps:
+        lines.append(Text(f"  {_plural(summary.dropped_steps, 'step')} could not be recorded"))
+    return Group(*lines)
+
+
+def _movers(summary: RunSummary) -> RenderableType:
+    quantity = summary.movers[0].quantity
+    heading = Text(f"Moved most ({quantity} norm, first to last tenth", style="bold")
+    heading.append(", before it went bad)" if summary.first_bad is not None else ")")
+    table = Table.grid(padding=(0, 3))
+    for mover in summary.movers:
+        change = f"x {number(mover.ratio, 3)}"
+        table.add_row(Text(f"  {mover.target}"), f"{number(mover.before, 3)} → {number(mover.after, 3)}", change)
+    return Group(heading, table)
+
+
+def _recorded(summary: RunSummary) -> RenderableType:
+    table = Table.grid(padding=(0, 3))
+    for count in summary.counts:
+        table.add_row(
+            Text(f"  {count.quantity}"), _plural(count.num_targets, "target"), _plural(count.num_steps, "step")
+        )
+    return Group(Text("Recorded", style="bold"), table)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

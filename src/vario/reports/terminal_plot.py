@@ -1,0 +1,129 @@
+"""Curves drawn with characters: a sparkline for a table cell, a line plot for a screen.
+
+What cannot be drawn is never left out: a NaN is marked with the letter N where it happened, an Inf with I.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from vario.text import number
+
+Values = npt.NDArray[np.float64]
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+"""Bits of a braille character's two columns of four dots."""
+LABEL_WIDTH = 10
+
+
+def sparkline(values: Sequence[float] | Values, width: int = 24, log: bool = False) -> str:
+    """The curve as one line of at most `width` characters."""
+    points = np.asarray(values, dtype=np.float64)
+    if not len(points):
+        return ""
+    buckets = np.array_split(points, min(width, len(points)))
+    heights = _scaled(points, log)
+    low, high = _limits(heights)
+    line = []
+    for bucket in buckets:
+        mark = _mark(bucket)
+        visible = _scaled(bucket, log)
+        visible = visible[np.isfinite(visible)]
+        if mark != " " or not len(visible):
+            line.append(mark)
+            continue
+        share = (float(visible.mean()) - low) / (high - low)
+        line.append(BLOCKS[round(share * (len(BLOCKS) - 1))])
+    return "".join(line)
+
+
+def line_plot(
+    steps: Sequence[int] | npt.NDArray[np.int64],
+    values: Sequence[float] | Values,
+    width: int = 72,
+    height: int = 10,
+    log: bool = False,
+) -> str:
+    """The curve over its steps, `width` by `height` characters and axes around it."""
+    points = np.asarray(values, dtype=np.float64)
+    where = np.asarray(steps, dtype=np.float64)
+    if not len(points):
+        return "(no values)"
+    columns = width - LABEL_WIDTH - 2
+    heights = _scaled(points, log)
+    low, high = _limits(heights)
+    first, last = where[0], max(where[-1], where[0] + 1)
+    across = (where - first) / (last - first) * (columns * 2 - 1)
+    # Nothing finite means nothing to draw: the marks below still say where and what.
+    up = (heights - low) / (high - low) * (height * 4 - 1)
+    cells = _canvas(across, up, columns, height)
+    rows = []
+    for row in range(height):
+        level = high - (high - low) * (row + 0.5) / height if row not in (0, height - 1) else (high, low)[row > 0]
+        label = number(float(10**level if log else level), 3) if row % 3 == 0 or row == height - 1 else ""
+        if not np.isfinite(heights).any():
+            label = ""
+        rows.append(f"{label:>{LABEL_WIDTH}} ┤" + "".join(chr(0x2800 + cell) for cell in cells[row]).rstrip("\u2800"))
+    marks = _mark_row(points, (across / 2).astype(np.int64), columns)
+    if marks.strip():
+        rows.append(f"{'not finite':>{LABEL_WIDTH}} │{marks.rstrip()}")
+    left, right = str(int(where[0])), str(int(where[-1]))
+    rows.append(" " * LABEL_WIDTH + " └" + "─" * columns)
+    rows.append(f"{'step':>{LABEL_WIDTH}}  {left}{right:>{max(columns - len(left), len(right) + 1)}}")
+    return "\n".join(rows)
+
+
+def spans_decades(values: Sequence[float] | Values) -> bool:
+    """Whether a curve is positive throughout and so uneven that only a logarithmic axis shows it."""
+    points = np.asarray(values, dtype=np.float64)
+    finite = points[np.isfinite(points)]
+    return bool(len(finite) and finite.min() > 0 and finite.max() / finite.min() > 1e3)
+
+
+def _scaled(values: Values, log: bool) -> Values:
+    """Finite heights; anything else, and what has no logarithm, becomes NaN."""
+    with np.errstate(all="ignore"):
+        heights = np.log10(values) if log else values.copy()
+    heights[~np.isfinite(heights)] = np.nan
+    return heights
+
+
+def _limits(heights: Values) -> tuple[float, float]:
+    finite = heights[np.isfinite(heights)]
+    if not len(finite):
+        return 0.0, 1.0
+    low, high = float(finite.min()), float(finite.max())
+    margin = abs(low) / 2 or 0.5
+    return (low, high) if high > low else (low - margin, high + margin)
+
+
+def _mark(values: Values) -> str:
+    if np.isnan(values).any():
+        return "N"
+    return "I" if np.isinf(values).any() else " "
+
+
+def _mark_row(values: Values, columns: npt.NDArray[np.int64], width: int) -> str:
+    row = [" "] * width
+    for value, column in zip(values, columns, strict=True):
+        if not np.isfinite(value) and row[column] != "N":
+            row[column] = "N" if np.isnan(value) else "I"
+    return "".join(row)
+
+
+def _canvas(across: Values, up: Values, columns: int, height: int) -> npt.NDArray[np.int64]:
+    """Braille cells of the line through all points; a gap is left where a point is missing."""
+    cells = np.zeros((height, columns), dtype=np.int64)
+    for index in range(len(up)):
+        if not np.isfinite(up[index]):
+            continue
+        start = index - 1 if index and np.isfinite(up[index - 1]) else index
+        length = int(max(abs(across[index] - across[start]), abs(up[index] - up[start]))) + 2
+        x = np.rint(np.linspace(across[start], across[index], length)).astype(np.int64)
+        y = height * 4 - 1 - np.rint(np.linspace(up[start], up[index], length)).astype(np.int64)
+        np.bitwise_or.at(cells, (y // 4, x // 2), DOTS[y % 4, x % 2])
+    return cells

@@ -1,0 +1,334 @@
+"""A run, opened for reading: series, frames, tables and how it fares, while it is written or later."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from vario.errors import ConfigError, MissingExtra, RunError
+from vario.records import COLUMNS, QUANTITIES, Structure, merge
+from vario.runs import sql, status
+from vario.runs.finding import find_run, run_folders
+from vario.runs.status import PartOff
+from vario.runs.store_reader import QuantityReader, quantities, summaries
+from vario.selector import pattern_matcher
+from vario.statistics import STATISTICS, columns_needed
+from vario.text import unknown
+
+log = logging.getLogger("vario")
+
+Rank = int | Literal["all"]
+"""One rank, or all of them merged."""
+
+SIDED = ("activation", "activation_gradient")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One statistic of one target over steps."""
+
+    target: str
+    quantity: str
+    statistic: str
+    rank: Rank
+    steps: npt.NDArray[np.int64]
+    micro_steps: npt.NDArray[np.int32]
+    """All 0 where micro-steps were merged."""
+    values: npt.NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+class Run:
+    """One run folder. What can change while the run is written is read anew each time it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._header = status.read_run_json(path)
+        self._readers: dict[tuple[int, str], QuantityReader] = {}
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.state})"
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    @property
+    def id(self) -> str:
+        """A random name that outlives moving the folder."""
+        return str(self._header.get("id"))
+
+    @property
+    def started(self) -> float:
+        """Unix seconds."""
+        return float(self._header.get("started") or 0.0)
+
+    @property
+    def ended(self) -> float | None:
+        """Unix seconds; None while it runs, or when nobody was left to write it down."""
+        ended = status.read_run_json(self.path).get("ended")
+        return None if ended is None else float(ended)
+
+    @property
+    def error(self) -> str | None:
+        """What the run crashed with, if it could still say so."""
+        for content in (status.read_run_json(self.path), *self._rank_status()):
+            if content.get("error"):
+                return str(content["error"])
+        return None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The options it was watched with."""
+        return dict(self._header.get("config") or {})
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of vario, python, torch and the others."""
+        return dict(self._header.get("versions") or {})
+
+    @property
+    def command(self) -> str:
+        """How it was started."""
+        return str(self._header.get("command") or "")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the job, recorded or not."""
+        return int(self._header.get("world_size") or 1)
+
+    @property
+    def sessions(self) -> list[dict[str, Any]]:
+        """First step and start of each time the job was started."""
+        return list(status.read_run_json(self.path).get("sessions") or [])
+
+    @property
+    def state(self) -> str:
+        """running, finished, crashed or stalled."""
+        return status.state(self.path, status.read_run_json(self.path), self._rank_status())
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that recorded something."""
+        found = [re.fullmatch(r"rank(\d+)", entry.name) for entry in self.path.iterdir()]
+        return sorted(int(match[1]) for match in found if match)
+
+    @property
+    def parts_off(self) -> list[PartOff]:
+        """Parts of the monitor that failed and were switched off."""
+        return [
+            PartOff(int(content["rank"]), str(part.get("part")), part.get("step"), str(part.get("error")))
+            for content in self._rank_status()
+            for part in content.get("parts_off") or []
+        ]
+
+    @property
+    def dropped_steps(self) -> int:
+        """Steps that could not be recorded, on the rank that lost the most."""
+        return max((int(content.get("dropped_steps") or 0) for content in self._rank_status()), default=0)
+
+    @property
+    def last_step(self) -> int | None:
+        """The newest step any rank has recorded."""
+        steps = [step for rank in self.ranks for step in self.steps("scalar", rank)[-1:]]
+        noted = [content["last_step"] for content in self._rank_status() if content.get("last_step") is not None]
+        return max((int(step) for step in [*steps, *noted]), default=None)
+
+    def steps(self, quantity: str = "scalar", rank: int = 0) -> npt.NDArray[np.int64]:
+        """The steps at which a quantity was recorded, in order."""
+        if quantity not in self.quantities(rank):
+            return np.zeros(0, np.int64)
+        table = self._reader(rank, quantity).read(["step"], self.sessions)
+        return np.unique(table.column("step").to_numpy())
+
+    def structure(self, rank: int = 0) -> Structure:
+        """Modules and parameters of the model, in model order."""
+        self._check_rank(rank)
+        return status.read_json(self.path / f"rank{rank}" / "structure.json") or {"modules": [], "parameters": []}
+
+    def quantities(self, rank: int = 0) -> list[str]:
+        """What was recorded, in the order the quantities are documented in."""
+        self._check_rank(rank)
+        known = list(QUANTITIES)
+        found = quantities(self.path / f"rank{rank}")
+        return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
+
+    def targets(self, quantity: str | None = None, pattern: str | None = None, rank: Rank = 0) -> list[str]:
+        """Names in the order they were first observed, all or those that match a name, glob or `re:` expression."""
+        seen: dict[str, tuple[int, int]] = {}
+        for number in self._ranks(rank):
+            for name in [quantity] if quantity else self.quantities(number):
+                if rank != "all" or name in self.quantities(number):
+                    reader = self._checked_reader(number, name)
+                    for target, when in reader.first_seen(self.sessions).items():
+                        seen[target] = min(when, seen.get(target, when))
+        names = sorted(seen, key=lambda name: seen[name])
+        if pattern is None:
+            return names
+        expression = pattern_matcher(pattern)
+        return [name for name in names if name == pattern or expression.fullmatch(name)]
+
+    def series(
+        self, target: str, quantity: str, statistic: str = "", rank: Rank = 0, micro_steps: bool = False
+    ) -> Series:
+        """One statistic of one target over steps; micro-steps are merged into one point unless asked for."""
+        if quantity == "scalar":
+            return self._scalar_series(target, statistic or "value", rank)
+        derived = STATISTICS.get(statistic or "norm", "statistic")
+        self._check_recorded(derived.needs, derived.name)
+        columns = ["step", "micro_step", *(name for name in COLUMNS if name in derived.needs)]
+        target, tables = self._rows(target, quantity, columns, rank)
+        steps = np.concatenate([table.column("step").to_numpy() for table in tables])
+        micro = np.concatenate([table.column("micro_step").to_numpy() for table in tables])
+        rows = np.concatenate([summaries(table) for table in tables])
+        if not micro_steps:
+            micro = np.zeros_like(micro)
+        points, groups = np.unique(np.stack([steps, micro], axis=1), axis=0, return_inverse=True)
+        merged = merge(rows, groups.reshape(-1), len(points))
+        return Series(
+            target, quantity, derived.name, rank, points[:, 0], points[:, 1].astype(np.int32), derived(merged)
+        )
+
+    def frame(self, step: int, quantity: str, rank: int = 0) -> Any:
+        """All rows of one quantity at one step, as a pyarrow Table in the order they were observed."""
+        reader = self._checked_reader(rank, quantity)
+        table = reader.read(_all_columns(quantity), self.sessions, step=step)
+        if not table.num_rows:
+            steps = self.steps(quantity, rank)
+            near = f"The nearest is {steps[np.abs(steps - step).argmin()]}." if len(steps) else "Nothing is, yet."
+            raise ConfigError(f"step: {quantity} was not recorded at step {step}. {near}")
+        return _in_order(table)
+
+    def to_arrow(self, quantity: str, rank: int = 0) -> Any:
+        """All rows of one quantity as a pyarrow Table, in the order they were observed."""
+        return _in_order(self._checked_reader(rank, quantity).read(_all_columns(quantity), self.sessions))
+
+    def to_pandas(self, quantity: str, rank: int = 0) -> Any:
+        """All rows of one quantity as a pandas DataFrame."""
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            raise MissingExtra("to_pandas", "pandas") from None
+        return self.to_arrow(quantity, rank).to_pandas()
+
+    def sql(self, query: str) -> Any:
+        """The answer of a SQL query over all ranks, as a pyarrow Table; each quantity is a view."""
+        readers = {
+            quantity: [(rank, self._reader(rank, quantity)) for rank in self.ranks if quantity in self.quantities(rank)]
+            for quantity in dict.fromkeys(name for rank in self.ranks for name in self.quantities(rank))
+        }
+        return sql.ask(query, readers, self.sessions)
+
+    def bad_rows(self, quantity: str, rank: int) -> Any:
+        """The bad rows of the first part of a quantity that has any NaN or Inf; None when all is finite."""
+        columns = ["step", "micro_step", "order", "target", "count"]
+        for piece, limit in self._checked_reader(rank, quantity).shown(self.sessions):
+            if quantity == "scalar":
+                table = piece.read(["step", "target", "value"], None, None, limit)
+                table = table.take(np.flatnonzero(~np.isfinite(table.column("value").to_numpy())))
+            else:
+                table = piece.bad_rows(columns, limit)
+            if table.num_rows:
+                return table
+        return None
+
+    def _scalar_series(self, target: str, statistic: str, rank: Rank) -> Series:
+        if statistic != "value":
+            raise ConfigError(unknown("statistic", statistic, ["value"]))
+        target, tables = self._rows(target, "scalar", ["step", "value"], rank)
+        steps = np.concatenate([table.column("step").to_numpy() for table in tables])
+        values = np.concatenate([table.column("value").to_numpy() for table in tables])
+        points, groups = np.unique(steps, return_inverse=True)
+        with np.errstate(invalid="ignore"):
+            # Plain numbers do not merge as Summaries do: over ranks they are averaged.
+            values = np.bincount(groups, values, len(points)) / np.bincount(groups, minlength=len(points))
+        return Series(target, "scalar", "value", rank, points, np.zeros(len(points), np.int32), values)
+
+    def _rows(self, target: str, quantity: str, columns: list[str], rank: Rank) -> tuple[str, list[Any]]:
+        names = [target, f"{target}:output"] if quantity in SIDED and ":" not in target else [target]
+        ranks = self._ranks(rank)
+        if not any(quantity in self.quantities(number) for number in ranks):
+            raise ConfigError(unknown("quantity", quantity, self.quantities(ranks[0])))
+        sessions = self.sessions
+        for name in names:
+            readers = [self._reader(number, quantity) for number in ranks if quantity in self.quantities(number)]
+            tables = [reader.read(columns, sessions, target=name) for reader in readers]
+            tables = [table for table in tables if table.num_rows]
+            if tables:
+                return name, tables
+        raise ConfigError(unknown("target", target, self.targets(quantity, rank=rank)))
+
+    def _check_recorded(self, needs: Sequence[str], statistic: str) -> None:
+        chosen = self.config.get("statistics")
+        if chosen is None:
+            return
+        recorded = columns_needed(name for name in chosen if name in STATISTICS)
+        if missing := [name for name in needs if name not in recorded]:
+            raise ConfigError(
+                f"statistic: '{statistic}' needs {' and '.join(missing)}, which this run did not record. "
+                f"Recorded for: {', '.join(chosen)}."
+            )
+
+    def _rank_status(self) -> list[dict[str, Any]]:
+        read = [(rank, status.read_json(self.path / f"rank{rank}" / "rank.json")) for rank in self.ranks]
+        return [{**content, "rank": rank} for rank, content in read if content is not None]
+
+    def _ranks(self, rank: Rank) -> list[int]:
+        if rank == "all":
+            return self.ranks
+        self._check_rank(rank)
+        return [rank]
+
+    def _check_rank(self, rank: int) -> None:
+        if not (self.path / f"rank{rank}").is_dir():
+            raise ConfigError(f"rank: {rank!r} recorded nothing. Known: {', '.join(map(str, self.ranks)) or 'none'}.")
+
+    def _checked_reader(self, rank: int, quantity: str) -> QuantityReader:
+        if quantity not in self.quantities(rank):
+            raise ConfigError(unknown("quantity", quantity, self.quantities(rank)))
+        return self._reader(rank, quantity)
+
+    def _reader(self, rank: int, quantity: str) -> QuantityReader:
+        key = (rank, quantity)
+        if key not in self._readers:
+            self._readers[key] = QuantityReader(self.path / f"rank{rank}", quantity)
+        return self._readers[key]
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open a run: its folder, a folder of runs (the newest is taken), or a name under ./vario_runs."""
+    return Run(find_run(path))
+
+
+def list_runs(directory: str | os.PathLike[str]) -> list[Run]:
+    """All runs in a folder, oldest first; one that cannot be read is named in a warning and left out."""
+    runs = []
+    for folder in run_folders(Path(directory)):
+        try:
+            runs.append(Run(folder))
+        except RunError as error:
+            log.warning("left out: %s", error)
+    return sorted(runs, key=lambda run: run.started)
+
+
+def _all_columns(quantity: str) -> list[str]:
+    if quantity == "scalar":
+        return ["step", "time", "target", "value"]
+    return ["step", "micro_step", "order", "target", *COLUMNS]
+
+
+def _in_order(table: Any) -> Any:
+    keys = [name for name in ("step", "micro_step", "order") if name in table.column_names]
+    positions = np.lexsort([table.column(name).to_numpy() for name in reversed(keys)])
+    return table.take(positions)

@@ -1,0 +1,64 @@
+"""Choosing targets by name, glob or regular expression."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vario.errors import ConfigError
+from vario.text import suggestion
+
+
+def pattern_matcher(pattern: str) -> re.Pattern[str]:
+    """A pattern as a compiled expression: `re:` in front makes it a regular expression, otherwise it is a glob."""
+    if pattern.startswith("re:"):
+        try:
+            return re.compile(pattern[3:])
+        except re.error as error:
+            raise ConfigError(f"targets: '{pattern}' is not a regular expression: {error}") from error
+    return re.compile(fnmatch.translate(pattern))
+
+
+def ancestors(name: str) -> list[str]:
+    """A dotted name and every module name above it, the name itself first."""
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Chooses modules by their own name, and parameters by their own name or that of a module they belong to.
+
+    No patterns choose everything; `invert` chooses what the patterns leave out.
+    """
+
+    patterns: Sequence[str] = ()
+    invert: bool = False
+
+    def modules(self, names: Iterable[str]) -> list[str]:
+        """The chosen modules."""
+        expressions = self._expressions()
+        return [name for name in names if self._chosen([name], expressions)]
+
+    def parameters(self, names: Iterable[str]) -> list[str]:
+        """The chosen parameters."""
+        expressions = self._expressions()
+        return [name for name in names if self._chosen(ancestors(name), expressions)]
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse a pattern that none of these names matches."""
+        for pattern in self.patterns:
+            expression = pattern_matcher(pattern)
+            if not any(expression.fullmatch(name) for name in names):
+                raise ConfigError(f"targets: '{pattern}' matches nothing in this model. {suggestion(pattern, names)}")
+
+    def _expressions(self) -> list[re.Pattern[str]]:
+        return [pattern_matcher(pattern) for pattern in self.patterns]
+
+    def _chosen(self, names: Sequence[str], expressions: list[re.Pattern[str]]) -> bool:
+        if not expressions:
+            return True
+        matched = any(expression.fullmatch(name) for expression in expressions for name in names)
+        return matched != self.invert

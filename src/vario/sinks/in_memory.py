@@ -1,0 +1,40 @@
+"""The sink that keeps everything in a list: for tests, and for looking at a few steps in a notebook."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from vario.records import StepRecord
+from vario.sinks import PartsOff, RunHeader
+
+
+class InMemory:
+    """Keeps each StepRecord in `records`."""
+
+    name: ClassVar[str] = "in_memory"
+
+    def __init__(self) -> None:
+        self.header: RunHeader | None = None
+        self.first_step = 0
+        self.records: list[StepRecord] = []
+        self.parts_off: PartsOff = []
+        self.state = "running"
+        self.error: str | None = None
+
+    def open(self, header: RunHeader) -> None:
+        """Remember the header."""
+        self.header = header
+        self.first_step = header.first_step or 0
+
+    def write(self, record: StepRecord) -> None:
+        """Keep one step."""
+        self.records.append(record)
+
+    def note(self, parts_off: PartsOff) -> None:
+        """Keep the parts that are switched off."""
+        self.parts_off = parts_off
+
+    def close(self, state: str, error: str | None) -> None:
+        """Remember how the run ended."""
+        self.state = state
+        self.error = error

@@ -1,0 +1,282 @@
+"""The run store: each rank's records as Arrow streams that become Parquet parts.
+
+Every row is in the kernel's hands when `write` returns, so killing the process loses nothing. See
+`docs/run-format.md` for what lies where.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vario.records import COLUMNS, StepRecord
+from vario.sinks import PartsOff, RunHeader
+from vario.sinks.compaction import Compactor
+from vario.sinks.encoding import FORMAT, StreamEncoder
+from vario.sinks.folder import Claim, claim, leading_rank, write_json
+from vario.sinks.live_file import LiveFile
+from vario.sinks.recovery import LIVE, last_step, part_path, recover
+from vario.statistics import columns_needed
+from vario.text import size
+
+log = logging.getLogger("vario")
+
+STATUS_SECONDS = 1.0
+"""`rank.json` is rewritten at most this often."""
+
+
+class _Stream:
+    """The live stream of one quantity."""
+
+    def __init__(self, folder: Path, quantity: str, part: int, session: int, columns: frozenset[str]) -> None:
+        self.encoder = StreamEncoder(quantity, part, session, columns)
+        self.file = LiveFile(folder / f"{quantity}{LIVE}", self.encoder.opening)
+        self.num_steps = 0
+        self._last_step: int | None = None
+
+    def add(self, step: int, encoded: bytes) -> None:
+        self.file.append(encoded, self.encoder.num_names)
+        if step != self._last_step:
+            self.num_steps += 1
+            self._last_step = step
+
+
+class Store:
+    """Writes one rank's folder of a run."""
+
+    name: ClassVar[str] = "store"
+
+    def __init__(
+        self,
+        part_steps: int = 128,
+        part_bytes: int = 32 << 20,
+        small_part_bytes: int = 2 << 20,
+        backlog_bytes: int = 64 << 20,
+    ) -> None:
+        """Nothing is touched yet.
+
+        A part closes at `part_bytes`, or after `part_steps` steps unless it is still smaller than `small_part_bytes`:
+        a run of few targets would leave thousands of tiny files. At most about `backlog_bytes` wait in memory for a
+        disk that takes nothing.
+        """
+        self.first_step = 0
+        self.dropped_steps = 0
+        self._part_steps = part_steps
+        self._part_bytes = part_bytes
+        self._small_part_bytes = small_part_bytes
+        self._backlog_bytes = backlog_bytes
+        self._streams: dict[str, _Stream] = {}
+        self._highest_part: dict[str, int] = {}
+        self._compactor = Compactor()
+        self._claim: Claim | None = None
+        self._established = False
+        self._run: dict[str, Any] = {}
+        self._unopened: list[StepRecord] = []
+        self._waiting_steps: list[int] = []
+        self._warned: set[str] = set()
+        self._parts_off: PartsOff = []
+        self._last_step: int | None = None
+        self._status_time = float("-inf")
+
+    def open(self, header: RunHeader) -> None:
+        """Take the folder, or go on with the run in it; a RunError says why it must not be written."""
+        self._header = header
+        self._rank_folder = header.path / f"rank{header.rank}"
+        statistics = header.config.get("statistics")
+        self._columns = frozenset(COLUMNS) if statistics is None else columns_needed(statistics)
+        self.first_step = header.first_step or 0
+        self._attempt("record", self._establish)
+
+    def write(self, record: StepRecord) -> None:
+        """Append one step; what the disk does not take waits in memory and is tried again with the next step."""
+        if self._waiting_bytes() >= self._backlog_bytes and not self._attempt("record", self._flush):
+            self.dropped_steps += 1
+            return
+        self._waiting_steps.append(record.step)
+        self._last_step = record.step
+        if self._established:
+            self._encode(record)
+        else:
+            self._unopened.append(record)
+        if not self._attempt("record", self._flush):
+            return
+        self._waiting_steps.clear()
+        for quantity, stream in list(self._streams.items()):
+            if self._is_due(stream):
+                self._attempt("close a part", lambda quantity=quantity: self._rotate(quantity))  # type: ignore[misc]
+        if abs(record.scalars.time - self._status_time) >= STATUS_SECONDS:
+            self._status_time = record.scalars.time
+            self._attempt("write rank.json", self._write_rank)
+
+    def note(self, parts_off: PartsOff) -> None:
+        """Show the parts that are switched off in `rank.json`, from now on."""
+        self._parts_off = list(parts_off)
+        if self._established:
+            self._attempt("write rank.json", self._write_rank)
+
+    def close(self, state: str, error: str | None) -> None:
+        """Close and compact all parts and keep how the run ended."""
+        if self._attempt("record", self._flush):
+            self._waiting_steps.clear()
+        elif self._waiting_steps:
+            self.dropped_steps += len(self._waiting_steps)
+            log.warning("%s: the last %d steps are not recorded", self._header.path, len(self._waiting_steps))
+        for quantity, stream in list(self._streams.items()):
+            if stream.file.size:
+                self._attempt("close a part", lambda quantity=quantity: self._rotate(quantity))  # type: ignore[misc]
+            stream.file.close()
+        self._streams.clear()
+        self._compactor.finish()
+        ended = time.time()
+        if self._established:
+            self._attempt("write rank.json", lambda: self._write_rank(state, error, ended))
+            self._attempt("write run.json", lambda: self._write_run(state, error, ended))
+
+    def _encode(self, record: StepRecord) -> None:
+        for frame in record.frames:
+            if len(frame.targets):
+                stream = self._stream(frame.quantity)
+                stream.add(record.step, stream.encoder.encode_frame(frame))
+        if record.scalars.values:
+            stream = self._stream("scalar")
+            stream.add(record.step, stream.encoder.encode_scalars(record.scalars))
+
+    def _stream(self, quantity: str) -> _Stream:
+        stream = self._streams.get(quantity)
+        if stream is None:
+            assert self._claim is not None
+            part = self._highest_part.get(quantity, 0) + 1
+            self._highest_part[quantity] = part
+            stream = _Stream(self._rank_folder, quantity, part, self._claim.session, self._columns)
+            self._streams[quantity] = stream
+        return stream
+
+    def _is_due(self, stream: _Stream) -> bool:
+        written = stream.file.size
+        return written >= self._part_bytes or (
+            stream.num_steps >= self._part_steps and written >= self._small_part_bytes
+        )
+
+    def _rotate(self, quantity: str) -> None:
+        stream = self._streams[quantity]
+        part = part_path(self._rank_folder, quantity, stream.encoder.part)
+        part.parent.mkdir(exist_ok=True)
+        stream.file.rename(part)
+        del self._streams[quantity]
+        self._compactor.add(part)
+
+    def _waiting_bytes(self) -> int:
+        unopened = sum(frame.summaries.nbytes for record in self._unopened for frame in record.frames)
+        return unopened + sum(stream.file.pending_bytes for stream in self._streams.values())
+
+    # -- the disk ------------------------------------------------------------------------------------------------
+
+    def _attempt(self, task: str, action: Callable[[], None]) -> bool:
+        """Do something with the disk; say once when that fails, and once when recording works again."""
+        try:
+            action()
+        except OSError as error:
+            if task not in self._warned:
+                self._warned.add(task)
+                log.warning(
+                    "%s: cannot %s: %s. Training goes on; up to %s of steps wait in memory and are tried again with "
+                    "each step, those beyond are dropped and counted.",
+                    self._header.path,
+                    task,
+                    error,
+                    size(self._backlog_bytes),
+                )
+            return False
+        if task in self._warned:
+            self._warned.discard(task)
+            log.info("%s: can %s again; %d steps were dropped", self._header.path, task, self.dropped_steps)
+        return True
+
+    def _flush(self) -> None:
+        if not self._established:
+            self._establish()
+        while self._unopened:
+            self._encode(self._unopened.pop(0))
+        try:
+            self._flush_streams()
+        except FileNotFoundError:
+            # The run folder was deleted. It is made again where there is still something to make it in: a mount
+            # point that has gone must not be filled up from below.
+            if self._rank_folder.exists() or not self._header.path.parent.is_dir():
+                raise
+            self._make_folder()
+            self._flush_streams()
+
+    def _flush_streams(self) -> None:
+        first_error: OSError | None = None
+        for stream in self._streams.values():
+            try:
+                stream.file.flush()
+            except OSError as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+
+    def _establish(self) -> None:
+        header = self._header
+        if self._claim is None:
+            self._claim = claim(header)
+            if header.first_step is None and header.resume:
+                last = last_step(header.path / f"rank{leading_rank(header)}", self._claim.sessions)
+                self.first_step = 0 if last is None else last + 1
+        os.makedirs(self._rank_folder, exist_ok=True)
+        self._highest_part, leftovers = recover(self._rank_folder)
+        self._make_folder()
+        self._established = True
+        for part in leftovers:
+            self._compactor.add(part)
+
+    def _make_folder(self) -> None:
+        os.makedirs(self._rank_folder, exist_ok=True)
+        self._write_run("running", None, None)
+        self._write_rank()
+        write_json(self._rank_folder / "structure.json", self._header.structure)
+
+    def _write_run(self, state: str, error: str | None, ended: float | None) -> None:
+        header = self._header
+        if header.rank != leading_rank(header):
+            return
+        assert self._claim is not None
+        if not self._run:
+            before = self._claim.run or {"id": uuid.uuid4().hex[:12], "started": header.started}
+            session = {"first_step": self.first_step, "started": header.started}
+            self._run = {
+                "format": FORMAT,
+                "id": before["id"],
+                "started": before["started"],
+                "world_size": header.world_size,
+                "config": header.config,
+                "versions": header.versions,
+                "command": header.command,
+                "host": socket.gethostname(),
+                "sessions": [*self._claim.sessions, session],
+            }
+        write_json(header.path / "run.json", {**self._run, "ended": ended, "state": state, "error": error})
+
+    def _write_rank(self, state: str = "running", error: str | None = None, ended: float | None = None) -> None:
+        assert self._claim is not None
+        status = {
+            "rank": self._header.rank,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "state": state,
+            "error": error,
+            "ended": ended,
+            "last_step": self._last_step,
+            "session": self._claim.session,
+            "opened": self._header.started,
+            "parts_off": self._parts_off,
+            "dropped_steps": self.dropped_steps,
+        }
+        write_json(self._rank_folder / "rank.json", status)

@@ -1,0 +1,60 @@
+"""Statistics: numbers derived from a Summary, one function each.
+
+A module in this folder adds statistics by decorating functions with `statistic`. Each takes Summaries (a float64
+table, columns as in `vario.records.COLUMNS`) and gives one number per row; `needs` names the columns it reads, so
+that columns nobody asked for are never computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vario.records import Table
+from vario.registry import Registry
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One derived number."""
+
+    name: str
+    needs: tuple[str, ...]
+    measure: Callable[[Table], Values]
+    doc: str
+    module: str
+    """Where it was defined: the registry shows it."""
+
+    def __call__(self, summaries: Table) -> Values:
+        """One number per row; silent about the NaN and Inf it passes on."""
+        with np.errstate(all="ignore"):
+            return self.measure(summaries)
+
+
+def statistic(*needs: str) -> Callable[[Callable[[Table], Values]], Statistic]:
+    """Turn a function over Summaries into a registered statistic of the function's name."""
+
+    def wrap(measure: Callable[[Table], Values]) -> Statistic:
+        name = measure.__name__.rstrip("_")
+        doc = (measure.__doc__ or "").strip().splitlines()[0]
+        return Statistic(name, ("count", *needs), measure, doc, measure.__module__)
+
+    return wrap
+
+
+STATISTICS: Registry[Statistic] = Registry(
+    "statistics", __name__, lambda part: part.name if isinstance(part, Statistic) else None
+)
+
+
+def columns_needed(names: Iterable[str]) -> frozenset[str]:
+    """The Summary columns some statistics read. NaN and Inf are always counted: that is what vario is for."""
+    needed = {"count", "sum", "nans", "infs"}
+    for name in names:
+        needed.update(STATISTICS.get(name, "statistics").needs)
+    return frozenset(needed)

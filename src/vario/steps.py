@@ -1,0 +1,71 @@
+"""Which step and micro-step it is, told from what the training loop does.
+
+A step is one optimizer update, whatever wrapper calls `step` how often. It stays open after the update, so that a
+loss logged then belongs to it, and ends when the loop turns to the next one: a new forward pass, or an update or
+gradient of parameters this step has updated already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Clock:
+    """Counts steps and micro-steps. Methods that may end a step answer whether the step before has ended."""
+
+    def __init__(self, step: int = 0) -> None:
+        self.step = step
+        self.micro_step = 0
+        self.manual = False
+        """Set once the loop says itself where its steps end."""
+        self._updated: set[int] = set()
+        self._updated_before: set[int] = set()
+        self._backward_seen = False
+        self._inside_update = False
+
+    def forward_began(self) -> bool:
+        """The outermost module is called, gradients on."""
+        ended = self._is_complete()
+        if self._backward_seen:
+            self.micro_step += 1
+            self._backward_seen = False
+        return ended
+
+    def gradient_came(self, parameter: int) -> bool:
+        """Backward reached a parameter."""
+        ended = parameter in self._updated and not self._inside_update and not self.manual
+        self._backward_seen = True
+        return ended
+
+    def update_began(self, parameters: Iterable[int]) -> bool:
+        """An optimizer is about to update these parameters."""
+        ended = not self.manual and not self._updated.isdisjoint(parameters)
+        self._inside_update = True
+        return ended
+
+    def update_ended(self, parameters: Iterable[int]) -> None:
+        """It has updated them, or skipped the update."""
+        self._updated.update(parameters)
+        self._inside_update = False
+
+    def next_step(self) -> None:
+        """Turn to the next step."""
+        self.step += 1
+        self.micro_step = 0
+        self._backward_seen = False
+        self._updated_before, self._updated = self._updated, set()
+
+    @property
+    def has_update(self) -> bool:
+        """Whether an update happened in this step."""
+        return bool(self._updated)
+
+    def has_updated(self, parameter: int) -> bool:
+        """Whether this step has updated that parameter already."""
+        return parameter in self._updated
+
+    def _is_complete(self) -> bool:
+        if self.manual or self._inside_update or not self._updated:
+            return False
+        # Several optimizers take turns within one step: wait for all that took part in the step before.
+        return self._updated >= self._updated_before

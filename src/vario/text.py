@@ -1,0 +1,61 @@
+"""Words for people: nearest names, numbers, durations and sizes."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """A sentence that helps with a name nobody knows: the nearest known one, or the whole short list."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if near:
+        return f"Did you mean '{near[0]}'?"
+    if not names:
+        return "There is nothing to choose from."
+    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"Known: {shown}."
+
+
+def unknown(key: str, word: str, known: Iterable[str]) -> str:
+    """The text of an error about one unknown name under one key."""
+    return f"{key}: unknown '{word}'. {suggestion(word, known)}"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number as a person reads it: four digits, exponents only when they help."""
+    if value is None:
+        return "-"
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    return f"{value:.{digits}g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that fits: 850 us, 12.3 ms, 4.20 s, 3 min 05 s, 2 h 10 min."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def size(num_bytes: float) -> str:
+    """Bytes in binary units: 512 B, 1.5 KiB, 24.0 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(num_bytes) < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} TiB"

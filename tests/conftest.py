@@ -1,0 +1,28 @@
+import time
+
+import pytest
+
+import synthetic
+
+
+@pytest.fixture
+def run_folder(tmp_path, monkeypatch):
+    """An empty place to work in, with the clock of Greenwich, plain output and a fixed width."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"TZ": "UTC", "COLUMNS": "110", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    time.tzset()
+    yield tmp_path
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
+def healthy_run(run_folder):
+    return synthetic.write_run(run_folder / "vario_runs" / "healthy", started=synthetic.STARTED - 3600)
+
+
+@pytest.fixture
+def broken_run(run_folder):
+    return synthetic.write_run(run_folder / "vario_runs" / "broken", bad_step=25)

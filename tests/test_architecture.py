@@ -1,0 +1,188 @@
+"""The layers of docs/architecture.md, checked on every file of the package with ast."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "vario"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+CORE = {"errors", "text", "records", "registry", "schedule", "selector", "statistics", "config", "rules"}
+IN_PROCESS = {"backends", "probes", "frames", "sinks", "monitor", "control"}
+PUBLIC = "the public names"
+
+ALLOWED: dict[str, set[str]] = {
+    **dict.fromkeys(CORE, CORE),
+    # inside the training process
+    "backends": CORE,
+    "sinks": CORE,
+    "frames": CORE | {"backends"},
+    "probes": CORE | {"backends", "frames"},
+    "control": CORE | {"backends", "probes", "frames", "sinks"},
+    "monitor": CORE | {"backends", "probes", "frames", "sinks", "control"},
+    "launch": CORE | IN_PROCESS,
+    "integrations": CORE | IN_PROCESS | {PUBLIC},
+    "compat": CORE | IN_PROCESS,
+    # after the fact
+    "runs": CORE,
+    "reports": CORE | {"runs"},
+    "web": CORE | {"runs", "reports"},
+    "analysis": CORE | {"backends"},
+    # on top: `run`, `demo` and `parts` reach into the other half, and only inside their run()
+    "demo": CORE | {PUBLIC},
+    "cli": CORE | {"runs", "reports", "web", "analysis", "launch", "demo", PUBLIC},
+    "__main__": {"cli"},
+    "__init__": CORE | {"monitor", "runs"},
+}
+"""What each part of the package may import from the others; anything may import from its own folder."""
+
+FRAMEWORKS = {"torch", "triton", "mindspore", "transformers", "lightning", "accelerate", "deepspeed"}
+RUN_FILES = {"run.json", "rank.json", "structure.json", "alerts.jsonl"}
+BANNED = {"metric", "logger", "tracker", "manager", "processor", "util", "helper", "data", "info", "misc"}
+
+
+def place(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf8"))
+
+
+def imports(node: ast.AST, module_level_only: bool = False) -> Iterator[str]:
+    """Dotted names a file imports; `from vario import x` gives `vario.x`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "relative imports hide which layer is meant"
+            module = child.module or ""
+            if module == "vario" or (module.startswith("vario.") and is_package(module)):
+                yield from (f"{module}.{alias.name}" for alias in child.names)
+            else:
+                yield module
+        elif (module_level_only and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))) or (
+            module_level_only and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        ):
+            continue
+        else:
+            yield from imports(child, module_level_only)
+
+
+def is_package(module: str) -> bool:
+    return SOURCE.joinpath(*module.split(".")[1:]).is_dir()
+
+
+def layer(imported: str) -> str | None:
+    """Which layer an import reaches; None when it leaves vario."""
+    parts = imported.split(".")
+    if parts[0] != "vario":
+        return None
+    if len(parts) > 1 and ((SOURCE / parts[1]).is_dir() or (SOURCE / f"{parts[1]}.py").exists()):
+        return parts[1]
+    return PUBLIC
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_nothing_points_up(path):
+    here = place(path)
+    assert here in ALLOWED, f"{here} is new: give it a row in ALLOWED and a place in docs/architecture.md"
+    for imported in imports(tree_of(path)):
+        reached = layer(imported)
+        if reached is not None and reached != here:
+            assert reached in ALLOWED[here], f"{here} must not import {imported}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_frameworks_are_imported_at_module_level_only_at_home(path):
+    parts = path.relative_to(SOURCE).parts
+    at_home = parts[0] == "integrations" or (parts[0] == "backends" and len(parts) > 2)
+    if not at_home:
+        found = {name.split(".")[0] for name in imports(tree_of(path), module_level_only=True)} & FRAMEWORKS
+        assert not found, f"{sorted(found)} imported at module level"
+
+
+def test_no_import_cycle():
+    graph: dict[str, set[str]] = {}
+    modules = {}
+    for path in FILES:
+        parts = list(path.relative_to(SOURCE.parent).with_suffix("").parts)
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for module, path in modules.items():
+        graph[module] = set()
+        for imported in imports(tree_of(path), module_level_only=True):
+            while imported and imported not in modules:
+                imported = imported.rpartition(".")[0]
+            # A package's own __init__ is loaded before its files in any case.
+            if imported and imported != module and not module.startswith(imported + "."):
+                graph[module].add(imported)
+    done: set[str] = set()
+
+    def visit(module, trail):
+        assert module not in trail, " -> ".join([*trail, module])
+        if module not in done:
+            for following in sorted(graph[module]):
+                visit(following, [*trail, module])
+            done.add(module)
+
+    for module in graph:
+        visit(module, [])
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_only_sinks_write_and_only_runs_parse_the_files_of_a_run(path):
+    if place(path) in ("sinks", "runs"):
+        return
+    tree = tree_of(path)
+    constants = {
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert not constants & RUN_FILES
+    assert not any(name.startswith("pyarrow.ipc") for name in imports(tree))
+
+
+def test_the_two_halves_share_no_code():
+    after = {"runs", "reports", "web"}
+    for path in FILES:
+        reached = {layer(name) for name in imports(tree_of(path))}
+        if place(path) in after:
+            assert not reached & (IN_PROCESS | {"launch"}), name_of(path)
+        if place(path) in IN_PROCESS:
+            assert not reached & after, name_of(path)
+
+
+def defined_names(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def words(identifier: str) -> set[str]:
+    lowered = {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", identifier)}
+    return lowered | {word.removesuffix("s") for word in lowered}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_names_say_what_a_thing_is(path):
+    for identifier in {*defined_names(tree_of(path)), *path.relative_to(SOURCE).with_suffix("").parts}:
+        assert not words(identifier) & BANNED, (
+            f"'{identifier}' says nothing; see the vocabulary in docs/architecture.md"
+        )
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_file_fits_in_a_head(path):
+    assert len(path.read_text(encoding="utf8").splitlines()) <= 400

@@ -1,0 +1,21 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_short(path):
+    assert len(path.read_text(encoding="utf8").splitlines()) < 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_runs_and_leaves_a_run(path, tmp_path):
+    command = [sys.executable, "-W", "error", str(path)]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert len(list(tmp_path.glob("vario_runs/*/run.json"))) == 1

@@ -1,0 +1,140 @@
+"""Write the pages that are made from the code: docs/config.md from Config, docs/cli.md from the commands.
+
+python tools/make_docs.py           write them
+python tools/make_docs.py --check   say which are stale, and exit with 1 if any is
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+
+from vario.cli import make_parser
+from vario.cli.commands import command_names, load
+from vario.cli.options import field_docs, flag
+from vario.config import DEFAULT_EVERY, Config
+
+DOCS = Path(__file__).parents[1] / "docs"
+MADE = "<!-- Made by tools/make_docs.py from the code; edit the docstrings there. -->\n"
+
+CONFIG_INTRO = """# Options
+
+Every option is a keyword of `vario.watch`, a key of a config file and a flag of `vario run`. Nothing has to be set.
+
+```python
+import torch
+
+import vario
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with vario.watch(model, optimizer, quantities=["gradient", "weight"], every={"weight": 5}) as monitor:
+    for step in range(10):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        monitor.log(loss=loss.item())
+```
+
+The same as a file, for `vario run --config vario.toml train.py` or for the keyword `config="vario.toml"`:
+
+```toml
+quantities = ["gradient", "weight"]
+
+[every]
+weight = 5
+```
+
+A file can be TOML, YAML (needs the extra `yaml`) or JSON. What is given by keyword or flag wins over the file. An
+unknown key is refused before the first step, with the nearest known one named.
+"""
+
+CLI_INTRO = """# Commands
+
+`vario COMMAND --help` says what stands here. Answers go to stdout; progress and remarks go to stderr. Output is plain
+when it is piped, and without colour where `NO_COLOR` is set. A mistake in what was asked ends with one line and exit
+code 2.
+
+`--json` writes one strict JSON document. JSON has no word for what is not a finite number, so such a value becomes one
+of the strings `"nan"`, `"inf"` and `"-inf"`; `null` means that there is no value.
+"""
+
+
+def config_page() -> str:
+    """The page about options."""
+    docs = field_docs(Config)
+    lines = [MADE, CONFIG_INTRO]
+    for item in dataclasses.fields(Config):
+        lines.append(f"## {item.name}\n")
+        lines.append(f"{docs[item.name]}\n")
+        shown = _default(item)
+        lines.append(f"Type `{item.type}`, flag `{flag(item.name)}`, default: {shown}.\n")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _default(item: dataclasses.Field[object]) -> str:
+    if item.name == "every":
+        return ", ".join(f"{quantity} {interval}" for quantity, interval in DEFAULT_EVERY.items())
+    if item.default is None:
+        return "unset"
+    if isinstance(item.default, tuple):
+        return ", ".join(map(str, item.default)) or "empty"
+    return str(item.default).lower() if isinstance(item.default, bool) else str(item.default)
+
+
+def cli_page() -> str:
+    """The page about commands, independent of how this Python's argparse lays out its help."""
+    lines = [MADE, CLI_INTRO]
+    for name in command_names():
+        command = load(name)
+        parser = make_parser(name, command)
+        lines.append(f"## vario {name}\n")
+        lines.append((command.__doc__ or "").strip() + "\n")
+        lines.append("| argument | meaning |\n| --- | --- |")
+        lines += [
+            f"| `{_shape(action)}` | {_cell((action.help or '').replace('%%', '%'))} |"
+            for action in parser._actions
+            if not isinstance(action, argparse._HelpAction)
+        ]
+        lines.append("\n```sh\n" + command.EXAMPLES.strip() + "\n```\n")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _shape(action: argparse.Action) -> str:
+    metavar = str(action.metavar or action.dest.upper())
+    if not action.option_strings:
+        return _cell(f"[{metavar}]" if action.nargs == "?" else metavar)
+    flags = ", ".join(action.option_strings)
+    return _cell(flags if action.nargs == 0 else f"{flags} {metavar}")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+PAGES = {"config.md": config_page, "cli.md": cli_page}
+
+
+def main() -> int:
+    """Write or check every page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
+    check = parser.parse_args().check
+    stale = []
+    for name, make in PAGES.items():
+        path = DOCS / name
+        text = make()
+        if not path.exists() or path.read_text(encoding="utf8") != text:
+            stale.append(name)
+            if not check:
+                path.write_text(text, encoding="utf8")
+    if stale:
+        sys.stderr.write(f"{'stale' if check else 'written'}: {', '.join(stale)}\n")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
