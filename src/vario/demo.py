@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vario.config import WATCHABLE
 from vario.errors import ModelError
 
 if TYPE_CHECKING:
@@ -105,9 +106,10 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
 
     pace = Pace(seconds, steps)
     last_step: int | None = None
-    with vario.watch(model, optimizer, every=1, directory=directory) as monitor, pace.bar(console) as bar:
+    watch = vario.watch(model, optimizer, quantities=WATCHABLE, every=1, directory=directory)
+    with watch as monitor, pace.bar(console) as bar:
         step = 0
-        while step != last_step and not pace.is_over(step):
+        while (step < last_step) if last_step is not None else (step == 0 or pace.share(step) < 1.0):
             starts = torch.randint(len(tokens) - CONTEXT - 1, (BATCH, 1))
             window = tokens[starts + torch.arange(CONTEXT + 1)]
             scores = model(window[:, :-1])
@@ -123,9 +125,11 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
                 flip_exponent_bit(model.blocks[FAULT_MODULE].mlp[2].weight)
                 bar.console.print(f"Step {step}: one bit of blocks.{FAULT_MODULE}.mlp.2.weight was flipped.")
                 last_step = step + STEPS_AFTER_FAULT
+        bar.update(0, completed=1.0)
         if not math.isfinite(loss.item()):
             bar.console.print(f"The loss is {loss.item()}.")
-    return Path(monitor.path)
+    assert monitor.path is not None  # the store is on
+    return monitor.path
 
 
 class Pace:
@@ -140,10 +144,6 @@ class Pace:
         """How much of the training is done, from 0 to 1."""
         done = step / self.steps if self.steps else (time.monotonic() - self.started) / self.seconds
         return min(done, 1.0)
-
-    def is_over(self, step: int) -> bool:
-        """Whether to stop before that step."""
-        return step > 0 and self.share(step) >= 1.0
 
     def bar(self, console: Console) -> Any:
         """A progress bar that shows step and loss."""

@@ -15,6 +15,8 @@ from vario.runs.run import Run
 NUM_MOVERS = 5
 LEAST_CHANGE = 0.01
 """A norm that changed by less than a hundredth did not move."""
+SMALL_SHARE = 0.05
+"""Targets whose norm is below this share of the median one are passed over."""
 FRAMES_READ = 5
 """Frames taken from each end of the run: enough for a median, few enough for a run of any length."""
 JUMP_FACTOR = 1e3
@@ -61,10 +63,12 @@ def find_movers(run: Run, rank: int, before_step: int | None = None) -> list[Mov
         tenth = max(1, len(steps) // 10)
         before = _median_norms(run, quantity, rank, _spread(steps[:tenth]))
         after = _median_norms(run, quantity, rank, _spread(steps[-tenth:]))
+        # A bias that starts at zero grows without bound in relative terms, and tells nothing.
+        floor = SMALL_SHARE * float(np.median(list(before.values())))
         movers = [
             Mover(quantity, target, before[target], norm)
             for target, norm in after.items()
-            if target in before and np.isfinite([before[target], norm]).all() and before[target] > 0 and norm > 0
+            if before.get(target, 0.0) > floor and np.isfinite([before[target], norm]).all() and norm > 0
         ]
         movers = [mover for mover in movers if abs(np.log(mover.ratio)) > LEAST_CHANGE]
         return sorted(movers, key=lambda mover: -abs(np.log(mover.ratio)))[:NUM_MOVERS]

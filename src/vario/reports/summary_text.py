@@ -19,16 +19,15 @@ from vario.text import duration, number, size
 WIDTH = 100
 """Lines longer than this are hard to read, however wide the terminal."""
 STATE_STYLES = {"finished": "green", "running": "cyan", "crashed": "bold red", "stalled": "yellow"}
+CHAIN_SHOWN = 4
 NOUNS = {
-    "weight": "the weight",
-    "gradient": "the gradient of",
-    "gradient_local": "the local gradient of",
-    "gradient_applied": "the applied gradient of",
-    "activation": "the activation",
-    "activation_gradient": "the gradient flowing through",
-    "moment": "the optimizer state",
-    "scalar": "the logged number",
+    "gradient_local": "local gradient",
+    "gradient_applied": "applied gradient",
+    "activation_gradient": "activation gradient",
+    "moment": "optimizer state",
+    "scalar": "logged number",
 }
+"""Quantities whose name is not the word for it."""
 
 
 def render(summary: RunSummary) -> RenderableType:
@@ -71,7 +70,7 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
         loss = summary.loss
         lowest = f", lowest {number(loss.lowest)} at step {loss.lowest_step}" if loss.lowest is not None else ""
         yield "loss", Text(f"{number(loss.first)} at first, {number(loss.last)} at last{lowest}")
-        yield "", Text(sparkline(loss.values, width=60), style="cyan")
+        yield "", Text(sparkline(loss.values, width=70, height=3), style="cyan")
     if summary.peak_memory_bytes:
         peaks = [f"{name.partition('_memory')[0]} {size(peak)}" for name, peak in summary.peak_memory_bytes.items()]
         yield "peak memory", Text(", ".join(peaks))
@@ -89,39 +88,47 @@ def _verdict(summary: RunSummary) -> RenderableType:
         finding = f"o NaN and no Inf in any of {num_tensors:,} tensors watched."
         is_well = summary.state in ("finished", "running")
         return Text(f"Healthy: n{finding}" if is_well else f"N{finding}", style="bold green" if is_well else "")
-    heading = Text("First bad tensor", style="bold red")
-    paragraphs = [Text(sentence) for sentence in onset_sentences(summary.first_bad, summary.jump)]
+    onset = summary.first_bad
+    heading = Text(f"First bad tensor: {onset.target} ({NOUNS.get(onset.quantity, onset.quantity)})", style="bold red")
+    paragraphs = [Text(sentence) for sentence in onset_sentences(onset, summary.jump)]
     return Group(heading, *(Padding(paragraph, (0, 0, 0, 2)) for paragraph in paragraphs))
 
 
 def onset_sentences(onset: Onset, jump: Jump | None) -> Iterator[str]:
-    """What went bad, where, what it was before, and what followed: a paragraph each."""
-    noun = NOUNS.get(onset.quantity, onset.quantity)
-    where = f"step {onset.step}, micro-step {onset.micro_step}, rank {onset.rank}"
-    yield f"{noun[0].upper()}{noun[1:]} {onset.target} went bad first: {where}."
+    """Where it went bad, what it was before, what may have caused it and what followed: a paragraph each."""
+    where = f"At step {onset.step} (micro-step {onset.micro_step}, rank {onset.rank})"
     if onset.quantity == "scalar":
-        yield "It was not finite. No recorded tensor was bad before it."
+        yield f"{where} this number was not finite, and no recorded tensor was bad before it.{_usual(onset)}"
     else:
-        yield f"{_counted(onset.nans, onset.infs)} of {_plural(onset.count, 'element')}.{_usual(onset)}"
+        yield f"{where} {_counted(onset)}.{_usual(onset)}"
     if onset.inputs_were_finite:
         yield "The inputs of that module were still finite: it happened inside."
     elif onset.inputs_were_finite is False:
         yield "The inputs of that module were bad as well."
     if jump is not None:
-        noun = NOUNS.get(jump.quantity, jump.quantity)
         times = number(jump.after / jump.before, 2)
         yield (
-            f"Look at {noun} {jump.target}: in the same step, just before, its largest magnitude went from "
-            f"{number(jump.before, 3)} to {number(jump.after, 3)}, {times} times as much."
+            f"Look at {jump.target} ({NOUNS.get(jump.quantity, jump.quantity)}): just before, in the same step, its "
+            f"largest magnitude went from {number(jump.before, 3)} to {number(jump.after, 3)}, {times} times as much."
         )
     if onset.chain:
-        shown = [f"{row.target} ({row.quantity}, step {row.step})" for row in onset.chain[:4]]
-        yield f"Then followed {', '.join(shown)}{', and more' if len(onset.chain) > 4 else ''}."
+        more = ", and more" if len(onset.chain) > CHAIN_SHOWN else ""
+        yield f"Then followed {', '.join(_followers(onset))}{more}."
 
 
-def _counted(nans: int, infs: int) -> str:
-    kinds = [f"{count:,} {name}" for count, name in ((nans, "NaN"), (infs, "Inf")) if count]
-    return " and ".join(kinds)
+def _counted(onset: Onset) -> str:
+    kinds = [f"{count:,} {kind}" for count, kind in ((onset.nans, "NaN"), (onset.infs, "Inf")) if count]
+    return f"it held {' and '.join(kinds)} among {_plural(onset.count, 'element')}"
+
+
+def _followers(onset: Onset) -> Iterator[str]:
+    """Names of what went bad next; quantity and step are said where they change."""
+    quantity, step = onset.quantity, onset.step
+    for row in onset.chain[:CHAIN_SHOWN]:
+        remarks = [NOUNS.get(row.quantity, row.quantity)] if row.quantity != quantity else []
+        remarks += [f"step {row.step}"] if row.step != step else []
+        yield f"{row.target} ({', '.join(remarks)})" if remarks else row.target
+        quantity, step = row.quantity, row.step
 
 
 def _usual(onset: Onset) -> str:

@@ -20,25 +20,30 @@ DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 LABEL_WIDTH = 10
 
 
-def sparkline(values: Sequence[float] | Values, width: int = 24, log: bool = False) -> str:
-    """The curve as one line of at most `width` characters."""
+def sparkline(values: Sequence[float] | Values, width: int = 24, log: bool = False, height: int = 1) -> str:
+    """The curve as blocks, at most `width` characters wide and `height` lines high."""
     points = np.asarray(values, dtype=np.float64)
     if not len(points):
         return ""
-    buckets = np.array_split(points, min(width, len(points)))
-    heights = _scaled(points, log)
-    low, high = _limits(heights)
-    line = []
-    for bucket in buckets:
-        mark = _mark(bucket)
+    low, high = _limits(_scaled(points, log))
+    columns = []
+    for bucket in np.array_split(points, min(width, len(points))):
         visible = _scaled(bucket, log)
         visible = visible[np.isfinite(visible)]
+        mark = _mark(bucket)
         if mark != " " or not len(visible):
-            line.append(mark)
-            continue
-        share = (float(visible.mean()) - low) / (high - low)
-        line.append(BLOCKS[round(share * (len(BLOCKS) - 1))])
-    return "".join(line)
+            columns.append(" " * (height - 1) + mark)
+        else:
+            share = (float(visible.mean()) - low) / (high - low)
+            columns.append(_column(1 + round(share * (8 * height - 1)), height))
+    return "\n".join("".join(column[row] for column in columns).rstrip() for row in range(height))
+
+
+def _column(level: int, height: int) -> str:
+    """A bar of `level` eighths of a line, from the top down."""
+    full, rest = divmod(level, 8)
+    bar = BLOCKS[-1] * full + (BLOCKS[rest - 1] if rest else "")
+    return f"{bar:<{height}}"[::-1]
 
 
 def line_plot(

@@ -32,11 +32,12 @@ def ask(
         try:
             for quantity, ranks in readers.items():
                 _make_view(connection, quantity, ranks, sessions)
-            return connection.sql(query).to_arrow_table()
+            answer = connection.sql(query)
+            if answer is None:
+                raise ConfigError("sql: this statement gives no rows; start with select")
+            return answer.to_arrow_table()
         except duckdb.Error as error:
             raise ConfigError(f"sql: {error}") from error
-        except AttributeError:
-            raise ConfigError("sql: this statement gives no rows; start with select") from None
 
 
 def _make_view(

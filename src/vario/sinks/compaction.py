@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vario.sinks.encoding import arrow_column, arrow_strings, whole_array
+
 log = logging.getLogger("vario")
 
 ROWS_PER_GROUP = 8192
@@ -56,18 +58,19 @@ def compact(stream: Path) -> Path:
 def _sorted(table: Any) -> Any:
     table = table.unify_dictionaries().combine_chunks()
     target = table.column("target").combine_chunks()
-    names = np.array(target.dictionary.to_pylist(), dtype=object)
-    alphabetical = np.argsort(names, kind="stable")
+    names = target.dictionary.to_pylist()
+    alphabetical = sorted(range(len(names)), key=names.__getitem__)
     rank_of_code = np.empty(len(names), np.int32)
     rank_of_code[alphabetical] = np.arange(len(names), dtype=np.int32)
-    codes = rank_of_code[target.indices.to_numpy()]
-    keys = [codes, table.column("step").to_numpy()]
+    codes = rank_of_code[whole_array(target.indices, np.int32)]
+    keys = [codes, whole_array(table.column("step").combine_chunks(), np.int64)]
     if "micro_step" in table.column_names:
-        keys.append(table.column("micro_step").to_numpy())
+        keys.append(whole_array(table.column("micro_step").combine_chunks(), np.int32))
+    ordered_names = arrow_strings([names[code] for code in alphabetical])
+    ordered = pa.DictionaryArray.from_arrays(arrow_column(codes), ordered_names)
     position = table.schema.get_field_index("target")
-    ordered = pa.DictionaryArray.from_arrays(codes, pa.array(names[alphabetical].tolist(), pa.string()))
     table = table.set_column(position, table.schema.field(position), ordered)
-    return table.take(np.lexsort(keys[::-1]))
+    return table.take(arrow_column(np.lexsort(keys[::-1])))
 
 
 class Compactor:

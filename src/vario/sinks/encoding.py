@@ -32,6 +32,7 @@ SCALAR_FIELDS: list[Any] = [
     pa.field("value", pa.float64()),
 ]
 
+_ARROW_TYPES: dict[str, Any] = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64()}
 _DELTAS = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
 
 
@@ -73,7 +74,7 @@ class StreamEncoder:
         self._collected = _Collected()
         self._writer = pa.ipc.new_stream(self._collected, self.schema, options=_DELTAS)
         self._codes: dict[str, int] = {}
-        self._dictionary = pa.array([], pa.string())
+        self._dictionary = arrow_strings([])
         self._last_targets: list[str] = []
         self._last_column: Any = None
 
@@ -86,20 +87,21 @@ class StreamEncoder:
         """The bytes of one frame."""
         num_rows = len(frame.targets)
         columns = [
-            pa.array(np.full(num_rows, frame.step, np.int64)),
-            pa.array(np.full(num_rows, frame.micro_step, np.int32)),
-            pa.array(np.asarray(frame.order, np.int32)),
+            arrow_column(np.full(num_rows, frame.step, np.int64)),
+            arrow_column(np.full(num_rows, frame.micro_step, np.int32)),
+            arrow_column(np.asarray(frame.order, np.int32)),
             self._target_column(frame.targets),
         ]
         for position, name in enumerate(COLUMNS):
+            values = frame.summaries[:, position]
             if name not in self._columns:
                 columns.append(pa.nulls(num_rows, pa.int64() if name in WHOLE_NUMBERS else pa.float64()))
             elif name in WHOLE_NUMBERS:
-                columns.append(_whole_numbers(frame.summaries[:, position]))
+                known = np.isfinite(values)
+                columns.append(arrow_column(np.where(known, values, 0).astype(np.int64), known))
             else:
                 # No minimum or maximum is a null; a NaN in a sum is a finding and stays one.
-                values = np.ascontiguousarray(frame.summaries[:, position])
-                columns.append(pa.array(values, from_pandas=position in (MIN, MAX)))
+                columns.append(arrow_column(values, ~np.isnan(values) if position in (MIN, MAX) else None))
         return self._encode(columns)
 
     def encode_scalars(self, scalars: Scalars) -> bytes:
@@ -107,10 +109,10 @@ class StreamEncoder:
         num_rows = len(scalars.values)
         return self._encode(
             [
-                pa.array(np.full(num_rows, scalars.step, np.int64)),
-                pa.array(np.full(num_rows, scalars.time, np.float64)),
+                arrow_column(np.full(num_rows, scalars.step, np.int64)),
+                arrow_column(np.full(num_rows, scalars.time, np.float64)),
                 self._target_column(list(scalars.values)),
-                pa.array(np.fromiter(scalars.values.values(), np.float64, num_rows)),
+                arrow_column(np.fromiter(scalars.values.values(), np.float64, num_rows)),
             ]
         )
 
@@ -118,9 +120,10 @@ class StreamEncoder:
         """The bytes a stream has to start with when it goes on after its first `num_names` names."""
         collected = _Collected()
         writer = pa.ipc.new_stream(collected, self.schema, options=_DELTAS)
-        empty = [pa.array([], field.type) for field in self.schema]
+        empty: list[Any] = [pa.nulls(0, field.type) for field in self.schema]
         names = self._dictionary.slice(0, num_names)
-        empty[self.schema.get_field_index("target")] = pa.DictionaryArray.from_arrays(pa.array([], pa.int32()), names)
+        no_rows = arrow_column(np.zeros(0, np.int32))
+        empty[self.schema.get_field_index("target")] = pa.DictionaryArray.from_arrays(no_rows, names)
         writer.write_batch(pa.RecordBatch.from_arrays(empty, schema=self.schema))
         return collected.take()
 
@@ -137,15 +140,35 @@ class StreamEncoder:
         for name in fresh:
             self._codes[name] = len(self._codes)
         if fresh:
-            self._dictionary = pa.array(list(self._codes), pa.string())
+            self._dictionary = arrow_strings(list(self._codes))
         indices = np.fromiter((self._codes[name] for name in names), np.int32, len(names))
-        self._last_column = pa.DictionaryArray.from_arrays(indices, self._dictionary)
+        self._last_column = pa.DictionaryArray.from_arrays(arrow_column(indices), self._dictionary)
         self._last_targets = names
         return self._last_column
 
 
-def _whole_numbers(values: npt.NDArray[np.float64]) -> Any:
-    if np.isfinite(values).all():
-        return pa.array(values.astype(np.int64))
-    known = np.isfinite(values)
-    return pa.array(np.where(known, values, 0).astype(np.int64), mask=~known)
+def arrow_column(values: npt.NDArray[Any], known: npt.NDArray[np.bool_] | None = None) -> Any:
+    """An array as an Arrow column, null where it is not known.
+
+    Unlike `pa.array` this never imports pandas, which takes a quarter of a second out of a training process.
+    """
+    bitmap = None
+    if known is not None and not known.all():
+        bitmap = _buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(_ARROW_TYPES[values.dtype.name], len(values), [bitmap, _buffer(values)])
+
+
+def arrow_strings(names: Sequence[str]) -> Any:
+    """Names as an Arrow array; like `arrow_column`, without pandas."""
+    encoded = [name.encode() for name in names]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(encoded), _buffer(ends), pa.py_buffer(b"".join(encoded)))
+
+
+def _buffer(values: Any) -> Any:
+    return pa.py_buffer(np.ascontiguousarray(values).data)
+
+
+def whole_array(column: Any, kind: type[np.generic]) -> npt.NDArray[Any]:
+    """The numbers of an Arrow array without nulls; like `arrow_column`, without pandas."""
+    return np.frombuffer(column.buffers()[1], kind)[column.offset : column.offset + len(column)]

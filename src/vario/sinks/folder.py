@@ -62,7 +62,7 @@ def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, 
     leads = header.rank == leading_rank(header)
     if own is not None or (run is not None and leads):
         raise RunTaken(f"{header.path}: this folder already holds a run. {advice}")
-    if run is not None and (run.get("state") != "running" or run.get("world_size") != header.world_size):
+    if run is not None and run.get("world_size") != header.world_size:
         raise RunTaken(f"{header.path}: this folder holds another run. {advice}")
     if header.path.is_dir():
         for entry in sorted(os.listdir(header.path)):

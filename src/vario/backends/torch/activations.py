@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -40,11 +41,12 @@ class ModuleTensors:
     def __init__(self, values: Observer | None, gradients: Observer | None) -> None:
         self._values = values
         self._gradients = gradients
-        self._with_values = values is not None
         self._with_gradients = gradients is not None
         self._sightings: dict[int, Sighting] = {}
         self._leaf_hooks: list[Undo] = []
         self._inside_root: bool | None = None
+        self._passes: Counter[str] = Counter()
+        """Per target in a compiled graph: forward passes of this step whose gradient has not come yet."""
 
     def attach(self, modules: Mapping[str, torch.nn.Module]) -> Undo:
         """Hook these modules, ready for torch.compile before or after."""
@@ -73,6 +75,10 @@ class ModuleTensors:
     def forward_ended(self) -> None:
         """The outermost module has returned."""
         self._inside_root = None
+
+    def step_ended(self) -> None:
+        """A new step begins."""
+        self._passes.clear()
 
     def forget(self) -> None:
         """Drop what was seen in the pass before."""
@@ -116,12 +122,16 @@ class ModuleTensors:
             sighting = self._sightings[id(tensor)] = Sighting(tensor)
         values, gradients = self._values, self._gradients
         # Inside backward a forward is a recomputation for checkpointing: its values were seen before.
-        if values is not None and values.watching and hooks.current_backward() == -1:
+        recomputing = hooks.current_backward() != -1
+        if values is not None and values.watching and not recomputing:
             if sighting.row is None:
                 sighting.row = values.observe(target, tensor)
             else:
                 values.observe_again(target, sighting.row)
-        if gradients is not None and gradients.watching and tensor.requires_grad:
+        if gradients is not None and gradients.watching and tensor.requires_grad and target not in sighting.targets:
+            # Reentrant checkpointing recomputes from a detached copy of its input; the input itself has our hook.
+            if recomputing and tensor.grad_fn is None:
+                return
             sighting.targets.append(target)
             if not sighting.gradient_hooked:
                 sighting.gradient_hooked = True
@@ -129,9 +139,10 @@ class ModuleTensors:
                 if tensor.grad_fn is None:
                     self._leaf_hooks.append(undo)
 
-    def _gradient_came(self, sighting: Sighting, gradient: torch.Tensor) -> None:
+    def _gradient_came(self, sighting: Sighting, gradient: torch.Tensor | None) -> None:
         observer = self._gradients
-        if observer is None or not observer.watching or not sighting.targets:
+        # An output of a compiled graph that the loss does not use has no gradient at all.
+        if observer is None or not observer.watching or gradient is None:
             return
         row = observer.observe(sighting.targets[0], gradient)
         if row is not None:
@@ -142,17 +153,21 @@ class ModuleTensors:
         """The same from inside a compiled graph: the operators decide at run time whether the step is watched."""
         slot = module.__dict__[_SLOT]
         for path, tensor in tensors:
-            if self._with_values:
-                torch.ops.vario.observe(tensor, slot, path)
+            torch.ops.vario.observe(tensor, slot, path)
             if self._with_gradients and tensor.requires_grad:
                 _trace_gradient(tensor, slot, path)
 
     def _value_in_graph(self, target: str, tensor: torch.Tensor) -> None:
-        if self._values is not None and self._is_training() and hooks.current_backward() == -1:
+        if not self._is_training() or hooks.current_backward() != -1:
+            return
+        self._passes[target] += 1
+        if self._values is not None and self._values.watching:
             self._values.observe(target, tensor)
 
     def _gradient_in_graph(self, target: str, gradient: torch.Tensor) -> None:
-        if self._gradients is not None and self._gradients.watching:
+        # A compiled layer that checkpointing recomputes hooks its input again: one pass, one gradient.
+        if self._gradients is not None and self._gradients.watching and self._passes[target] > 0:
+            self._passes[target] -= 1
             self._gradients.observe(target, gradient)
 
 

@@ -16,6 +16,20 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from vario.backends.base import Undo
 
 
+def run_eagerly(call: Callable[..., None]) -> Callable[..., None]:
+    """Keep torch.compile from compiling this hook by itself, as it would around a module whose forward it compiles.
+
+    A hook inside a compiled graph is traced all the same; `torch.compiler.disable` would break that graph.
+    """
+    try:
+        from torch._dynamo.types import FrameAction, FrameExecStrategy
+    except ImportError:
+        return call  # torch before 2.7: the hook is compiled by itself, which costs a graph and works too
+    skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+    torch._C._dynamo.eval_frame.set_code_exec_strategy(call.__code__, skip)
+    return call
+
+
 class Undos:
     """A pile of undos."""
 
@@ -34,12 +48,12 @@ class Undos:
 
 def before_forward(module: torch.nn.Module, call: Callable[..., None]) -> Undo:
     """Run `call(module, args, kwargs)` before the module's forward, ahead of other hooks."""
-    return module.register_forward_pre_hook(call, prepend=True, with_kwargs=True).remove
+    return module.register_forward_pre_hook(run_eagerly(call), prepend=True, with_kwargs=True).remove
 
 
 def after_forward(module: torch.nn.Module, call: Callable[..., None]) -> Undo:
     """Run `call(module, args, kwargs, output)` after the module's forward."""
-    return module.register_forward_hook(call, with_kwargs=True).remove
+    return module.register_forward_hook(run_eagerly(call), with_kwargs=True).remove
 
 
 def on_gradient(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:

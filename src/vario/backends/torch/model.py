@@ -187,7 +187,7 @@ class TorchModel:
         self._scaling.search()
         self._outermost_backward_is_followed = False
         if self.clock.forward_began():
-            self._events.step_ended()
+            self._end_step()
 
     def _forward_ended(self, output: Any) -> None:
         if self._module_tensors is not None:
@@ -209,7 +209,7 @@ class TorchModel:
     def _accumulated(self, name: str) -> Callable[[torch.Tensor], None]:
         def accumulated(parameter: torch.Tensor) -> None:
             if self.clock.gradient_came(id(parameter)):
-                self._events.step_ended()
+                self._end_step()
             self._fired[name] = None
             if self._outermost_backward_is_followed:
                 return
@@ -225,7 +225,7 @@ class TorchModel:
 
         def came(gradient: torch.Tensor) -> None:
             if self.clock.gradient_came(parameter_id):
-                self._events.step_ended()
+                self._end_step()
             for call in self._local_gradient:
                 call(name, gradient)
 
@@ -238,6 +238,11 @@ class TorchModel:
                 call()
             self._fired.clear()
 
+    def _end_step(self) -> None:
+        if self._module_tensors is not None:
+            self._module_tensors.step_ended()
+        self._events.step_ended()
+
     def _is_ours(self, optimizer: torch.optim.Optimizer) -> bool:
         if self._optimizers:
             return any(optimizer is known for known in self._optimizers)
@@ -247,7 +252,7 @@ class TorchModel:
         if not self._is_ours(optimizer):
             return
         if self.clock.update_began(hooks.parameter_ids(optimizer)):
-            self._events.step_ended()
+            self._end_step()
         # With a closure, backward runs inside step: these gradients are stale, the right ones come at its end.
         if not plain.has_closure(args, kwargs):
             for call in self._update_began_calls:

@@ -26,9 +26,10 @@ def _observe(tensor: torch.Tensor, slot: torch.Tensor, path: str) -> None:
         observers[0](path, tensor)
 
 
-def _observe_gradient(gradient: torch.Tensor, slot: torch.Tensor, path: str) -> None:
+def _observe_gradient(gradient: torch.Tensor | None, slot: torch.Tensor, path: str) -> None:
     observers = _observers.get(int(slot))
-    if observers is not None:
+    # An output of a compiled graph that the loss does not use has no gradient at all.
+    if observers is not None and gradient is not None:
         observers[1](path, gradient)
 
 

@@ -1,0 +1,126 @@
+"""Running an unchanged training script under watch: `vario run train.py`."""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from vario.config import Config
+from vario.errors import ConfigError, VarioError
+
+if TYPE_CHECKING:
+    from vario.monitor import Monitor
+
+
+class _AfterImport(MetaPathFinder):
+    """Runs a call when a module has been imported, so that the script decides when and how that happens."""
+
+    def __init__(self, module: str, call: Callable[[], None]) -> None:
+        self._module = module
+        self._call = call
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != self._module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CallingLoader(spec.loader, self._call)
+        return spec
+
+
+class _CallingLoader(Loader):
+    """Another loader, and a call after it."""
+
+    def __init__(self, loader: Loader, call: Callable[[], None]) -> None:
+        self._loader = loader
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._call()
+
+
+class Launch:
+    """One script under watch: waits for torch, then for a model in training, then watches it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.monitor: Monitor | None = None
+
+    def wait_for_torch(self) -> None:
+        """Look for a model as soon as the script has imported torch."""
+        if "torch" in sys.modules:
+            self._wait_for_model()
+        else:
+            sys.meta_path.insert(0, _AfterImport("torch", self._wait_for_model))
+
+    def _wait_for_model(self) -> None:
+        from vario.backends.torch.discovery import on_first_training_forward
+
+        on_first_training_forward(self._watch)
+
+    def _watch(self, models: dict[str, Any]) -> None:
+        from vario.monitor import Monitor
+
+        self.monitor = Monitor(models[""] if "" in models else models, None, self.config)
+
+
+def run_script(target: str, arguments: Sequence[str], config: Config, is_module: bool = False) -> int:
+    """Run a script or module as `python` would, watched; its own exceptions and exit codes pass through."""
+    if not is_module and not Path(target).is_file():
+        raise ConfigError(f"run: there is no script '{target}'. A module is run with -m: vario run -m {target}")
+    launch = Launch(config)
+    launch.wait_for_torch()
+    old_arguments, old_path = sys.argv, list(sys.path)
+    sys.argv = [target, *arguments]
+    state, error = "crashed", None
+    try:
+        if is_module:
+            sys.path.insert(0, "")
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(target).resolve().parent))
+            runpy.run_path(target, run_name="__main__")
+        state = "finished"
+    except VarioError:
+        raise
+    except BaseException as raised:
+        if isinstance(raised, SystemExit) and not raised.code:
+            state = "finished"
+        else:
+            error = f"{type(raised).__name__}: {raised}"
+        raise
+    finally:
+        sys.argv, sys.path[:] = old_arguments, old_path
+        _finish(launch, state, error)
+    return 0
+
+
+def _finish(launch: Launch, state: str, error: str | None) -> None:
+    monitor = launch.monitor
+    if monitor is None:
+        sys.stderr.write("vario: no training step was seen, so nothing was recorded\n")
+        return
+    monitor.close(state, error)
+    if monitor.path is not None:
+        sys.stderr.write(
+            f"vario: recorded up to step {monitor.step_number - 1} in {monitor.path}. "
+            f"Look at it: vario report {monitor.path}\n"
+        )
