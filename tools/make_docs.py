@@ -39,7 +39,8 @@ with vario.watch(model, optimizer, quantities=["gradient", "weight"], every={"we
         monitor.log(loss=loss.item())
 ```
 
-The same as a file, for `vario run --config vario.toml train.py` or for the keyword `config="vario.toml"`:
+The same as a file, for `vario run --config vario.toml train.py`, or for `vario.watch(..., config=...)` after
+`vario.config.read_config("vario.toml")`:
 
 ```toml
 quantities = ["gradient", "weight"]

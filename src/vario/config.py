@@ -145,7 +145,7 @@ def make_config(options: Mapping[str, Any], base: Config | None = None, where: s
     known = [item.name for item in dataclasses.fields(Config)]
     for key in options:
         if key not in known:
-            raise ConfigError(unknown(f"{where}option" if not where else where, key, known))
+            raise ConfigError(unknown(where or "option", key, known))
     try:
         return dataclasses.replace(base or Config(), **options)
     except ConfigError as error:

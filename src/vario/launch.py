@@ -79,7 +79,7 @@ class Launch:
     def _watch(self, models: dict[str, Any]) -> None:
         from vario.monitor import Monitor
 
-        self.monitor = Monitor(models[""] if "" in models else models, None, self.config)
+        self.monitor = Monitor(models.get("", models), None, self.config)
 
 
 def run_script(target: str, arguments: Sequence[str], config: Config, is_module: bool = False) -> int:

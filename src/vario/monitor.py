@@ -32,7 +32,9 @@ from vario.writer import Writer
 log = logging.getLogger("vario")
 
 
-def watch(model: Any, optimizer: Any = None, *, config: Config | None = None, scaler: Any = None, **options: Any) -> Monitor:
+def watch(
+    model: Any, optimizer: Any = None, *, config: Config | None = None, scaler: Any = None, **options: Any
+) -> Monitor:
     """Watch a model: one line before the training loop. Options are the fields of `vario.Config`.
 
     `model` may be a module, or a list or dict of modules; `optimizer` one, several, or none: then every torch
@@ -152,7 +154,7 @@ class Monitor:
                 self.switch_off(f"log {name}", error)
 
     def step(self) -> None:
-        """Say that a step has ended, for loops whose optimizer is not a torch optimizer; from then on only this counts."""
+        """Say that a step has ended, where no torch optimizer shows it; from then on only this counts."""
         if not self._closed:
             self._clock.manual = True
             self.step_ended()
@@ -174,7 +176,7 @@ class Monitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is None or isinstance(error, SystemExit) and not error.code:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
             self.close()
         else:
             self.close("crashed", f"{type(error).__name__}: {error}")
@@ -268,7 +270,11 @@ class Monitor:
 
 def _watched(model: Any, optimizer: Any, selector: Selector, scaler: Any) -> Watched:
     """The model in the hands of its framework's backend."""
-    first = next(iter(model.values() if isinstance(model, dict) else model), None) if isinstance(model, (dict, list, tuple)) else model
+    first = (
+        next(iter(model.values() if isinstance(model, dict) else model), None)
+        if isinstance(model, (dict, list, tuple))
+        else model
+    )
     if any(cls.__module__.split(".")[0] == "torch" for cls in type(first).__mro__):
         from vario.backends.torch.model import TorchModel
 

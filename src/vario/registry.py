@@ -45,10 +45,10 @@ class Registry(Generic[Part]):
         if self._found is None:
             self._found = {}
             package = importlib.import_module(self.package)
-            for module_info in pkgutil.iter_modules(package.__path__, self.package + "."):
-                for part in vars(importlib.import_module(module_info.name)).values():
-                    if getattr(part, "module", getattr(part, "__module__", None)) == module_info.name:
-                        self._take(part, module_info.name)
+            for module in pkgutil.iter_modules(package.__path__, self.package + "."):
+                for part in vars(importlib.import_module(module.name)).values():
+                    if getattr(part, "module", getattr(part, "__module__", None)) == module.name:
+                        self._take(part, module.name)
             # importlib.metadata costs as much to import as the rest of the core, so it waits until it is needed.
             from importlib.metadata import entry_points
 

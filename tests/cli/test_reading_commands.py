@@ -7,7 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import golden_files
+import synthetic
 from vario.cli import main
+from vario.cli.arguments import DEFAULT_DIRECTORY
+from vario.config import Config
 
 
 def shown(capsys, *words):
@@ -56,8 +59,25 @@ def test_the_newest_run_is_meant_when_none_is_named(healthy_run, broken_run, cap
     assert json.loads(shown(capsys, "report", "--json"))["name"] == "broken"
 
 
+def test_a_run_without_any_step_is_listed(run_folder, capsys):
+    synthetic.write_run(run_folder / "vario_runs" / "empty", num_steps=0)
+    (listed,) = json.loads(shown(capsys, "ls", "--json"))
+    assert (listed["loss"], listed["last_step"], listed["quantities"]) == (None, None, [])
+    assert "empty" in shown(capsys, "ls")
+
+
 def test_no_run_at_all_says_how_to_get_one(run_folder, capsys):
     assert "Start one with `vario run`" in refused(capsys, "report")
+
+
+def test_runs_are_looked_for_where_they_are_made():
+    assert Config().directory == DEFAULT_DIRECTORY
+
+
+def test_all_ranks_can_be_merged(healthy_run, capsys):
+    (one,) = json.loads(shown(capsys, "show", "head.weight", "--quantity", "weight", "--json"))
+    (merged,) = json.loads(shown(capsys, "show", "head.weight", "--quantity", "weight", "--rank", "all", "--json"))
+    assert merged["values"] == one["values"]
 
 
 def test_a_mistyped_run_names_the_nearest(healthy_run, capsys):
@@ -90,7 +110,7 @@ def test_one_word_that_is_a_folder_is_the_run(healthy_run, capsys):
         (["show", "x", "--quantity", "wieght"], "--quantity: unknown 'wieght'. Did you mean 'weight'?"),
         (["show", "head.weight", "--statistic", "nrom"], "statistic: unknown 'nrom'. Did you mean 'norm'?"),
         (["show", "head.weight", "--rank", "3"], "rank: 3 recorded nothing"),
-        (["show", "head.weight", "--rank", "x"], "invalid int value: 'x'"),
+        (["show", "head.weight", "--rank", "x"], "--rank: expected a number or 'all', got 'x'"),
         (["export", "--format", "xml"], "invalid choice: 'xml'"),
         (["export", "--format", "csv", "--quantity", "wieght"], "Did you mean 'weight'?"),
         (["export", "--format", "csv", "--output", "one.csv"], "4 files do not fit into 'one.csv'"),

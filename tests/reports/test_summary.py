@@ -40,8 +40,7 @@ def test_the_first_bad_tensor_and_what_jumped_before_it(broken_run):
     assert (summary.jump.quantity, summary.jump.target) == ("activation", "layers.1:input")
     assert summary.jump.after == 1e20
     sentences = " ".join(onset_sentences(summary.first_bad, summary.jump))
-    assert "step 25, micro-step 0, rank 0" in sentences
-    assert "50 NaN of 100 elements" in sentences
+    assert "At step 25 (micro-step 0, rank 0) it held 50 NaN among 100 elements." in sentences
 
 
 def test_movers_are_those_before_it_went_bad(broken_run):

@@ -30,6 +30,11 @@ def test_nothing_gives_nothing():
     assert line_plot([], []) == "(no values)"
 
 
+def test_a_higher_sparkline_has_finer_steps():
+    assert sparkline([0, 1, 2, math.nan], height=2).splitlines() == [" ▁█", "▁██N"]
+    assert sparkline(np.arange(16), width=16, height=2).splitlines() == ["        ▁▂▃▄▅▆▇█", "▁▂▃▄▅▆▇█████████"]
+
+
 def test_a_logarithmic_sparkline_shows_every_decade():
     assert sparkline([1, 10, 100, 1e7], log=True) == "▁▂▃█"
 

@@ -1,5 +1,6 @@
 """Writes steps until it is killed, saying after each that the store has it. Started by test_store_kill.py."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,5 +13,5 @@ store.open(header(sys.argv[1], resume=True))
 step = store.first_step
 while True:
     store.write(record(step))
-    print(step, flush=True)
+    os.write(1, f"{step}\n".encode())
     step += 1

@@ -1,11 +1,14 @@
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_runs import NAMES, check_rows, frame, header, record, small_parts, summary, tensor, write_run
 
+from made_runs import NAMES, check_rows, frame, header, record, small_parts, summary, tensor, write_run
 from vario.errors import RunCorrupt, RunTaken, RunTooNew
 from vario.records import COLUMNS
 from vario.runs.run import open_run
@@ -51,9 +54,11 @@ def test_parts_are_sorted_by_target_step_and_micro_step(tmp_path):
 
 
 def test_new_targets_may_appear_at_any_step(tmp_path):
-    late = [record(step, frame(step, targets=(*NAMES, *(f"late.{index}" for index in range(step))))) for step in range(9)]
-    for store in (Store(), small_parts()):
-        path = tmp_path / str(store is None or id(store))
+    late = [
+        record(step, frame(step, targets=(*NAMES, *(f"late.{index}" for index in range(step))))) for step in range(9)
+    ]
+    for name, store in (("one_part", Store()), ("small_parts", small_parts())):
+        path = tmp_path / name
         write_run(path, late, store, close=None)
         run = open_run(path)
         assert run.targets("gradient") == [*NAMES, *(f"late.{index}" for index in range(8))]
@@ -250,6 +255,20 @@ def test_the_status_file_follows_the_steps_about_once_a_second(tmp_path):
     run = open_run(tmp_path / "run")
     assert (run.state, run.error) == ("crashed", "RuntimeError: out of memory")
     assert run.ended >= run.started
+
+
+def test_writing_and_compacting_never_imports_pandas(tmp_path):
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from made_runs import record, small_parts, write_run
+write_run(sys.argv[2], [record(step) for step in range(9)], small_parts())
+write_run(sys.argv[2], [record(9)], small_parts(), resume=True)
+assert "pandas" not in sys.modules
+"""
+    arguments = [str(Path(__file__).parents[1]), str(tmp_path / "run")]
+    subprocess.run([sys.executable, "-c", script, *arguments], check=True)
+    check_rows(open_run(tmp_path / "run").to_arrow("gradient"), range(10))
 
 
 def test_in_memory_keeps_records():

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import check_rows, frame, header, record, small_parts
 
+from made_runs import check_rows, frame, header, record, small_parts
 from vario.records import COLUMNS, Frame
 from vario.runs.run import open_run
 from vario.sinks.store import Store
@@ -101,6 +101,10 @@ def test_beyond_the_backlog_whole_steps_are_dropped_and_counted(tmp_path, caplog
     assert run.steps("scalar").tolist() == shown
     assert run.dropped_steps == store.dropped_steps
     assert len(warnings_of(caplog)) == 1
+    again = Store()
+    again.open(header(tmp_path / "run", resume=True))
+    assert again.dropped_steps == run.dropped_steps, "what an earlier session lost stays counted"
+    again.close("finished", None)
     rows = run.to_arrow("gradient").to_pylist()
     check_rows(run.to_arrow("gradient").filter([row["target"] in made_names() for row in rows]), shown)
     assert {row["target"] for row in rows} == {*made_names(), *(f"new.{step}" for step in range(1, kept + 1))}

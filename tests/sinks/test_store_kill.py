@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from made_runs import check_rows, header, record, small_parts, write_run
 
+from made_runs import check_rows, header, record, small_parts, write_run
+from vario.errors import RunTaken
 from vario.runs.run import open_run
 from vario.sinks.store import Store
 
@@ -45,6 +46,15 @@ def test_every_acknowledged_row_survives_kills_at_random_moments(tmp_path):
     assert not list(path.rglob("*.arrow")), "closing compacts what dead sessions left"
 
 
+def test_a_run_that_is_still_written_is_not_resumed(tmp_path):
+    with subprocess.Popen([sys.executable, str(WRITER), str(tmp_path / "run")], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        with pytest.raises(RunTaken, match=f"process {process.pid} is still writing"):
+            Store().open(header(tmp_path / "run", resume=True))
+        process.kill()
+    assert write_run(tmp_path / "run", [], resume=True).first_step > 0
+
+
 @pytest.fixture
 def small_run(tmp_path):
     """A run that was never closed, and the sizes of its live stream after each step."""
@@ -52,7 +62,7 @@ def small_run(tmp_path):
     store.open(header(tmp_path / "run"))
     stream = tmp_path / "run" / "rank0" / "gradient.live.arrow"
     sizes = []
-    for step in range(3):
+    for step in range(2):
         store.write(record(step, time=0.0))
         sizes.append(stream.stat().st_size)
     return tmp_path / "run", stream, sizes
@@ -68,7 +78,7 @@ def test_a_stream_cut_at_any_byte_shows_its_whole_batches(small_run):
         table = run.to_arrow("gradient")
         assert table.num_rows == 4 * whole, f"cut at byte {length}"
     stream.write_bytes(content)
-    check_rows(run.to_arrow("gradient"), range(3))
+    check_rows(run.to_arrow("gradient"), range(2))
 
 
 def test_resuming_after_a_cut_at_any_place_keeps_whole_batches_and_goes_on(small_run, tmp_path):
@@ -111,5 +121,5 @@ def test_a_kill_between_compaction_and_removal_shows_rows_once(tmp_path):
 def test_any_arrow_reader_understands_the_live_stream(small_run):
     _, stream, _ = small_run
     table = pa.ipc.open_stream(stream.read_bytes()).read_all()
-    assert table.num_rows == 12
+    assert table.num_rows == 8
     assert table.schema.metadata == {b"vario.format": b"1", b"vario.part": b"1", b"vario.session": b"0"}

@@ -27,6 +27,8 @@ class Claim:
     """The sessions before this one."""
     run: dict[str, Any] | None
     """`run.json` as it was found."""
+    dropped_steps: int = 0
+    """Steps this rank could not record in earlier sessions."""
 
 
 def leading_rank(header: RunHeader) -> int:
@@ -45,16 +47,17 @@ def claim(header: RunHeader) -> Claim:
         return Claim(0, [], run if header.rank != leading_rank(header) else None)
     if own is not None and _is_written_by_another(own):
         raise RunTaken(f"{header.path}: process {own['pid']} is still writing this run. Stop it first.")
+    dropped = 0 if own is None else int(own.get("dropped_steps") or 0)
     if run is None:
-        return Claim(0, [], None)
+        return Claim(0, [], None, dropped)
     sessions = list(run.get("sessions", []))
     if header.rank == leading_rank(header):
-        return Claim(len(sessions), sessions, run)
+        return Claim(len(sessions), sessions, run, dropped)
     # The leading rank may or may not have added this session yet; this rank's own count tells which.
     session = len(sessions) if own is None else int(own.get("session", 0)) + 1
     if session not in (len(sessions) - 1, len(sessions)):
         session = len(sessions)
-    return Claim(session, sessions[:session], run)
+    return Claim(session, sessions[:session], run, dropped)
 
 
 def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, Any] | None) -> None:

@@ -227,6 +227,7 @@ class Store:
         header = self._header
         if self._claim is None:
             self._claim = claim(header)
+            self.dropped_steps += self._claim.dropped_steps
             if header.first_step is None and header.resume:
                 last = last_step(header.path / f"rank{leading_rank(header)}", self._claim.sessions)
                 self.first_step = 0 if last is None else last + 1

@@ -17,7 +17,8 @@ import torch
 from vario.backends.torch import kernels
 from vario.records import COLUMNS, COUNT, MAX, MIN, Table
 
-_MIN_CAPACITY = 4096
+_CAPACITY = 65_536
+"""Partial rows held at once, 3.5 MiB; when they are full they are folded into Summaries and used again."""
 
 
 @dataclass
@@ -47,29 +48,28 @@ class CudaRows:
             "BLOCK": kernels.BLOCK,
             "num_warps": kernels.NUM_WARPS,
         }
-        self._num_processors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._num_units = torch.cuda.get_device_properties(device).multi_processor_count
         self._tables: dict[tuple[str, torch.dtype, int], SpanTable] = {}
-        self._last_ranges: list[int] = []
-        self._device_ranges: torch.Tensor | None = None
-        self._partials = self._new_partials(_MIN_CAPACITY)
-        self._filled: list[tuple[torch.Tensor, list[int]]] = []
+        self._ranges_on_device: dict[int, tuple[list[int], torch.Tensor]] = {}
+        self._partials = self._new_partials(_CAPACITY)
         self._begin()
 
     def _begin(self) -> None:
         self._used = 0
         self._ranges: list[int] = []
         self._counts: list[int] = []
+        self._folded: list[torch.Tensor] = []
         self._streams: set[torch.cuda.Stream] = set()
 
     def _new_partials(self, capacity: int) -> torch.Tensor:
         return torch.empty((capacity, kernels.PARTIAL_COLUMNS), dtype=torch.float64, device=self.device)
 
     def _reserve(self, num_partials: int) -> int:
-        """The first of so many free partial rows; a full buffer is put aside and a larger one taken."""
+        """The first of so many free partial rows."""
         if self._used + num_partials > len(self._partials):
-            self._filled.append((self._partials, self._ranges))
-            self._partials = self._new_partials(max(2 * len(self._partials), num_partials))
-            self._used, self._ranges = 0, []
+            self._fold()
+            if num_partials > len(self._partials):
+                self._partials = self._new_partials(num_partials)
         first = self._used
         self._used += num_partials
         self._streams.add(torch.cuda.current_stream(self.device))
@@ -85,7 +85,7 @@ class CudaRows:
         count = elements.numel()
         iterations = kernels.ONE_ITERATIONS
         # A tensor too small to keep the device busy in long spans is cut into shorter ones.
-        while iterations > 1 and count < iterations * kernels.BLOCK * self._num_processors * 2:
+        while iterations > 2 and count < iterations * kernels.BLOCK * self._num_units * 2:
             iterations //= 4
         num_spans = max(1, -(-count // (kernels.BLOCK * iterations)))
         first = self._reserve(num_spans)
@@ -137,8 +137,8 @@ class CudaRows:
         return rows
 
     def can_repeat(self, rows: list[int], tensors: list[torch.Tensor]) -> bool:
-        """Whether these rows, all in the current buffer, were made of tensors of the same sizes."""
-        return not self._filled and [self._counts[row] for row in rows] == [tensor.numel() for tensor in tensors]
+        """Whether these rows are not folded yet and were made of tensors of the same sizes."""
+        return not self._folded and [self._counts[row] for row in rows] == [tensor.numel() for tensor in tensors]
 
     def _span_table(self, tensors: list[torch.Tensor], name: str) -> SpanTable:
         key = (name, tensors[0].dtype, len(tensors))
@@ -169,39 +169,52 @@ class CudaRows:
         # Pinned memory comes from torch's caching allocator, which keeps it until this copy has happened.
         return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
 
+    def _fold(self) -> None:
+        """Fold all partial rows into Summaries, so that their memory can be used again."""
+        num_rows = len(self._ranges) // 2
+        if not num_rows:
+            return
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.current_stream(self.device)
+            others = self._streams - {stream}
+            for other in others:
+                stream.wait_stream(other)
+            rows = torch.empty((num_rows, len(COLUMNS)), dtype=torch.float64, device=self.device)
+            kernels.finish[(num_rows,)](
+                self._partials,
+                self._upload_ranges(),
+                rows,
+                PARTIAL_COLUMNS=kernels.PARTIAL_COLUMNS,
+                ROW_COLUMNS=len(COLUMNS),
+                BLOCK=256,
+                num_warps=4,
+            )
+            for other in others:
+                other.wait_stream(stream)
+        self._folded.append(rows)
+        self._used, self._ranges = 0, []
+
+    def _upload_ranges(self) -> torch.Tensor:
+        """Where each row's partial rows are: mostly as in the step before, and then on the device already."""
+        nth = len(self._folded)
+        known = self._ranges_on_device.get(nth)
+        if known is None or known[0] != self._ranges:
+            known = self._ranges, self._upload(np.array(self._ranges, dtype=np.int64))
+            self._ranges_on_device[nth] = known
+        return known[1]
+
     def collect(self) -> Callable[[], Table] | None:
         """End the step: launch the folding and the copy; the result waits for them."""
         if not self._counts:
             return None
         counts = self._counts
-        buffers = [*self._filled, (self._partials, self._ranges)]
+        self._fold()
         with torch.cuda.device(self.device):
-            stream = torch.cuda.current_stream(self.device)
-            for other in self._streams - {stream}:
-                stream.wait_stream(other)
-            device_rows = torch.empty((len(counts), len(COLUMNS)), dtype=torch.float64, device=self.device)
-            at = 0
-            for partials, ranges in buffers:
-                num_rows = len(ranges) // 2
-                if num_rows:
-                    kernels.finish[(num_rows,)](
-                        partials,
-                        self._ranges_on_device(ranges),
-                        device_rows[at:],
-                        PARTIAL_COLUMNS=kernels.PARTIAL_COLUMNS,
-                        ROW_COLUMNS=len(COLUMNS),
-                        BLOCK=256,
-                        num_warps=4,
-                    )
-                at += num_rows
+            device_rows = self._folded[0] if len(self._folded) == 1 else torch.cat(self._folded)
             host_rows = torch.empty(device_rows.shape, dtype=torch.float64, pin_memory=True)
             host_rows.copy_(device_rows, non_blocking=True)
             copied = torch.cuda.Event()
-            copied.record(stream)
-        if self._filled:
-            used = self._used + sum(ranges[-1] for _, ranges in self._filled if ranges)
-            self._partials = self._new_partials(used + used // 4)
-            self._filled = []
+            copied.record()
         self._begin()
         with_extremes = bool(self._flags["WITH_EXTREMES"])
 
@@ -214,9 +227,3 @@ class CudaRows:
             return table
 
         return fetch
-
-    def _ranges_on_device(self, ranges: list[int]) -> torch.Tensor:
-        if self._device_ranges is None or ranges != self._last_ranges:
-            self._last_ranges = ranges
-            self._device_ranges = self._upload(np.array(ranges, dtype=np.int64))
-        return self._device_ranges

@@ -33,7 +33,9 @@ def on_first_training_forward(call: Callable[[dict[str, torch.nn.Module]], None]
 def models_in_training(called: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """The outermost live modules whose parameters a live optimizer holds; without optimizers, the one being called."""
     live = gc.get_objects()
-    optimizers = [item for item in live if issubclass(type(item), torch.optim.Optimizer) and hasattr(item, "param_groups")]
+    optimizers = [
+        item for item in live if issubclass(type(item), torch.optim.Optimizer) and hasattr(item, "param_groups")
+    ]
     trained = {number for optimizer in optimizers for number in hooks.parameter_ids(optimizer)}
     modules = [item for item in live if issubclass(type(item), torch.nn.Module) and "_modules" in item.__dict__]
     inner = {id(child) for module in modules for child in module._modules.values() if child is not None}

@@ -22,11 +22,10 @@ def run_eagerly(call: Callable[..., None]) -> Callable[..., None]:
     A hook inside a compiled graph is traced all the same; `torch.compiler.disable` would break that graph.
     """
     try:
-        from torch._dynamo.types import FrameAction, FrameExecStrategy
+        from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
     except ImportError:
         return call  # torch before 2.7: the hook is compiled by itself, which costs a graph and works too
-    skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
-    torch._C._dynamo.eval_frame.set_code_exec_strategy(call.__code__, skip)
+    set_code_exec_strategy(call.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
     return call
 
 
@@ -58,12 +57,14 @@ def after_forward(module: torch.nn.Module, call: Callable[..., None]) -> Undo:
 
 def on_gradient(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:
     """Run `call(gradient)` when backward has computed the gradient of a tensor, before it is accumulated."""
-    return tensor.register_hook(call).remove
+    undo: Undo = tensor.register_hook(call).remove
+    return undo
 
 
 def after_accumulation(parameter: torch.nn.Parameter, call: Callable[[torch.Tensor], None]) -> Undo:
     """Run `call(parameter)` when backward has added to the parameter's gradient."""
-    return parameter.register_post_accumulate_grad_hook(call).remove
+    undo: Undo = parameter.register_post_accumulate_grad_hook(call).remove
+    return undo
 
 
 def around_updates(

@@ -124,7 +124,8 @@ def reduce_one(
 ):
     """One tensor: program p reduces the p-th span to partial row `first_partial + p`."""
     program = tl.program_id(0).to(tl.int64)
-    offset = program * (BLOCK * ITERATIONS)
+    # From the end: what was written last is likely still in the cache.
+    offset = (tl.num_programs(0) - 1 - program) * (BLOCK * ITERATIONS)
     count = tl.minimum(num_elements - offset, BLOCK * ITERATIONS).to(tl.int32)
     partial = partials + (first_partial + program) * PARTIAL_COLUMNS
     _reduce_span(

@@ -62,7 +62,9 @@ class TorchModel:
             raise ModelError(f"watch: expected a torch.nn.Module, got {type(model).__name__}")
         bare = naming.unwrap(model)
         if next(bare.parameters(), None) is None:
-            raise ModelError(f"watch: {type(bare).__name__} has no parameters, so there is nothing to train or to watch")
+            raise ModelError(
+                f"watch: {type(bare).__name__} has no parameters, so there is nothing to train or to watch"
+            )
         if _WATCHED in bare.__dict__:
             raise ModelError(f"watch: {type(bare).__name__} is watched already. Close its Monitor first.")
         self._roots[prefix] = model

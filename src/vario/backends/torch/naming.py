@@ -15,12 +15,12 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     """The user's own module inside DataParallel, DistributedDataParallel and torch.compile wrappers."""
     while True:
-        if type(model).__name__ in _WRAPPERS and isinstance(getattr(model, "module", None), torch.nn.Module):
-            model = model.module
-        elif isinstance(getattr(model, "_orig_mod", None), torch.nn.Module):
-            model = model._orig_mod
-        else:
+        wrapped = (
+            getattr(model, "module", None) if type(model).__name__ in _WRAPPERS else getattr(model, "_orig_mod", None)
+        )
+        if not isinstance(wrapped, torch.nn.Module):
             return model
+        model = wrapped
 
 
 def clean(name: str) -> str:

@@ -16,7 +16,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 def versions() -> dict[str, str]:
     """Of torch and what it was built for."""
-    found = {"torch": torch.__version__}
+    found = {"torch": str(torch.__version__)}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
     return found

@@ -41,4 +41,3 @@ class LossScaling:
         if self._scaler is None or not self._scaler.is_enabled():
             return None
         return self._scaler._scale
-

@@ -7,6 +7,11 @@ flipped; the closing report says which tensor went bad first. Needs torch.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vario.reports.summary import RunSummary
 
 EXAMPLES = """
 vario demo
@@ -17,7 +22,9 @@ vario demo --no-fault --steps 200
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add how long, where, and whether to break it."""
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train, about (default: 60)")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="how long to train; a broken run ends soon after half (default: 60)"
+    )
     parser.add_argument("--steps", type=int, metavar="N", help="train exactly N steps instead")
     parser.add_argument("--no-fault", dest="fault", action="store_false", help="leave the model whole")
     parser.add_argument("--directory", default="vario_runs", help="folder for the run (default: vario_runs)")
@@ -27,10 +34,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, report, and say how to look further."""
     from vario.cli import output
     from vario.demo import train
+    from vario.errors import ConfigError
     from vario.reports.summary import summarise
     from vario.reports.summary_text import render
     from vario.runs.run import open_run
 
+    if arguments.seconds <= 0 or (arguments.steps is not None and arguments.steps < 1):
+        raise ConfigError("demo: it has to train for a while; --seconds and --steps must be greater than 0")
     path = train(
         seconds=arguments.seconds,
         steps=arguments.steps,
@@ -41,9 +51,19 @@ def run(arguments: argparse.Namespace) -> int:
     summary = summarise(open_run(path))
     console = output.stdout()
     console.print(render(summary))
-    console.print(f"\nLook further:\n  vario report {path}", soft_wrap=True, markup=False)
+    console.print("\nLook further:")
+    for line in suggestions(summary):
+        console.print(f"  {line}", soft_wrap=True, markup=False)
+    return 0
+
+
+def suggestions(summary: RunSummary) -> Iterator[str]:
+    """Commands that show more of this run."""
+    yield f"vario report {summary.path}"
     if summary.first_bad is not None:
         bad = summary.first_bad
-        console.print(f"  vario show {path} '{bad.target}' --quantity {bad.quantity}", soft_wrap=True, markup=False)
-    console.print(f"  vario show {path} 'blocks.*.mlp*' --quantity gradient", soft_wrap=True, markup=False)
-    return 0
+        yield f"vario show {summary.path} '{bad.target}' --quantity {bad.quantity}"
+    if summary.jump is not None:
+        jump = summary.jump
+        yield f"vario show {summary.path} '{jump.target}' --quantity {jump.quantity} --statistic absmax"
+    yield f"vario show {summary.path} 'blocks.*.mlp.*' --quantity gradient"

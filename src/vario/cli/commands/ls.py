@@ -59,7 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def describe(run: Run) -> dict[str, Any]:
     """What the list says about one run."""
-    loss = run.series("loss", "scalar", "value") if "loss" in run.targets("scalar") else None
+    ranks = run.ranks
+    quantities = run.quantities(ranks[0]) if ranks else []
+    has_loss = "scalar" in quantities and "loss" in run.targets("scalar", rank=ranks[0])
+    loss = run.series("loss", "scalar", rank=ranks[0]).values[-1] if has_loss else None
     return {
         "path": run.path,
         "name": run.name,
@@ -67,9 +70,9 @@ def describe(run: Run) -> dict[str, Any]:
         "state": run.state,
         "started": run.started,
         "last_step": run.last_step,
-        "loss": None if loss is None or not len(loss.values) else float(loss.values[-1]),
-        "ranks": run.ranks,
-        "quantities": [name for name in run.quantities() if name != "scalar"],
+        "loss": None if loss is None else float(loss),
+        "ranks": ranks,
+        "quantities": [name for name in quantities if name != "scalar"],
         "parts_off": run.parts_off,
         "dropped_steps": run.dropped_steps,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
@@ -16,8 +17,6 @@ vario parts
 vario parts --kind statistics
 vario parts --json
 """
-
-PACKAGES = ("vario.statistics", "vario.probes", "vario.sinks")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -52,13 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def found_parts() -> list[dict[str, str]]:
     """Each part's kind, name, first line of documentation and origin."""
+    import vario
     from vario.records import QUANTITIES
 
     rows = [
         {"kind": "quantities", "name": name, "doc": doc, "origin": "vario.records"} for name, doc in QUANTITIES.items()
     ]
-    for package in PACKAGES:
-        for registry in registries(package):
+    for module in pkgutil.iter_modules(vario.__path__, "vario."):
+        for registry in registries(module.name) if module.ispkg else ():
             for found in registry:
                 doc = getattr(found.part, "doc", None) or getattr(found.part, "__doc__", None) or ""
                 first_line = doc.strip().splitlines()[0] if doc.strip() else ""

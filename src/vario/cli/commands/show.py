@@ -15,7 +15,7 @@ from vario.cli import arguments as shared
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vario.runs.run import Run, Series
+    from vario.runs.run import Rank, Run, Series
 
 EXAMPLES = """
 vario show loss
@@ -34,7 +34,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pattern", metavar="PATTERN", help="which targets: a name, a glob or re:expression")
     parser.add_argument("--quantity", metavar="Q", help="which tensor of the target, for example gradient")
     parser.add_argument("--statistic", metavar="S", help="which number, for example norm, absmax, nans (default: norm)")
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help="whose numbers (default: 0)")
+    parser.add_argument("--rank", type=_rank, metavar="N", help="whose numbers; `all` merges them (default: lowest)")
     parser.add_argument("--last", type=int, metavar="N", help="only the last N points")
     parser.add_argument("--plot", action="store_true", help="draw every curve, however many there are")
     parser.add_argument("--log", action="store_true", help="logarithmic axis (default: when a curve spans decades)")
@@ -62,22 +62,31 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, rank: int) -> list[Series]:
+def _rank(text: str) -> int | str:
+    if text != "all" and not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a number or 'all', got '{text}'")
+    return text if text == "all" else int(text)
+
+
+def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, rank: Rank | None) -> list[Series]:
     """The series of every target that matches, or an error that names the nearest target."""
     from vario.errors import ConfigError
     from vario.text import suggestion, unknown
 
-    recorded = run.quantities(rank)
+    if not run.ranks:
+        raise ConfigError(f"{run.path}: nothing recorded yet")
+    rank = run.ranks[0] if rank is None else rank
+    recorded = run.quantities(run.ranks[0] if rank == "all" else rank)
     if quantity is not None and quantity not in recorded:
         raise ConfigError(unknown("--quantity", quantity, recorded))
     ranked = [name for name in PREFERENCE if name in recorded]
     ranked += [name for name in recorded if name not in ranked]
     for candidate in [quantity] if quantity else ranked:
-        targets = run.targets(candidate, pattern)
+        targets = run.targets(candidate, pattern, rank)
         if targets:
             wanted = statistic or ("value" if candidate == "scalar" else "norm")
             return [run.series(target, candidate, wanted, rank) for target in targets]
-    known = run.targets(quantity)
+    known = run.targets(quantity, rank=rank)
     raise ConfigError(f"'{pattern}' matches no target of {quantity or 'this run'}. {suggestion(pattern, known)}")
 
 

@@ -20,8 +20,8 @@ def innermost(optimizer: Any) -> torch.optim.Optimizer:
         inner = inner.optimizer
     if not isinstance(inner, torch.optim.Optimizer):
         raise ModelError(
-            f"watch: expected a torch.optim.Optimizer, got {type(optimizer).__name__}. Leave the optimizer out and call "
-            "monitor.step() after each update instead."
+            f"watch: expected a torch.optim.Optimizer, got {type(optimizer).__name__}. Leave the optimizer out and "
+            "call monitor.step() after each update instead."
         )
     return inner
 

@@ -1,0 +1,165 @@
+"""What watching costs: step time and memory with each set of quantities, against the same loop unwatched.
+
+    python bench/overhead.py             one CUDA GPU: Llama-like 1.1B, bf16, batch 8 x 2048, fused AdamW
+    python bench/overhead.py --cpu       GPT of 33.7M parameters, beside other tools where they are installed
+
+Variants take turns within one run, round after round, because machines drift. Every variant watches every step and all
+statistics, and writes a real run folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import torch
+from models import GPT, Llama, language_loss
+from peers import PEERS
+
+import vario
+
+VARIANTS: dict[str, list[str]] = {
+    "gradients": ["gradient"],
+    "gradients, weights, moments": ["gradient", "weight", "moment"],
+    "activations and their gradients": ["activation", "activation_gradient"],
+    "everything": ["gradient", "weight", "moment", "activation", "activation_gradient"],
+}
+
+
+def train_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> torch.Tensor:
+    loss = language_loss(model, ids)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss
+
+
+def watched(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, quantities: list[str], folder: str, **options: object
+) -> vario.Monitor:
+    return vario.watch(model, optimizer, quantities=quantities, every=1, directory=folder, strict=True, **options)
+
+
+def measure_gpu(rounds: int, steps: int, layers: int) -> None:
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = Llama(layers=layers).to(torch.bfloat16)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    ids = torch.randint(0, 32000, (8, 2048), device="cuda")
+    for _ in range(3):
+        train_step(model, optimizer, ids)
+    seconds: dict[str, list[float]] = {name: [] for name in ("plain", *VARIANTS)}
+    peak: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            for name in seconds:
+                monitor = watched(model, optimizer, VARIANTS[name], folder) if name in VARIANTS else None
+                for _ in range(3):
+                    train_step(model, optimizer, ids)
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+                began = time.perf_counter()
+                for _ in range(steps):
+                    train_step(model, optimizer, ids)
+                torch.cuda.synchronize()
+                seconds[name].append((time.perf_counter() - began) / steps)
+                peak[name] = torch.cuda.max_memory_allocated()
+                if monitor is not None:
+                    monitor.close()
+                del monitor
+                gc.collect()
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, {num_parameters / 1e9:.2f}B parameters, bf16,")
+    print(f"batch 8 x 2048, fused AdamW, {steps} steps x {rounds} rounds, all statistics each step\n")
+    print("| watched | step ms | overhead | extra peak memory |\n| --- | --- | --- | --- |")
+    plain = seconds["plain"]
+    print(f"| nothing | {statistics.median(plain) * 1e3:.1f} | | ({peak['plain'] / 2**30:.1f} GiB) |")
+    for name in VARIANTS:
+        ratio = statistics.median(ours / base for ours, base in zip(seconds[name], plain, strict=True))
+        extra = peak[name] / peak["plain"] - 1
+        step_ms = statistics.median(seconds[name]) * 1e3
+        print(f"| {name} | {step_ms:.1f} | {100 * (ratio - 1):.2f} % | {100 * extra:.3f} % |")
+    print(f"\nThe plain rounds differ by {100 * (max(plain) / min(plain) - 1):.2f} %. Step ms of each round:")
+    for name, rounds_seconds in seconds.items():
+        print(f"  {name}: {', '.join(f'{one * 1e3:.1f}' for one in rounds_seconds)}")
+
+
+def cpu_ratio(
+    attach: Callable[[torch.nn.Module, torch.optim.Optimizer, str], Callable[[], None]], pairs: int, tokens: int
+) -> tuple[float, float]:
+    """Median CPU-time and wall-time ratio of a watched model to its unwatched twin, steps alternating."""
+    twins = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = GPT()
+        twins.append((model, torch.optim.AdamW(model.parameters(), lr=1e-4)))
+    ids = torch.randint(0, 16384, (tokens // 128, 128), generator=torch.Generator().manual_seed(1))
+    with tempfile.TemporaryDirectory() as folder:
+        detach = attach(*twins[0], folder)
+        cpu: list[float] = []
+        wall: list[float] = []
+        for pair in range(pairs + 2):
+            spent = []
+            for model, optimizer in twins:
+                began, began_cpu = time.perf_counter(), time.process_time()
+                train_step(model, optimizer, ids)
+                spent.append((time.process_time() - began_cpu, time.perf_counter() - began))
+            if pair >= 2:
+                cpu.append(spent[0][0] / spent[1][0])
+                wall.append(spent[0][1] / spent[1][1])
+        detach()
+    return statistics.median(cpu), statistics.median(wall)
+
+
+def measure_cpu(pairs: int, tokens: int, only: str) -> None:
+    # One thread: the ratio of CPU times is then that of the work, not of how two threads wait for each other.
+    torch.set_num_threads(1)
+
+    def ours(quantities: list[str], **options: object) -> Callable[..., Callable[[], None]]:
+        return lambda model, optimizer, folder: watched(model, optimizer, quantities, folder, **options).close
+
+    cases: dict[str, Callable[..., Callable[[], None]]] = {
+        "vario: gradients": ours(["gradient"]),
+        "vario: activations and their gradients": ours(["activation", "activation_gradient"]),
+        "vario: everything": ours(VARIANTS["everything"]),
+        "vario: everything, steps outside the schedule": ours(VARIANTS["everything"], start=10**6),
+        **PEERS,
+    }
+    print(f"\n{platform.processor() or platform.machine()}, torch {torch.__version__}, one thread,")
+    print(f"GPT of 33.7M parameters, {tokens} tokens a step, median of {pairs} pairs of alternating steps\n")
+    print("| watched by | CPU time | wall time |\n| --- | --- | --- |", flush=True)
+    for name, attach in cases.items():
+        if only not in name:
+            continue
+        try:
+            cpu, wall = cpu_ratio(attach, pairs, tokens)
+        except ImportError as error:
+            print(f"| {name} | not installed: {error.name} | |", flush=True)
+            continue
+        print(f"| {name} | {cpu:.2f} | {wall:.2f} |", flush=True)
+        gc.collect()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cpu", action="store_true", help="measure on the CPU, beside other tools")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--layers", type=int, default=22)
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    arguments = parser.parse_args()
+    if arguments.cpu:
+        measure_cpu(arguments.pairs, arguments.tokens, arguments.only)
+    else:
+        measure_gpu(arguments.rounds, arguments.steps, arguments.layers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What ends up in the wheel."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def unpacked(tmp_path):
+    wheel = next(WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    return tmp_path / "site"
+
+
+def test_the_installed_package_has_all_that_the_checkout_has(unpacked):
+    packaged = {str(path.relative_to(unpacked)) for path in (unpacked / "vario").rglob("*.py")}
+    assert packaged == {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "vario").rglob("*.py")}
+    assert (unpacked / "vario" / "py.typed").exists()
+
+
+def test_the_demo_finds_its_text_in_the_installed_package(unpacked):
+    code = "import vario.demo; print(vario.demo.__file__, len(vario.demo.documentation()))"
+    environment = {"PYTHONPATH": str(unpacked), "PATH": ""}
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=unpacked, env=environment, capture_output=True, text=True, check=True
+    )
+    place, length = result.stdout.split()
+    assert Path(place).is_relative_to(unpacked)
+    assert int(length) > 10_000
