@@ -16,8 +16,10 @@ Rows = dict[str, list[tuple[int, int]]]
 class StepFrames:
     """Collects one step's observations; `end` hands them over and starts afresh."""
 
-    def __init__(self, summaries: Summaries) -> None:
+    def __init__(self, summaries: Summaries, skipped: Callable[[str, str, Tensor], None]) -> None:
+        """`skipped` is told the quantity, target and tensor whenever a tensor has no numbers to reduce."""
         self._summaries = summaries
+        self._skipped = skipped
         self._updates = 0
         self._begin()
 
@@ -32,7 +34,9 @@ class StepFrames:
     ) -> int | None:
         """Reduce a tensor and keep its row; a target seen again in the same micro-step is merged."""
         row = self._summaries.observe(tensor, scale)
-        if row is not None:
+        if row is None:
+            self._skipped(quantity, target, tensor)
+        else:
             self.observe_again(quantity, micro_step, target, row)
         return row
 
@@ -50,10 +54,13 @@ class StepFrames:
             return
         again = f"{quantity}/{self._updates}"
         frame = self._frames.setdefault((quantity, 0), {})
-        for target, row in zip(targets, self._summaries.observe_many(tensors, scale, again), strict=True):
-            if row is not None:
-                frame[target] = [(row, self._order)]
-                self._order += 1
+        rows = self._summaries.observe_many(tensors, scale, again)
+        for target, tensor, row in zip(targets, tensors, rows, strict=True):
+            if row is None:
+                self._skipped(quantity, target, tensor)
+                continue
+            frame[target] = [(row, self._order)]
+            self._order += 1
 
     def seal(self) -> None:
         """An update used what was observed: later lists get rows of their own."""

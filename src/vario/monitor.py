@@ -81,6 +81,7 @@ class Monitor:
         self.path: Path | None = None
         """The run's folder; None on a rank that does not record."""
         self._parts_off: PartsOff = []
+        self._skips: set[str] = set()
         self._observers: list[_Observer] = []
         self._step_ended_calls: list[Callable[[float], None]] = []
         self._closed = False
@@ -89,7 +90,7 @@ class Monitor:
         self._watched = _watched(model, optimizer, selector, scaler)
         self._clock = self._watched.clock
         self.sinks: dict[str, Sink] = {}
-        self.frames = StepFrames(self._watched.summaries(config.eps, columns_needed(config.statistics)))
+        self.frames = StepFrames(self._watched.summaries(config.eps, columns_needed(config.statistics)), self._skipped)
         if config.ranks and self._watched.rank not in config.ranks:
             self._closed = True
             return
@@ -227,6 +228,14 @@ class Monitor:
         for name, sink in self.sinks.items():
             if f"sink {name}" not in self.off:
                 sink.note(self._parts_off)
+
+    def _skipped(self, quantity: str, target: str, tensor: Tensor) -> None:
+        if quantity not in self._skips:
+            self._skips.add(quantity)
+            reason = self._watched.why_skipped(tensor)
+            log.warning(
+                "%s of '%s' is not recorded: %s. Others like it are passed over silently.", quantity, target, reason
+            )
 
     def on_step_ended(self, call: Callable[[float], None]) -> None:
         """Call with the step's duration in seconds before the step is handed over."""

@@ -81,6 +81,9 @@ class Watched(Protocol):
     def summaries(self, eps: float, columns: frozenset[str]) -> Summaries:
         """What reduces this model's tensors."""
 
+    def why_skipped(self, tensor: Tensor) -> str:
+        """Why a tensor has no Summary, in words."""
+
     def structure(self) -> Structure:
         """Modules and parameters, as `structure.json` holds them."""
 

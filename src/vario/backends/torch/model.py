@@ -13,7 +13,7 @@ from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import plain
 from vario.backends.torch.scaling import LossScaling
 from vario.backends.torch.summaries import TorchSummaries
-from vario.backends.torch.tensors import leaves
+from vario.backends.torch.tensors import leaves, why_without_numbers
 from vario.errors import ModelError
 from vario.records import Structure
 from vario.selector import Selector
@@ -101,6 +101,10 @@ class TorchModel:
     def summaries(self, eps: float, columns: frozenset[str]) -> TorchSummaries:
         """What reduces this model's tensors."""
         return TorchSummaries(eps, columns)
+
+    def why_skipped(self, tensor: torch.Tensor) -> str:
+        """Why a tensor has no Summary, in words."""
+        return why_without_numbers(tensor)
 
     def structure(self) -> Structure:
         """Modules and parameters, as `structure.json` holds them."""

@@ -51,6 +51,19 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor
 
 
+def why_without_numbers(tensor: torch.Tensor) -> str:
+    """Why a tensor was passed over, in words."""
+    for is_so, reason in (
+        (tensor.is_meta, "it is a meta tensor"),
+        (tensor.is_quantized, "it is quantized"),
+        (tensor.layout is torch.sparse_coo, "it is sparse and not coalesced, and coalescing would wait for the device"),
+        (tensor.layout is not torch.strided, f"its layout is {tensor.layout}"),
+    ):
+        if is_so:
+            return reason
+    return f"a {type(tensor).__name__} shows no numbers"
+
+
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as a one-dimensional view when they fill their storage in any order, else as a copy."""
     if tensor.is_contiguous():
