@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 WIDTH, DEPTH, HEADS, CONTEXT, BATCH = 128, 5, 4, 64, 8
 FAULT_MODULE = 2
 """The block whose feed-forward part gets the flipped bit."""
-STEPS_AFTER_FAULT = 12
 
 
 def documentation() -> str:
@@ -105,11 +104,11 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
     console.print(f"A transformer of {num_parameters:,} parameters learns {len(text):,} characters of documentation.")
 
     pace = Pace(seconds, steps)
-    last_step: int | None = None
+    flipped = not fault
     watch = vario.watch(model, optimizer, quantities=WATCHABLE, every=1, directory=directory)
     with watch as monitor, pace.bar(console) as bar:
         step = 0
-        while (step < last_step) if last_step is not None else (step == 0 or pace.share(step) < 1.0):
+        while step == 0 or pace.share(step) < 1.0:
             starts = torch.randint(len(tokens) - CONTEXT - 1, (BATCH, 1))
             window = tokens[starts + torch.arange(CONTEXT + 1)]
             scores = model(window[:, :-1])
@@ -121,10 +120,10 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
             monitor.log(loss=loss.item())
             step += 1
             bar.update(0, completed=pace.share(step), loss=f"{loss.item():.3f}", step=step)
-            if fault and last_step is None and pace.share(step) >= 0.5:
+            if not flipped and pace.share(step) >= 0.5:
+                flipped = True
                 flip_exponent_bit(model.blocks[FAULT_MODULE].mlp[2].weight)
                 bar.console.print(f"Step {step}: one bit of blocks.{FAULT_MODULE}.mlp.2.weight was flipped.")
-                last_step = step + STEPS_AFTER_FAULT
         bar.update(0, completed=1.0)
         if not math.isfinite(loss.item()):
             bar.console.print(f"The loss is {loss.item()}.")

@@ -99,7 +99,8 @@ def run_script(target: str, arguments: Sequence[str], config: Config, is_module:
             sys.path.insert(0, str(Path(target).resolve().parent))
             runpy.run_path(target, run_name="__main__")
         state = "finished"
-    except VarioError:
+    except VarioError as raised:
+        error = str(raised)
         raise
     except BaseException as raised:
         if isinstance(raised, SystemExit) and not raised.code:
@@ -116,7 +117,8 @@ def run_script(target: str, arguments: Sequence[str], config: Config, is_module:
 def _finish(launch: Launch, state: str, error: str | None) -> None:
     monitor = launch.monitor
     if monitor is None:
-        sys.stderr.write("vario: no training step was seen, so nothing was recorded\n")
+        if state == "finished":
+            sys.stderr.write("vario: no training step was seen, so nothing was recorded\n")
         return
     monitor.close(state, error)
     if monitor.path is not None:

@@ -15,8 +15,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
         return f"Did you mean '{near[0]}'?"
     if not names:
         return "There is nothing to choose from."
-    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-    return f"Known: {shown}."
+    return f"Known: {', '.join(names[:12])}{' and others' if len(names) > 12 else ''}."
 
 
 def unknown(key: str, word: str, known: Iterable[str]) -> str:

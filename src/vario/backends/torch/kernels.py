@@ -38,17 +38,20 @@ def _reduce_span(
     """Reduce `num_elements` (at most BLOCK * ITERATIONS) from the pointer `start` to one partial row."""
     dtype = tl.float64 if WIDE else tl.float32
     lanes = tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], dtype)
-    squares = tl.zeros([BLOCK], dtype)
-    low = tl.full([BLOCK], float("inf"), dtype)
-    high = tl.full([BLOCK], float("-inf"), dtype)
     zeros = tl.zeros([BLOCK], tl.int32)
+    nans = tl.full((), 0, tl.int32)
+    infs = tl.full((), 0, tl.int32)
     scale = 1.0
     if HAS_SCALE:
         scale = tl.load(scale_pointer).to(tl.float32)
     threshold = eps * scale
 
+    is_wide = num_elements != BLOCK * ITERATIONS
     if num_elements == BLOCK * ITERATIONS:
+        total = tl.zeros([BLOCK], dtype)
+        squares = tl.zeros([BLOCK], dtype)
+        low = tl.full([BLOCK], float("inf"), dtype)
+        high = tl.full([BLOCK], float("-inf"), dtype)
         for i in range(ITERATIONS):
             x = tl.load(start + i * BLOCK + lanes).to(dtype)
             total += x
@@ -59,38 +62,42 @@ def _reduce_span(
                 high = tl.maximum(high, x)
             if WITH_ZEROS:
                 zeros += (tl.abs(x) < threshold).to(tl.int32)
+        span_total = tl.sum(total, 0).to(tl.float64)
+        span_squares = tl.sum(squares, 0).to(tl.float64)
+        span_low = tl.min(low, 0).to(tl.float64)
+        span_high = tl.max(high, 0).to(tl.float64)
+        # NaN and Inf fail this comparison, and so does a finite sum that overflowed float32.
+        is_wide = not (tl.abs(span_total) + span_squares < 3.0e38)
     else:
-        for i in range(tl.cdiv(num_elements, BLOCK)):
-            inside = i * BLOCK + lanes < num_elements
-            x = tl.load(start + i * BLOCK + lanes, mask=inside, other=0.0).to(dtype)
-            total += x
-            if WITH_SQUARES:
-                squares += x * x
-            if WITH_EXTREMES:
-                low = tl.minimum(low, tl.where(inside, x, float("inf")))
-                high = tl.maximum(high, tl.where(inside, x, float("-inf")))
-            if WITH_ZEROS:
-                zeros += ((tl.abs(x) < threshold) & inside).to(tl.int32)
+        span_total = tl.full((), 0.0, tl.float64)
+        span_squares = tl.full((), 0.0, tl.float64)
+        span_low = tl.full((), 0.0, tl.float64)
+        span_high = tl.full((), 0.0, tl.float64)
 
-    span_total = tl.sum(total, 0).to(tl.float64)
-    span_squares = tl.sum(squares, 0).to(tl.float64)
-    nans = tl.full((), 0, tl.int32)
-    infs = tl.full((), 0, tl.int32)
-    # NaN and Inf fail this comparison, and so does a finite sum that overflowed float32.
-    if not (tl.abs(span_total) + span_squares < 3.0e38):
+    # The careful way: float64, masked, NaN and Inf counted. Small tensors always go here, because the deviation of a
+    # nearly constant one, such as the gain of a norm layer, would drown in the rounding of float32 squares.
+    if is_wide:
         wide_total = tl.zeros([BLOCK], tl.float64)
         wide_squares = tl.zeros([BLOCK], tl.float64)
+        wide_low = tl.full([BLOCK], float("inf"), tl.float64)
+        wide_high = tl.full([BLOCK], float("-inf"), tl.float64)
         lane_nans = tl.zeros([BLOCK], tl.int32)
         lane_infs = tl.zeros([BLOCK], tl.int32)
+        zeros = tl.zeros([BLOCK], tl.int32)
         for i in range(tl.cdiv(num_elements, BLOCK)):
             inside = i * BLOCK + lanes < num_elements
             x = tl.load(start + i * BLOCK + lanes, mask=inside, other=0.0).to(dtype).to(tl.float64)
             wide_total += x
             wide_squares += x * x
+            wide_low = tl.minimum(wide_low, tl.where(inside, x, float("inf")))
+            wide_high = tl.maximum(wide_high, tl.where(inside, x, float("-inf")))
             lane_nans += (x != x).to(tl.int32)
             lane_infs += (tl.abs(x) == float("inf")).to(tl.int32)
+            zeros += ((tl.abs(x) < threshold) & inside).to(tl.int32)
         span_total = tl.sum(wide_total, 0)
         span_squares = tl.sum(wide_squares, 0)
+        span_low = tl.min(wide_low, 0)
+        span_high = tl.max(wide_high, 0)
         nans = tl.sum(lane_nans, 0)
         infs = tl.sum(lane_infs, 0)
 
@@ -98,8 +105,8 @@ def _reduce_span(
     tl.store(partial + 0, span_total * inverse)
     tl.store(partial + 1, span_squares * inverse * inverse)
     if WITH_EXTREMES:
-        tl.store(partial + 2, tl.min(low, 0).to(tl.float64) * inverse)
-        tl.store(partial + 3, tl.max(high, 0).to(tl.float64) * inverse)
+        tl.store(partial + 2, span_low * inverse)
+        tl.store(partial + 3, span_high * inverse)
     tl.store(partial + 4, nans.to(tl.float64))
     tl.store(partial + 5, infs.to(tl.float64))
     tl.store(partial + 6, tl.sum(zeros, 0).to(tl.float64))

@@ -22,9 +22,7 @@ vario demo --no-fault --steps 200
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add how long, where, and whether to break it."""
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, help="how long to train; a broken run ends soon after half (default: 60)"
-    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
     parser.add_argument("--steps", type=int, metavar="N", help="train exactly N steps instead")
     parser.add_argument("--no-fault", dest="fault", action="store_false", help="leave the model whole")
     parser.add_argument("--directory", default="vario_runs", help="folder for the run (default: vario_runs)")
