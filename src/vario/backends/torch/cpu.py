@@ -2,8 +2,8 @@
 
 Two rules make it fast. A block is small enough (1 MiB) that the second and later passes read the cache, not memory.
 NaN and Inf are searched for only in blocks whose sums are not finite. Each block is reduced in float32 and blocks
-are added in float64, so that the sums of a billion elements stay right. Small tensors are float64 throughout: the gain
-of a norm layer is nearly constant, and its deviation would drown in the rounding of float32 squares.
+are added in float64, so that the sums of a billion elements stay right. Small tensors, and blocks whose elements
+hardly differ, are reduced in float64: their deviation would drown in the rounding of float32 squares.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ def summarise(elements: torch.Tensor, eps: float, columns: frozenset[str]) -> Ro
     count = elements.numel()
     total = squares = zeros = nans = infs = 0.0
     low, high = math.inf, -math.inf
+    with_squares = "sum_squares" in columns
     with_extremes = "min" in columns or "max" in columns
     for block in elements.split(BLOCK) if count > BLOCK else (elements,):
         block = _as_float(block, count <= SMALL)
         block_sum = block.sum().item()
-        block_squares = torch.dot(block, block).item() if "sum_squares" in columns else 0.0
+        block_squares = torch.dot(block, block).item() if with_squares else 0.0
         block_low, block_high = math.inf, -math.inf
         if with_extremes and count:
             least, most = torch.aminmax(block)
             block_low, block_high = least.item(), most.item()
-        if not math.isfinite(block_sum + block_squares):
+        is_constant = with_squares and block_sum * block_sum > 0.999 * block_squares * block.numel()
+        if (is_constant and block.dtype is torch.float32) or not math.isfinite(block_sum + block_squares):
             block_sum, block_squares, block_low, block_high, block_nans, block_infs = _look_closely(block)
             nans += block_nans
             infs += block_infs
@@ -69,7 +71,7 @@ def _as_float(block: torch.Tensor, is_small: bool) -> torch.Tensor:
 
 
 def _look_closely(block: torch.Tensor) -> tuple[float, float, float, float, float, float]:
-    """Exact numbers of a block whose quick sums overflowed or met a NaN or Inf: sums, extremes and both counts."""
+    """Exact numbers of a block that quick float32 sums do not do justice to: sums, extremes and both counts."""
     wide = block.double()
     is_nan = wide.isnan()
     num_nans, num_infs = int(is_nan.sum()), int(wide.isinf().sum())

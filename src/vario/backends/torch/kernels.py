@@ -1,8 +1,8 @@
 """Triton kernels: all columns of a Summary in one pass, for one tensor or for a whole list in one launch.
 
 A program reduces one span of elements to one partial row; `finish` folds each tensor's partial rows into its Summary.
-The loop over a full span has no masks and no counters for NaN and Inf: those are counted, in float64 and only then,
-when the span's own sums are not finite.
+The loop over a full span has no masks and no counters for NaN and Inf. A span whose own sums are not finite, or whose
+elements hardly differ, is read again the careful way.
 """
 
 from __future__ import annotations
@@ -68,14 +68,16 @@ def _reduce_span(
         span_high = tl.max(high, 0).to(tl.float64)
         # NaN and Inf fail this comparison, and so does a finite sum that overflowed float32.
         is_wide = not (tl.abs(span_total) + span_squares < 3.0e38)
+        if WITH_SQUARES:
+            # Nearly constant: the deviation is lost in float32 squares.
+            is_wide = is_wide | (span_total * span_total > 0.999 * span_squares * num_elements)
     else:
         span_total = tl.full((), 0.0, tl.float64)
         span_squares = tl.full((), 0.0, tl.float64)
         span_low = tl.full((), 0.0, tl.float64)
         span_high = tl.full((), 0.0, tl.float64)
 
-    # The careful way: float64, masked, NaN and Inf counted. Small tensors always go here, because the deviation of a
-    # nearly constant one, such as the gain of a norm layer, would drown in the rounding of float32 squares.
+    # The careful way: float64, masked, NaN and Inf counted. Small tensors always go here.
     if is_wide:
         wide_total = tl.zeros([BLOCK], tl.float64)
         wide_squares = tl.zeros([BLOCK], tl.float64)
