@@ -35,9 +35,17 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/python tools/make_docs.py
 
-bench: $(READY)
-	$(BIN)/python bench/overhead.py --cpu
-	$(BIN)/python bench/store.py
+# The tools that vario is measured against stay out of .venv.
+.venv-bench/.ready: pyproject.toml requirements-bench.txt
+	test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet torch==2.13.0
+	.venv-bench/bin/pip install --quiet -r requirements-bench.txt
+	.venv-bench/bin/pip install --quiet --editable .
+	touch $@
+
+bench: .venv-bench/.ready
+	.venv-bench/bin/python bench/overhead.py --cpu
+	.venv-bench/bin/python bench/store.py
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache

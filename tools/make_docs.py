@@ -14,7 +14,8 @@ from pathlib import Path
 from vario.cli import make_parser
 from vario.cli.commands import command_names, load
 from vario.cli.options import field_docs, flag
-from vario.config import DEFAULT_EVERY, Config
+from vario.config import Config
+from vario.quantities import default_every, watchable
 
 DOCS = Path(__file__).parents[1] / "docs"
 MADE = "<!-- Made by tools/make_docs.py from the code; edit the docstrings there. -->\n"
@@ -78,7 +79,7 @@ def config_page() -> str:
 
 def _default(item: dataclasses.Field[object]) -> str:
     if item.name == "every":
-        return ", ".join(f"{quantity} {interval}" for quantity, interval in DEFAULT_EVERY.items())
+        return ", ".join(f"{quantity} {default_every(quantity)}" for quantity in watchable())
     if item.default is None:
         return "unset"
     if isinstance(item.default, tuple):

@@ -11,24 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from vario.errors import ConfigError, MissingExtra
-from vario.records import QUANTITIES
+from vario.quantities import default_every, watchable
 from vario.schedule import Schedule
 from vario.selector import pattern_matcher
 from vario.statistics import STATISTICS
 from vario.text import unknown
-
-DEFAULT_EVERY: dict[str, int] = {
-    "gradient": 1,
-    "gradient_local": 1,
-    "gradient_applied": 1,
-    "weight": 10,
-    "moment": 10,
-    "activation": 10,
-    "activation_gradient": 10,
-}
-"""How often each quantity is watched unless said otherwise: cheap ones each step, dear ones rarer."""
-
-WATCHABLE = tuple(name for name in QUANTITIES if name != "scalar")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +78,7 @@ class Config:
             if not isinstance(value, Sequence):
                 raise ConfigError(f"{key}: expected a list, got {value!r}")
             object.__setattr__(self, key, tuple(value))
-        for key, allowed in (("quantities", WATCHABLE), ("statistics", STATISTICS.names())):
+        for key, allowed in (("quantities", watchable()), ("statistics", STATISTICS.names())):
             for name in getattr(self, key):
                 if name not in allowed:
                     raise ConfigError(unknown(key, name, allowed))
@@ -118,19 +105,19 @@ class Config:
             raise ConfigError(f"name: '{self.name}' is not a plain folder name. The folder above it is `directory`.")
 
     def _check_every(self) -> None:
-        every = self.every if isinstance(self.every, Mapping) else dict.fromkeys(WATCHABLE, self.every)
+        known = watchable()
+        every = self.every if isinstance(self.every, Mapping) else dict.fromkeys(known, self.every)
         for quantity, interval in every.items():
-            if quantity not in WATCHABLE:
-                raise ConfigError(unknown("every", quantity, WATCHABLE))
+            if quantity not in known:
+                raise ConfigError(unknown("every", quantity, known))
             if not isinstance(interval, int) or isinstance(interval, bool) or interval < 1:
                 raise ConfigError(f"every: expected a whole number of at least 1, got {interval!r}")
 
     def schedule(self, quantity: str) -> Schedule:
         """When one quantity is watched."""
-        if isinstance(self.every, Mapping):
-            every = self.every.get(quantity, DEFAULT_EVERY.get(quantity, 1))
-        else:
-            every = self.every
+        every = self.every
+        if isinstance(every, Mapping):
+            every = every.get(quantity) or default_every(quantity)
         return Schedule(every, self.start, self.count)
 
     def to_json(self) -> dict[str, Any]:

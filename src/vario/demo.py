@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vario.config import WATCHABLE
 from vario.errors import ModelError
+from vario.quantities import watchable
 
 if TYPE_CHECKING:
     import torch
@@ -105,7 +105,7 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
 
     pace = Pace(seconds, steps)
     flipped = not fault
-    watch = vario.watch(model, optimizer, quantities=WATCHABLE, every=1, directory=directory)
+    watch = vario.watch(model, optimizer, quantities=watchable(), every=1, directory=directory)
     with watch as monitor, pace.bar(console) as bar:
         step = 0
         while step == 0 or pace.share(step) < 1.0:

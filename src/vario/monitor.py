@@ -84,6 +84,7 @@ class Monitor:
         self._skips: set[str] = set()
         self._observers: list[_Observer] = []
         self._step_ended_calls: list[Callable[[float], None]] = []
+        self._completed = False
         self._closed = False
         self._process = os.getpid()
         selector = Selector(tuple(config.targets), config.invert)
@@ -153,6 +154,8 @@ class Monitor:
                     self.frames.log(name, float(value.item() if hasattr(value, "item") else value))
             except Exception as error:  # noqa: BLE001 - the failure policy
                 self.switch_off(f"log {name}", error)
+        if self._completed and self.frames.has_rows:
+            self._hand_over()
 
     def step(self) -> None:
         """Say that a step has ended, where no torch optimizer shows it; from then on only this counts."""
@@ -165,7 +168,7 @@ class Monitor:
         if self._closed or os.getpid() != self._process:
             return
         self._watched.detach()
-        if self._clock.has_update or self.frames.has_rows:
+        if self._completed or self.frames.has_rows:
             self.step_ended()
         self._closed = True
         atexit.unregister(self._close_at_exit)
@@ -238,29 +241,39 @@ class Monitor:
             )
 
     def on_step_ended(self, call: Callable[[float], None]) -> None:
-        """Call with the step's duration in seconds before the step is handed over."""
+        """Call with the seconds since the step before, when the step's updates are complete."""
         self._step_ended_calls.append(call)
 
     def seal(self) -> None:
         """An update has used the gradients observed so far."""
         self.frames.seal()
 
+    def update_completed(self) -> None:
+        """Hand over what this step has observed; a run that is killed in a long evaluation keeps its last update."""
+        if not self._completed:
+            now = time.monotonic()
+            for call in self._step_ended_calls:
+                call(now - self._step_began)
+            self._step_began = now
+            self._completed = True
+        self._hand_over()
+
     def step_ended(self) -> None:
-        """The training loop has turned to the next step: hand this one to the writer."""
-        now = time.monotonic()
-        for call in self._step_ended_calls:
-            call(now - self._step_began)
-        self._step_began = now
-        step = self._clock.step
+        """The training loop has turned to the next step."""
+        if not self._completed or self.frames.has_rows:
+            self.update_completed()
+        self._completed = False
+        self._clock.next_step()
+        self._begin_step()
+
+    def _hand_over(self) -> None:
         try:
-            accepted = self._writer.put(self.frames.end(step, time.time()))
+            accepted = self._writer.put(self.frames.end(self._clock.step, time.time()))
         except Exception as error:  # noqa: BLE001 - the failure policy
             self.switch_off("frames", error)
         else:
             if not accepted:
                 self.switch_off("writer", TimeoutError("steps come faster than they can be written; some are missing"))
-        self._clock.next_step()
-        self._begin_step()
 
     def _begin_step(self) -> None:
         for observer in self._observers:

@@ -19,18 +19,6 @@ Table = npt.NDArray[np.float64]
 COLUMNS = ("count", "sum", "sum_squares", "min", "max", "nans", "infs", "zeros")
 COUNT, SUM, SUM_SQUARES, MIN, MAX, NANS, INFS, ZEROS = range(len(COLUMNS))
 
-QUANTITIES: dict[str, str] = {
-    "weight": "each parameter, right after the optimizer's update",
-    "gradient": "each parameter's gradient when backward has ended: accumulated, reduced, unscaled, not yet clipped",
-    "gradient_local": "what one backward pass of this rank adds to each gradient: one row per micro-step",
-    "gradient_applied": "each gradient as the optimizer gets it: after clipping",
-    "activation": "inputs and outputs of each module, per micro-step",
-    "activation_gradient": "the gradients that flow through those inputs and outputs",
-    "moment": "each tensor of the optimizer's state, such as Adam's exp_avg and exp_avg_sq",
-    "scalar": "plain numbers: what you log, step time, memory, skipped steps",
-}
-"""Every quantity of the core, and what it is."""
-
 ROOT = "root"
 """The name of a model's outermost module, whose own name is empty."""
 
@@ -60,7 +48,10 @@ class Scalars:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Everything one step left behind: what sinks and rules are handed."""
+    """What one step left behind: what sinks and rules are handed.
+
+    A step comes in one record when its updates are complete; what is logged after that comes in further ones.
+    """
 
     step: int
     frames: Sequence[Frame]

@@ -1,8 +1,8 @@
 """Which step and micro-step it is, told from what the training loop does.
 
-A step is one optimizer update, whatever wrapper calls `step` how often. It stays open after the update, so that a
-loss logged then belongs to it, and ends when the loop turns to the next one: a new forward pass, or an update or
-gradient of parameters this step has updated already.
+A step is one optimizer update, whatever wrapper calls `step` how often. It is complete when every optimizer that takes
+part has updated. It stays open then, so that a loss logged after the update belongs to it, and ends when the loop turns
+to the next one: a new forward pass, or an update or gradient of parameters this step has updated already.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ class Clock:
         self._backward_seen = False
         self._inside_update = False
 
+    def expect(self, parameters: Iterable[int]) -> None:
+        """Say which parameters the first step will update; later ones go by the step before."""
+        self._updated_before.update(parameters)
+
     def forward_began(self) -> bool:
         """The outermost module is called, gradients on."""
-        ended = self._is_complete()
+        ended = self.is_complete
         if self._backward_seen:
             self.micro_step += 1
             self._backward_seen = False
@@ -55,16 +59,13 @@ class Clock:
         self._backward_seen = False
         self._updated_before, self._updated = self._updated, set()
 
-    @property
-    def has_update(self) -> bool:
-        """Whether an update happened in this step."""
-        return bool(self._updated)
-
     def has_updated(self, parameter: int) -> bool:
         """Whether this step has updated that parameter already."""
         return parameter in self._updated
 
-    def _is_complete(self) -> bool:
+    @property
+    def is_complete(self) -> bool:
+        """Whether all updates of this step have happened."""
         if self.manual or self._inside_update or not self._updated:
             return False
         # Several optimizers take turns within one step: wait for all that took part in the step before.

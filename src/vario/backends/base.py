@@ -60,6 +60,9 @@ class Observer(Protocol):
 class Events(Protocol):
     """What a watched model calls back for."""
 
+    def update_completed(self) -> None:
+        """All updates of this step have happened; what is logged from now on may come late."""
+
     def step_ended(self) -> None:
         """The training loop has turned to the next step."""
 

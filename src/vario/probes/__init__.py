@@ -1,7 +1,8 @@
 """Probes: each attaches to a watched model and yields the tensors of the quantity it declares.
 
-A module in this folder adds a probe by defining a class with a `quantity` and an `attach`. Probes never import a
-framework: the watched model knows where its tensors are (`vario.backends.base.Watched`).
+A module in this folder adds a probe by defining a class with a `quantity`, the interval `every` at which it is watched
+unless said otherwise, and an `attach`; its docstring says what the quantity is. Probes never import a framework: the
+watched model knows where its tensors are (`vario.backends.base.Watched`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from vario.backends.base import Observer, Watched
-from vario.registry import Registry
+from vario.quantities import PROBES
 
 
 class Recorder(Protocol):
@@ -26,24 +27,17 @@ class Recorder(Protocol):
         """Keep plain numbers of this step."""
 
     def on_step_ended(self, call: Callable[[float], None]) -> None:
-        """Call with the step's duration in seconds before the step is handed over."""
+        """Call with the seconds since the step before, when the step's updates are complete."""
 
 
 class Probe(Protocol):
     """Yields one quantity."""
 
     quantity: ClassVar[str]
+    every: ClassVar[int]
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to the watched model's events."""
 
 
-def _probe_name(part: object) -> str | None:
-    quantity = getattr(part, "quantity", None)
-    if not isinstance(part, type) or not isinstance(quantity, str) or not hasattr(part, "attach"):
-        return None
-    return f"{quantity}:{part.__name__}" if quantity == "scalar" else quantity
-
-
-PROBES: Registry[type[Probe]] = Registry("probes", __name__, _probe_name)
-"""Probes by quantity; those of plain numbers, which are always on, as `scalar:<class>`."""
+__all__ = ["PROBES", "Probe", "Recorder"]

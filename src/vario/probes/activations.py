@@ -12,6 +12,7 @@ class Activations:
     """Inputs and outputs of each module."""
 
     quantity: ClassVar[str] = "activation"
+    every: ClassVar[int] = 10
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to module calls."""
@@ -22,6 +23,7 @@ class ActivationGradients:
     """Gradients of the inputs and outputs of each module."""
 
     quantity: ClassVar[str] = "activation_gradient"
+    every: ClassVar[int] = 10
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to the gradients of what modules take and return."""

@@ -16,6 +16,7 @@ class DeviceMemory:
     """`process_memory_bytes`, and per device what is allocated, its peak and what is reserved."""
 
     quantity: ClassVar[str] = "scalar"
+    every: ClassVar[int] = 1
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Log memory at the end of each step."""

@@ -12,6 +12,7 @@ class Gradients:
     """Each gradient when backward has ended: accumulated over micro-steps, reduced over ranks, not yet clipped."""
 
     quantity: ClassVar[str] = "gradient"
+    every: ClassVar[int] = 1
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to the end of backward; the last backward of a step wins."""
@@ -28,6 +29,7 @@ class LocalGradients:
     """What one backward pass of this rank adds to each gradient."""
 
     quantity: ClassVar[str] = "gradient_local"
+    every: ClassVar[int] = 1
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to each parameter's gradient."""
@@ -44,6 +46,7 @@ class AppliedGradients:
     """Each gradient as the optimizer gets it, after clipping."""
 
     quantity: ClassVar[str] = "gradient_applied"
+    every: ClassVar[int] = 1
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to the beginning of updates."""

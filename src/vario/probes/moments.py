@@ -12,6 +12,7 @@ class Moments:
     """Every tensor an optimizer keeps per parameter, by its own name: `exp_avg`, `momentum_buffer`, ..."""
 
     quantity: ClassVar[str] = "moment"
+    every: ClassVar[int] = 10
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to the end of updates: at the beginning of the first one there is no state yet."""

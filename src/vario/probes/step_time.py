@@ -9,9 +9,10 @@ from vario.probes import Recorder
 
 
 class StepTime:
-    """`step_seconds`: from the end of one step to the end of the next."""
+    """`step_seconds`: from one update to the next."""
 
     quantity: ClassVar[str] = "scalar"
+    every: ClassVar[int] = 1
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Log the duration of each step."""

@@ -12,6 +12,7 @@ class Weights:
     """Each parameter after the optimizer's update; frozen ones once, for they do not change."""
 
     quantity: ClassVar[str] = "weight"
+    every: ClassVar[int] = 10
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to the end of updates."""

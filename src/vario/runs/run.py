@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.errors import ConfigError, MissingExtra, RunError
-from vario.records import COLUMNS, QUANTITIES, Structure, merge
+from vario.records import COLUMNS, Structure, merge
 from vario.runs import sql, status
 from vario.runs.finding import find_run, run_folders
 from vario.runs.status import PartOff
@@ -158,9 +158,9 @@ class Run:
         return status.read_json(self.path / f"rank{rank}" / "structure.json") or {"modules": [], "parameters": []}
 
     def quantities(self, rank: int = 0) -> list[str]:
-        """What was recorded, in the order the quantities are documented in."""
+        """What was recorded, in the order it was asked for; plain numbers last."""
         self._check_rank(rank)
-        known = list(QUANTITIES)
+        known = list(self.config.get("quantities", ()))
         found = quantities(self.path / f"rank{rank}")
         return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
 

@@ -52,7 +52,7 @@ class Sink(Protocol):
         ...
 
     def write(self, record: StepRecord) -> None:
-        """Keep one step."""
+        """Keep one step, or what was logged late for the last one."""
         ...
 
     def note(self, parts_off: PartsOff) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from vario.records import StepRecord
+from vario.records import Scalars, StepRecord
 from vario.sinks import PartsOff, RunHeader
 
 
 class InMemory:
-    """Keeps each StepRecord in `records`."""
+    """Keeps one StepRecord per step in `records`."""
 
     name: ClassVar[str] = "in_memory"
 
@@ -27,7 +27,11 @@ class InMemory:
         self.first_step = header.first_step or 0
 
     def write(self, record: StepRecord) -> None:
-        """Keep one step."""
+        """Keep one step, or add to the last one what was logged late."""
+        if self.records and self.records[-1].step == record.step:
+            last = self.records.pop()
+            scalars = Scalars(record.step, last.scalars.time, {**last.scalars.values, **record.scalars.values})
+            record = StepRecord(record.step, [*last.frames, *record.frames], scalars)
         self.records.append(record)
 
     def note(self, parts_off: PartsOff) -> None:

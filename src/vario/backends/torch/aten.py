@@ -19,11 +19,13 @@ class AtenRows:
         self.eps = eps
         # MPS has no float64; a float32 row is the best it can hold.
         self._dtype = torch.float32 if device.type == "mps" else torch.float64
+        # Half-precision magnitudes of complex32 would be rounded before they are added up.
+        self._complex = torch.complex64 if device.type == "mps" else torch.complex128
         self._rows: list[torch.Tensor] = []
 
     def observe(self, elements: torch.Tensor, scale: torch.Tensor | None) -> int:
         """Reduce one flat tensor; its row."""
-        wide = elements.abs().to(self._dtype) if elements.is_complex() else elements.to(self._dtype)
+        wide = elements.to(self._complex).abs() if elements.is_complex() else elements.to(self._dtype)
         if scale is not None:
             wide = wide / scale.to(self._dtype)
         if not wide.numel():
@@ -64,7 +66,7 @@ class AtenRows:
 def _begin_copy(rows: torch.Tensor) -> Callable[[], torch.Tensor]:
     if rows.device.type != "cuda":
         return lambda: rows.cpu()
-    host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+    host = torch.empty(rows.shape, dtype=rows.dtype, device="cpu", pin_memory=True)
     host.copy_(rows, non_blocking=True)
     copied = torch.cuda.Event()
     copied.record()

@@ -27,7 +27,8 @@ def scratch(dtype: torch.dtype, which: int = 0) -> torch.Tensor:
     key = (threading.get_ident(), which, dtype)
     block = _scratch.get(key)
     if block is None:
-        block = _scratch[key] = torch.empty(BLOCK, dtype=dtype)
+        # The script may have set another default device.
+        block = _scratch[key] = torch.empty(BLOCK, dtype=dtype, device="cpu")
     return block
 
 

@@ -211,7 +211,7 @@ class CudaRows:
         self._fold()
         with torch.cuda.device(self.device):
             device_rows = self._folded[0] if len(self._folded) == 1 else torch.cat(self._folded)
-            host_rows = torch.empty(device_rows.shape, dtype=torch.float64, pin_memory=True)
+            host_rows = torch.empty(device_rows.shape, dtype=torch.float64, device="cpu", pin_memory=True)
             host_rows.copy_(device_rows, non_blocking=True)
             copied = torch.cuda.Event()
             copied.record()

@@ -77,18 +77,47 @@ def around_updates(
     return undos
 
 
+_followed: dict[tuple[int, str], tuple[list[Callable[..., None]], Undo]] = {}
+"""Methods replaced by `around`: who is called after them, and how to put them back."""
+
+
 def around(owner: Any, method: str, after: Callable[..., None]) -> Undo:
-    """Run `after(*args)` when a method of this one object has returned."""
+    """Run `after(*args)` when a method of this one object has returned; several may follow the same method."""
+    key = (id(owner), method)
+    if key not in _followed:
+        _followed[key] = _replace(owner, method)
+    calls, put_back = _followed[key]
+    calls.append(after)
+
+    def undo() -> None:
+        calls.remove(after)
+        if not calls:
+            del _followed[key]
+            put_back()
+
+    return undo
+
+
+def _replace(owner: Any, method: str) -> tuple[list[Callable[..., None]], Undo]:
     original = getattr(owner, method)
+    was_its_own = method in vars(owner)
+    calls: list[Callable[..., None]] = []
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        after(*args)
+        for call in calls:
+            call(*args)
         return result
 
+    def put_back() -> None:
+        if was_its_own:
+            setattr(owner, method, original)
+        else:
+            vars(owner).pop(method, None)
+
     setattr(owner, method, wrapped)
-    return lambda: vars(owner).pop(method, None)
+    return calls, put_back
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:
@@ -103,6 +132,14 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
 def current_backward() -> int:
     """A number for the backward pass this thread is in, -1 outside: inside one, a forward is a recomputation."""
     return torch._C._current_graph_task_id()
+
+
+def is_accumulating(parameter: torch.Tensor) -> bool:
+    """Whether the backward pass in progress adds to a parameter's gradient; `torch.autograd.grad` does not."""
+    try:
+        return bool(torch._C._will_engine_execute_node(torch.autograd.graph.get_gradient_edge(parameter).node))
+    except RuntimeError:
+        return False  # what torch answers for a leaf that autograd.grad was asked for
 
 
 def parameter_ids(optimizer: torch.optim.Optimizer) -> Iterable[int]:

@@ -41,6 +41,8 @@ class TorchModel:
         selector.check([*self._modules_of_all(), *self._names_of_all()])
         self._choose()
         self._check_optimizers()
+        for optimizer in self._optimizers:
+            self.clock.expect(hooks.parameter_ids(optimizer))
         self._scaling = LossScaling(scaler, self._after_scaler_step)
         self._undo = hooks.Undos()
         self._module_values: Observer | None = None
@@ -50,10 +52,12 @@ class TorchModel:
         self._backward_ended_calls: list[Callable[[], None]] = []
         self._update_began_calls: list[Callable[[Any], None]] = []
         self._update_ended_calls: list[Callable[[Any], None]] = []
+        self._unfollowed: dict[str, torch.nn.Parameter] = {}
         self._fired: dict[str, None] = {}
         self._backward = -1
         self._outermost_backward_is_followed = False
         self._updated_since_scaler_step = False
+        self._skipped = -1, torch.zeros((), device="cpu")
 
     # What is watched
 
@@ -118,20 +122,25 @@ class TorchModel:
         self._events = events
         operators.define()
         self._undo.add(self._scaling.undo)
+        self._scaling.attach()
         if self._module_values is not None or self._module_gradients is not None:
             self._module_tensors = ModuleTensors(self._module_values, self._module_gradients)
             self._undo.add(self._module_tensors.attach(self._modules))
         # Last, so that its hooks run before those on the root's own inputs: the pass begins with them.
         for root in self._roots.values():
             self._follow_root(root)
-        for name, parameter in self._names_of_all().items():
-            if parameter.requires_grad:
-                self._undo.add(hooks.after_accumulation(parameter, self._accumulated(name)))
+        self._unfollowed = self._names_of_all()
+        self._follow_parameters()
         self._undo.add(hooks.around_updates(self._update_began, self._update_ended))
-        if self._local_gradient:
-            for name, parameter in self._parameters.items():
-                if parameter.requires_grad:
-                    self._undo.add(hooks.on_gradient(parameter, self._local_gradient_came(name)))
+
+    def _follow_parameters(self) -> None:
+        """Hook the parameters that need a gradient by now: fine-tuning may thaw frozen ones on the way."""
+        thawed = [name for name, parameter in self._unfollowed.items() if parameter.requires_grad]
+        for name in thawed:
+            parameter = self._unfollowed.pop(name)
+            self._undo.add(hooks.after_accumulation(parameter, self._accumulated(name)))
+            if self._local_gradient and name in self._parameters:
+                self._undo.add(hooks.on_gradient(parameter, self._local_gradient_came(name)))
 
     def _follow_root(self, root: torch.nn.Module) -> None:
         bare = naming.unwrap(root)
@@ -190,7 +199,8 @@ class TorchModel:
             self._module_tensors.forward_began(with_gradients)
         if not with_gradients:
             return
-        self._scaling.search()
+        self._scaling.forward_began()
+        self._follow_parameters()
         self._outermost_backward_is_followed = False
         if self.clock.forward_began():
             self._end_step()
@@ -227,10 +237,12 @@ class TorchModel:
         return accumulated
 
     def _local_gradient_came(self, name: str) -> Callable[[torch.Tensor], None]:
-        parameter_id = id(self._parameters[name])
+        parameter = self._parameters[name]
 
         def came(gradient: torch.Tensor) -> None:
-            if self.clock.gradient_came(parameter_id):
+            if not hooks.is_accumulating(parameter):
+                return
+            if self.clock.gradient_came(id(parameter)):
                 self._end_step()
             for call in self._local_gradient:
                 call(name, gradient)
@@ -275,22 +287,31 @@ class TorchModel:
         self._updated_since_scaler_step = True
         self._finish_update(optimizer)
         if (found_inf := getattr(optimizer, "found_inf", None)) is not None:
-            self._events.log(skipped_step=found_inf)
+            self._log_skipped(found_inf)
 
     def _finish_update(self, optimizer: torch.optim.Optimizer) -> None:
         self.clock.update_ended(hooks.parameter_ids(optimizer))
         self._events.seal()
+        if self.clock.is_complete:
+            self._events.update_completed()
 
     def _after_scaler_step(self, optimizer: Any, *_: Any) -> None:
         optimizer = plain.innermost(optimizer)
         if not self._is_ours(optimizer):
             return
         if not self._updated_since_scaler_step:
-            self._events.log(skipped_step=1.0)
+            self._log_skipped(torch.ones((), device="cpu"))
             self._finish_update(optimizer)
         elif not plain.is_scaled_by_itself(optimizer):
-            self._events.log(skipped_step=0.0)
+            self._log_skipped(torch.zeros((), device="cpu"))
         self._updated_since_scaler_step = False
+
+    def _log_skipped(self, skipped: torch.Tensor) -> None:
+        """Mark the step when one of its optimizers skipped, whatever the others did."""
+        if self._skipped[0] == self.clock.step:
+            skipped = torch.maximum(skipped, self._skipped[1])
+        self._skipped = self.clock.step, skipped
+        self._events.log(skipped_step=skipped)
 
     # Where the tensors are
 

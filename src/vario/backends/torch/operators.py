@@ -63,14 +63,14 @@ def new_slot(observe: Observer, observe_gradient: Observer) -> torch.Tensor:
     """A slot whose tensors go to these observers."""
     number = next(_slots)
     _observers[number] = (observe, observe_gradient)
-    return torch.tensor(number)
+    return torch.tensor(number, device="cpu")
 
 
 def new_beginning(begin: Callable[[bool], None]) -> torch.Tensor:
     """A slot through which a compiled model says that a forward pass begins."""
     number = next(_slots)
     _beginners[number] = begin
-    return torch.tensor(number)
+    return torch.tensor(number, device="cpu")
 
 
 def free_slot(slot: torch.Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -11,33 +12,56 @@ from vario.backends.torch import hooks
 
 
 class LossScaling:
-    """Follows the GradScaler of a training loop, given or found."""
+    """Follows the GradScaler of a training loop, given or found; one left over from elsewhere scales no loss."""
 
     def __init__(self, scaler: torch.amp.GradScaler | None, after_step: Callable[..., None]) -> None:
         self._after_step = after_step
+        self._given = scaler
         self._scaler = scaler
+        """The one that scaled the latest loss."""
+        self._followed: list[torch.amp.GradScaler] = []
+        self._unused: list[torch.amp.GradScaler] = []
+        """Those that had scaled nothing when they were found."""
         self._searched = scaler is not None
         self.undo = hooks.Undos()
-        if scaler is not None:
-            self._follow(scaler)
 
-    def _follow(self, scaler: torch.amp.GradScaler) -> None:
-        self._scaler = scaler
-        # GradScaler has no hooks, and only it knows of a step it skipped.
-        self.undo.add(hooks.around(scaler, "step", self._after_step))
+    def attach(self) -> None:
+        """Follow the scaler that was given, or those there are."""
+        if self._given is not None:
+            self._follow(self._given)
+        else:
+            self._search()
 
-    def search(self) -> None:
-        """Look once for an enabled GradScaler among all live objects."""
-        if self._searched:
-            return
-        self._searched = True
+    def forward_began(self) -> None:
+        """Look once more: a scaler made after the Monitor is there by the first forward pass."""
+        if not self._searched:
+            self._searched = True
+            self._search()
+
+    def _search(self) -> None:
         for candidate in gc.get_objects():
             if issubclass(type(candidate), torch.amp.GradScaler) and candidate.is_enabled():
                 self._follow(candidate)
-                return
+
+    def _follow(self, scaler: torch.amp.GradScaler) -> None:
+        if any(scaler is known for known in self._followed):
+            return
+        self._followed.append(scaler)
+        if getattr(scaler, "_scale", None) is None:  # a disabled one has none
+            self._unused.append(scaler)
+
+        def after_scale(*_: Any) -> None:
+            self._scaler = scaler
+
+        # GradScaler has no hooks, and only it knows of the losses it scaled and the steps it skipped.
+        self.undo.add(hooks.around(scaler, "scale", after_scale))
+        self.undo.add(hooks.around(scaler, "step", self._after_step))
 
     def scale(self) -> torch.Tensor | None:
         """The scale on its device; None without a scaler or before it scaled anything."""
+        if self._scaler is None:
+            # `scaler.scale(model(batch))` looks up `scale` before the forward pass that found the scaler.
+            self._scaler = next((one for one in self._unused if getattr(one, "_scale", None) is not None), None)
         if self._scaler is None or not self._scaler.is_enabled():
             return None
         return self._scaler._scale

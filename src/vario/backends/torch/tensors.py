@@ -46,9 +46,18 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
     tensor = tensor.detach()
     if tensor.is_meta or tensor.is_quantized:
         return None
-    if tensor.is_nested:
-        return tensor.values() if tensor.layout is torch.jagged else torch._nested_tensor_get_values(tensor)  # type: ignore[attr-defined]
-    return tensor
+    return _nested_values(tensor) if tensor.is_nested else tensor
+
+
+def _nested_values(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The elements of a nested tensor's parts, or None where gathering them would wait for the device."""
+    if tensor.layout is torch.jagged:
+        has_holes = tensor.lengths() is not None  # type: ignore[attr-defined]
+    else:
+        has_holes = tensor.values().numel() != tensor.numel()
+    if has_holes:
+        return tensor.contiguous().values() if tensor.device.type == "cpu" else None
+    return tensor.values()
 
 
 def why_without_numbers(tensor: torch.Tensor) -> str:

@@ -1,4 +1,4 @@
-"""Every part vario found, by kind: quantities, statistics, probes, sinks, and where each comes from."""
+"""Every part vario found, by kind: quantities, sinks, statistics, and where each comes from."""
 
 from __future__ import annotations
 
@@ -52,11 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
 def found_parts() -> list[dict[str, str]]:
     """Each part's kind, name, first line of documentation and origin."""
     import vario
-    from vario.records import QUANTITIES
 
-    rows = [
-        {"kind": "quantities", "name": name, "doc": doc, "origin": "vario.records"} for name, doc in QUANTITIES.items()
-    ]
+    rows: list[dict[str, str]] = []
     for module in pkgutil.iter_modules(vario.__path__, "vario."):
         for registry in registries(module.name) if module.ispkg else ():
             for found in registry:

@@ -1,0 +1,35 @@
+"""What can be watched: every quantity that a probe declares.
+
+The list is the folder `probes/` and the entry points beside it. It is read on first use, and by name, so that the core
+knows what exists without importing it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vario.registry import Registry
+
+SCALAR = "scalar"
+"""Plain numbers: what you log, step time, memory. They are always kept."""
+
+
+def _probe_name(part: object) -> str | None:
+    quantity = getattr(part, "quantity", None)
+    if not isinstance(part, type) or not isinstance(quantity, str) or not hasattr(part, "attach"):
+        return None
+    return f"{quantity}:{part.__name__}" if quantity == SCALAR else quantity
+
+
+PROBES: Registry[Any] = Registry("quantities", "vario.probes", _probe_name)
+"""Probes by quantity; those of plain numbers as `scalar:<class>`."""
+
+
+def watchable() -> list[str]:
+    """All quantities a Monitor can be asked for."""
+    return [found.name for found in PROBES if found.part.quantity != SCALAR]
+
+
+def default_every(quantity: str) -> int:
+    """How often a quantity is watched unless said otherwise: cheap ones each step, dear ones rarer."""
+    return int(getattr(PROBES.get(quantity, "every"), "every", 1))
