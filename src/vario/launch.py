@@ -121,7 +121,7 @@ def _finish(launch: Launch, state: str, error: str | None) -> None:
             sys.stderr.write("vario: no training step was seen, so nothing was recorded\n")
         return
     monitor.close(state, error)
-    if monitor.path is not None:
+    if monitor.path is not None and monitor.is_leading:
         sys.stderr.write(
             f"vario: recorded up to step {monitor.step_number - 1} in {monitor.path}. "
             f"Look at it: vario report {monitor.path}\n"

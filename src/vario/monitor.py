@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import platform
 import sys
@@ -61,9 +62,11 @@ class _Observer:
             scale = None if self._scale is None else self._scale()
             return self._monitor.frames.observe(self._quantity, self._monitor.micro_step, target, tensor, scale)
         except Exception as error:  # noqa: BLE001 - the failure policy: whatever it is, training goes on
-            self.watching = False
-            self._monitor.switch_off(self._quantity, error)
+            self.failed(error)
             return None
+
+    def failed(self, error: Exception) -> None:
+        self._monitor.switch_off(self._quantity, error)
 
     def observe_again(self, target: str, row: int) -> None:
         self._monitor.frames.observe_again(self._quantity, self._monitor.micro_step, target, row)
@@ -86,6 +89,7 @@ class Monitor:
         self._step_ended_calls: list[Callable[[float], None]] = []
         self._completed = False
         self._closed = False
+        self._writer_error: Exception | None = None
         self._process = os.getpid()
         selector = Selector(tuple(config.targets), config.invert)
         self._watched = _watched(model, optimizer, selector, scaler)
@@ -133,6 +137,11 @@ class Monitor:
     # What users call
 
     @property
+    def is_leading(self) -> bool:
+        """Whether this is the lowest rank that records: the one to speak for all."""
+        return self._watched.rank == min(self.config.ranks, default=0)
+
+    @property
     def step_number(self) -> int:
         """The number of the step in progress."""
         return self._clock.step
@@ -149,6 +158,8 @@ class Monitor:
         for name, value in values.items():
             try:
                 if _is_on_a_device(value):
+                    if math.prod(value.shape) != 1:
+                        raise ValueError(f"expected one number, got a tensor of shape {tuple(value.shape)}")
                     self.frames.log_later(name, value)
                 else:
                     self.frames.log(name, float(value.item() if hasattr(value, "item") else value))
@@ -175,6 +186,7 @@ class Monitor:
         self._writer.close()
         for name, sink in self.sinks.items():
             self.guarded(f"sink {name}", sink.close)(state, error)
+        self._raise_what_the_writer_met()
 
     def __enter__(self) -> Monitor:
         return self
@@ -213,7 +225,12 @@ class Monitor:
     def switch_off(self, part: str, error: Exception) -> None:
         """A part failed: say so once, list it in the run, go on without it."""
         if self.config.strict:
-            raise error
+            if not self._writer.runs_here():
+                raise error
+            # The training thread raises it, at its next step.
+            self._writer_error = self._writer_error or error
+            self.off.add(part)
+            return
         if part in self.off:
             return
         self.off.add(part)
@@ -229,8 +246,7 @@ class Monitor:
             text,
         )
         for name, sink in self.sinks.items():
-            if f"sink {name}" not in self.off:
-                sink.note(self._parts_off)
+            self.guarded(f"sink {name}", sink.note)(self._parts_off)
 
     def _skipped(self, quantity: str, target: str, tensor: Tensor) -> None:
         if quantity not in self._skips:
@@ -274,6 +290,12 @@ class Monitor:
         else:
             if not accepted:
                 self.switch_off("writer", TimeoutError("steps come faster than they can be written; some are missing"))
+        self._raise_what_the_writer_met()
+
+    def _raise_what_the_writer_met(self) -> None:
+        error, self._writer_error = self._writer_error, None
+        if error is not None:
+            raise error
 
     def _begin_step(self) -> None:
         for observer in self._observers:

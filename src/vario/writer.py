@@ -34,6 +34,10 @@ class Writer:
             self._deliver(build)
             self._queue.task_done()
 
+    def runs_here(self) -> bool:
+        """Whether the calling thread is the writer's own."""
+        return threading.current_thread() is self._thread
+
     def put(self, build: Build) -> bool:
         """Hand over one step; False when the writer is too far behind to take it."""
         try:

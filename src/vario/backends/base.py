@@ -50,6 +50,9 @@ class Observer(Protocol):
     def observe(self, target: str, tensor: Tensor) -> int | None:
         """Reduce a tensor and keep its row."""
 
+    def failed(self, error: Exception) -> None:
+        """Say that this quantity's tensors cannot be looked at: it is switched off."""
+
     def observe_again(self, target: str, row: int) -> None:
         """Keep a row reduced before, under another name."""
 
@@ -71,6 +74,9 @@ class Events(Protocol):
 
     def seal(self) -> None:
         """An update has used the gradients observed so far."""
+
+    def switch_off(self, part: str, error: Exception) -> None:
+        """A part failed: go on without it."""
 
 
 class Watched(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +14,14 @@ from vario.backends.base import Observer, Undo
 from vario.backends.torch import hooks, operators
 from vario.backends.torch.tensors import inputs, leaves
 
+log = logging.getLogger("vario")
+
 _SLOT = "_vario_slot"
+
+_CAN_HOOK_IN_GRAPHS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+"""Earlier compilers turn a hook on a tensor inside a graph into code that fails, or break the graph there."""
+_guards_before: list[bool] = []
+"""One per Monitor that needs dynamo's hook guards; the last to go puts back what the first one found."""
 
 
 class Sighting:
@@ -25,14 +31,15 @@ class Sighting:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.reference = weakref.ref(tensor)
-        self.version = tensor._version
+        self.version = 0 if tensor.is_inference() else tensor._version
         self.row: int | None = None
         self.gradient_hooked = False
         self.targets: list[str] = []
 
     def is_of(self, tensor: torch.Tensor) -> bool:
         """Whether this is that very tensor, unchanged since: an address alone would be reused."""
-        return self.reference() is tensor and self.version == tensor._version
+        # Inference tensors do not count their versions, so each call may show another one.
+        return self.reference() is tensor and not tensor.is_inference() and self.version == tensor._version
 
 
 class ModuleTensors:
@@ -43,7 +50,9 @@ class ModuleTensors:
         self._gradients = gradients
         self._with_gradients = gradients is not None
         self._sightings: dict[int, Sighting] = {}
-        self._leaf_hooks: list[Undo] = []
+        self._leaves: dict[int, tuple[Sighting, Undo]] = {}
+        """Inputs that nothing computed: they outlive a pass, so one hook serves all passes of a step."""
+        self._told_of_graphs = False
         self._inside_root: bool | None = None
         self._passes: Counter[str] = Counter()
         """Per target in a compiled graph: forward passes of this step whose gradient has not come yet."""
@@ -70,7 +79,9 @@ class ModuleTensors:
     def forward_began(self, with_gradients: bool) -> None:
         """The outermost module is called; what it runs counts as training if gradients are on here."""
         self._inside_root = with_gradients
-        self.forget()
+        self._sightings.clear()
+        for key in [key for key, (sighting, _) in self._leaves.items() if sighting.reference() is None]:
+            del self._leaves[key]
 
     def forward_ended(self) -> None:
         """The outermost module has returned."""
@@ -79,21 +90,21 @@ class ModuleTensors:
     def step_ended(self) -> None:
         """A new step begins."""
         self._passes.clear()
+        self.forget()
 
     def forget(self) -> None:
-        """Drop what was seen in the pass before."""
+        """Drop what was seen in the step before."""
         self._sightings.clear()
-        for undo in self._leaf_hooks:
+        for _, undo in self._leaves.values():
             undo()
-        self._leaf_hooks.clear()
+        self._leaves.clear()
 
     def _before(self, name: str) -> Callable[..., None]:
         def before_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
                 self._trace(module, inputs(args, kwargs))
             elif self._is_training():
-                for path, tensor in inputs(args, kwargs):
-                    self._see(f"{name}:{path}", tensor)
+                self._look(name, inputs(args, kwargs))
 
         return before_forward
 
@@ -102,8 +113,7 @@ class ModuleTensors:
             if torch.compiler.is_compiling():
                 self._trace(module, leaves(output, "output"))
             elif self._is_training():
-                for path, tensor in leaves(output, "output"):
-                    self._see(f"{name}:{path}", tensor)
+                self._look(name, leaves(output, "output"))
 
         return after_forward
 
@@ -115,6 +125,15 @@ class ModuleTensors:
             return False
         # Reentrant checkpointing runs its first forward without gradients: what counts is how the root was called.
         return torch.is_grad_enabled() if self._inside_root is None else self._inside_root
+
+    def _look(self, name: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        try:
+            for path, tensor in tensors:
+                self._see(f"{name}:{path}", tensor)
+        except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
+            for observer in (self._values, self._gradients):
+                if observer is not None:
+                    observer.failed(error)
 
     def _see(self, target: str, tensor: torch.Tensor) -> None:
         sighting = self._sightings.get(id(tensor))
@@ -129,15 +148,24 @@ class ModuleTensors:
             else:
                 values.observe_again(target, sighting.row)
         if gradients is not None and gradients.watching and tensor.requires_grad and target not in sighting.targets:
-            # Reentrant checkpointing recomputes from a detached copy of its input; the input itself has our hook.
-            if recomputing and tensor.grad_fn is None:
+            if tensor.grad_fn is None:
+                # Reentrant checkpointing recomputes from a detached copy of its input; the input itself has our hook.
+                if not recomputing:
+                    self._see_leaf(target, tensor)
                 return
             sighting.targets.append(target)
             if not sighting.gradient_hooked:
                 sighting.gradient_hooked = True
-                undo = hooks.on_gradient(tensor, lambda gradient: self._gradient_came(sighting, gradient))
-                if tensor.grad_fn is None:
-                    self._leaf_hooks.append(undo)
+                hooks.on_gradient(tensor, lambda gradient: self._gradient_came(sighting, gradient))
+
+    def _see_leaf(self, target: str, tensor: torch.Tensor) -> None:
+        known = self._leaves.get(id(tensor))
+        if known is None or known[0].reference() is not tensor:
+            sighting = Sighting(tensor)
+            undo = hooks.on_gradient(tensor, lambda gradient: self._gradient_came(sighting, gradient))
+            known = self._leaves[id(tensor)] = sighting, undo
+        if target not in known[0].targets:
+            known[0].targets.append(target)
 
     def _gradient_came(self, sighting: Sighting, gradient: torch.Tensor | None) -> None:
         observer = self._gradients
@@ -154,13 +182,16 @@ class ModuleTensors:
         slot = module.__dict__[_SLOT]
         for path, tensor in tensors:
             torch.ops.vario.observe(tensor, slot, path)
-            if self._with_gradients and tensor.requires_grad:
+            if _CAN_HOOK_IN_GRAPHS and self._with_gradients and tensor.requires_grad:
                 _trace_gradient(tensor, slot, path)
 
     def _value_in_graph(self, target: str, tensor: torch.Tensor) -> None:
         if not self._is_training() or hooks.current_backward() != -1:
             return
         self._passes[target] += 1
+        if self._with_gradients and not _CAN_HOOK_IN_GRAPHS and not self._told_of_graphs:
+            self._told_of_graphs = True
+            log.warning("activation_gradient inside compiled graphs needs torch 2.13; only those outside are recorded")
         if self._values is not None and self._values.watching:
             self._values.observe(target, tensor)
 
@@ -185,14 +216,15 @@ def _guard_hooks_in_dynamo() -> Undo:
     import torch._dynamo as dynamo
     from torch._dynamo.utils import counters
 
-    before = dynamo.config.skip_nnmodule_hook_guards
+    _guards_before.append(dynamo.config.skip_nnmodule_hook_guards)
     dynamo.config.skip_nnmodule_hook_guards = False
     if counters["stats"].get("unique_graphs"):
-        logging.getLogger("vario").info("graphs compiled before watching began are compiled again, now with hooks")
+        log.info("graphs compiled before watching began are compiled again, now with hooks")
         dynamo.reset()
 
     def undo() -> None:
-        if "torch._dynamo" in sys.modules:
-            dynamo.config.skip_nnmodule_hook_guards = before
+        found = _guards_before.pop()
+        if not _guards_before:
+            dynamo.config.skip_nnmodule_hook_guards = found
 
     return undo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +25,15 @@ def on_first_training_forward(call: Callable[[dict[str, torch.nn.Module]], None]
         if any(parameter.requires_grad for parameter in module.parameters()):
             found = True
             handle.remove()
+            known = set(module._forward_pre_hooks)
             call(models_in_training(module))
+            # This call has read its list of hooks already: the new ones would miss where the pass begins.
+            for number, hook in list(module._forward_pre_hooks.items()):
+                if number not in known:
+                    hook(module, args, {})
 
+    # The extra call that torch warns of is what finds a compiled model.
+    warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks", UserWarning)
     handle = register_module_forward_pre_hook(hooks.run_eagerly(before_forward))
     return handle.remove
 

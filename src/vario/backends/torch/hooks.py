@@ -6,6 +6,7 @@ for the one class that offers no hooks (GradScaler), and its undo puts the class
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,6 +30,27 @@ def run_eagerly(call: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+class ModuleHook:
+    """A hook on a module, which outlives pickling the module only as one that does nothing.
+
+    `torch.save(model)` pickles the hooks as well. What stands in for ours comes from the standard library, so that the
+    file opens where vario is not installed.
+    """
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self.call = run_eagerly(call)
+
+    def __call__(self, *args: Any) -> None:
+        """What torch calls."""
+        self.call(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+run_eagerly(ModuleHook.__call__)
+
+
 class Undos:
     """A pile of undos."""
 
@@ -47,12 +69,12 @@ class Undos:
 
 def before_forward(module: torch.nn.Module, call: Callable[..., None]) -> Undo:
     """Run `call(module, args, kwargs)` before the module's forward, ahead of other hooks."""
-    return module.register_forward_pre_hook(run_eagerly(call), prepend=True, with_kwargs=True).remove
+    return module.register_forward_pre_hook(ModuleHook(call), prepend=True, with_kwargs=True).remove
 
 
-def after_forward(module: torch.nn.Module, call: Callable[..., None]) -> Undo:
+def after_forward(module: torch.nn.Module, call: Callable[..., None], even_if_it_raised: bool = False) -> Undo:
     """Run `call(module, args, kwargs, output)` after the module's forward."""
-    return module.register_forward_hook(run_eagerly(call), with_kwargs=True).remove
+    return module.register_forward_hook(ModuleHook(call), with_kwargs=True, always_call=even_if_it_raised).remove
 
 
 def on_gradient(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from vario.records import Structure
 from vario.selector import Selector
 from vario.steps import Clock
 
-_WATCHED = "_vario_watched"
+_watched_models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 class TorchModel:
@@ -69,7 +70,7 @@ class TorchModel:
             raise ModelError(
                 f"watch: {type(bare).__name__} has no parameters, so there is nothing to train or to watch"
             )
-        if _WATCHED in bare.__dict__:
+        if bare in _watched_models:
             raise ModelError(f"watch: {type(bare).__name__} is watched already. Close its Monitor first.")
         self._roots[prefix] = model
 
@@ -145,9 +146,9 @@ class TorchModel:
     def _follow_root(self, root: torch.nn.Module) -> None:
         bare = naming.unwrap(root)
         slot = operators.new_beginning(self._forward_began)
-        bare.__dict__[_WATCHED] = slot
+        _watched_models.add(bare)
         self._undo.add(lambda: operators.free_slot(slot))
-        self._undo.add(lambda: bare.__dict__.pop(_WATCHED, None))
+        self._undo.add(lambda: _watched_models.discard(bare))
 
         def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
@@ -160,7 +161,7 @@ class TorchModel:
                 self._forward_ended(output)
 
         self._undo.add(hooks.before_forward(root, before))
-        self._undo.add(hooks.after_forward(root, after))
+        self._undo.add(hooks.after_forward(root, after, even_if_it_raised=True))
 
     def detach(self) -> None:
         """Leave the model and the optimizer exactly as they were found."""
@@ -209,9 +210,12 @@ class TorchModel:
         if self._module_tensors is not None:
             self._module_tensors.forward_ended()
         if torch.is_grad_enabled() and hooks.current_backward() == -1:
-            for _, tensor in leaves(output, ""):
-                if tensor.grad_fn is not None:
-                    tensor.register_hook(self._outermost_backward_began)
+            try:
+                for _, tensor in leaves(output, ""):
+                    if tensor.grad_fn is not None:
+                        tensor.register_hook(self._outermost_backward_began)
+            except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
+                self._events.switch_off("model output", error)
 
     def _outermost_backward_began(self, gradient: torch.Tensor) -> None:
         # Reentrant checkpointing runs a backward of its own per segment; the one that starts at the model's

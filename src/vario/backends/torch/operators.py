@@ -3,7 +3,7 @@
 They take a tensor and a constant slot *tensor*, mutate no argument and return nothing; the side effect registered
 with fx keeps them from being removed as dead code. A mutated buffer would trip autograd's version check with regional
 compilation, and an int slot would be guarded: one recompilation per layer. The slot is a CPU tensor, so reading it
-never waits for a device, and its presence keeps the graph out of CUDA graphs, whose replays would not call us.
+never waits for a device.
 """
 
 from __future__ import annotations

@@ -38,15 +38,27 @@ def inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[s
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
     """The dense numbers of a tensor that live on this rank, or None for a tensor without numbers (meta, quantized)."""
+    if _is_inside_transform():
+        return None
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         if hasattr(tensor, "to_local"):
             tensor = tensor.to_local()
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or hasattr(tensor, "fake_mode"):
+        if hasattr(tensor, "fake_mode"):
             return None
     tensor = tensor.detach()
-    if tensor.is_meta or tensor.is_quantized:
+    if tensor.is_meta or tensor.is_quantized or _is_captured(tensor):
         return None
     return _nested_values(tensor) if tensor.is_nested else tensor
+
+
+def _is_inside_transform() -> bool:
+    """Whether torch.func (vmap, grad, ...) is transforming what runs now: no tensor shows its numbers then."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _is_captured(tensor: torch.Tensor) -> bool:
+    """Whether a CUDA graph is being captured: its replays would write into rows that are long used otherwise."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _nested_values(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -63,6 +75,8 @@ def _nested_values(tensor: torch.Tensor) -> torch.Tensor | None:
 def why_without_numbers(tensor: torch.Tensor) -> str:
     """Why a tensor was passed over, in words."""
     for is_so, reason in (
+        (_is_inside_transform(), "it is inside a torch.func transform"),
+        (_is_captured(tensor), "it is inside a CUDA graph"),
         (tensor.is_meta, "it is a meta tensor"),
         (tensor.is_quantized, "it is quantized"),
         (tensor.layout is torch.sparse_coo, "it is sparse and not coalesced, and coalescing would wait for the device"),

@@ -1,0 +1,172 @@
+"""torch.compile: the rows of eager code, zero graph breaks, a bounded number of graphs."""
+
+import pytest
+import torch
+import torch._dynamo
+from torch._dynamo.utils import counters
+
+from models import Language, ids, language_loss
+from watching import EVERYTHING, check_same, records, rows, watch
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what inductor and dynamo warn of is theirs
+
+MICRO_STEPS = 2
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+class Training:
+    """A few steps of a small model, compiled and watched in one of several orders."""
+
+    def __init__(self, checkpointing=None):
+        torch.manual_seed(0)
+        self.model = Language(num_blocks=2, checkpointing=checkpointing)
+        self.called = self.model
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.losses = []
+
+    def run(self, steps=3):
+        for _ in range(steps):
+            step = len(self.losses)
+            for micro_step in range(MICRO_STEPS):
+                loss = language_loss(self.called, ids(10 * step + micro_step))
+                loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.losses.append(loss.item())
+            with torch.no_grad():
+                self.called(ids(99))
+
+
+def compiled_then_watched(training, fullgraph):
+    training.called = torch.compile(training.model, fullgraph=fullgraph)
+    return watch(training.called, training.optimizer)
+
+
+def watched_then_compiled(training, fullgraph):
+    monitor = watch(training.model, training.optimizer)
+    training.called = torch.compile(training.model, fullgraph=fullgraph)
+    return monitor
+
+
+def compiled_in_place(training, fullgraph):
+    training.model.compile(fullgraph=fullgraph)
+    return watch(training.model, training.optimizer)
+
+
+def compiled_by_layer(training, fullgraph):
+    for layer in training.model.layers:
+        layer.compile(fullgraph=True)
+    return watch(training.model, training.optimizer)
+
+
+@pytest.fixture(scope="module")
+def eager_rows():
+    training = Training()
+    monitor = watch(training.model, training.optimizer)
+    training.run()
+    monitor.close()
+    assert {key[1] for key in rows(monitor)} == set(EVERYTHING)
+    return rows(monitor)
+
+
+@pytest.fixture(scope="module")
+def expected_rows(eager_rows):
+    """Known: an output of a compiled graph that is also used inside it shows only the gradient from outside."""
+    unseen = ("activation_gradient", "root:output.hidden.0")
+    return {key: row for key, row in eager_rows.items() if (key[1], key[3]) != unseen}
+
+
+@pytest.mark.parametrize(
+    ("prepare", "most_graphs"),
+    [(compiled_then_watched, 2), (watched_then_compiled, 2), (compiled_in_place, 2), (compiled_by_layer, 2)],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_compiled_model_leaves_the_rows_of_an_eager_one(prepare, most_graphs, eager_rows, expected_rows):
+    training = Training()
+    monitor = prepare(training, True)
+    training.run()
+    monitor.close()
+    assert sum(counters["graph_break"].values()) == 0
+    assert 0 < counters["stats"]["unique_graphs"] <= most_graphs
+    check_same(rows(monitor), eager_rows if prepare is compiled_by_layer else expected_rows, rtol=1e-3)
+
+
+@pytest.mark.parametrize("checkpointing", ["reentrant", "non-reentrant"])
+def test_layers_compiled_one_by_one_are_counted_once_under_checkpointing(checkpointing, eager_rows):
+    training = Training(checkpointing)
+    monitor = compiled_by_layer(training, True)
+    training.run()
+    monitor.close()
+    assert sum(counters["graph_break"].values()) == 0
+    check_same(rows(monitor), eager_rows, rtol=1e-3)
+
+
+def test_a_model_that_ran_compiled_before_is_watched_from_then_on(expected_rows):
+    training = Training()
+    training.called = torch.compile(training.model, fullgraph=True)
+    state = {name: tensor.clone() for name, tensor in training.model.state_dict().items()}
+    training.run(1)
+    training.losses.clear()
+    training.model.load_state_dict(state)
+    training.optimizer = torch.optim.AdamW(training.model.parameters(), lr=0.01)
+    monitor = watch(training.called, training.optimizer)
+    training.run()
+    monitor.close()
+    assert sum(counters["graph_break"].values()) == 0
+    check_same(rows(monitor), expected_rows, rtol=1e-3)
+
+
+def test_after_close_the_compiled_model_runs_on_and_records_nothing():
+    training, plain = Training(), Training()
+    monitor = watched_then_compiled(training, True)
+    training.run(1)
+    monitor.close()
+    recorded = len(records(monitor))
+    training.run(2)
+    plain.run(3)
+    assert training.losses == pytest.approx(plain.losses, rel=1e-5)
+    assert len(records(monitor)) == recorded == 1
+    assert monitor.step_number == 1
+
+
+def test_a_compiled_training_is_watched_again_after_a_close(expected_rows):
+    training = Training()
+    training.called = torch.compile(training.model, fullgraph=True)
+    monitor = watch(training.called, training.optimizer)
+    training.run(1)
+    monitor.close()
+    second = watch(training.called, training.optimizer, first_step=1)
+    training.run(2)
+    second.close()
+    assert sum(counters["graph_break"].values()) == 0
+    check_same({**rows(monitor), **rows(second)}, expected_rows, rtol=1e-3)
+
+
+def test_steps_outside_the_schedule_leave_no_rows_of_a_compiled_model(expected_rows):
+    training = Training()
+    monitor = watch(training.model, training.optimizer, every=2)
+    training.called = torch.compile(training.model, fullgraph=True)
+    training.run()
+    monitor.close()
+    assert counters["stats"]["unique_graphs"] <= 2
+    check_same(rows(monitor), {key: row for key, row in expected_rows.items() if key[0] != 1}, rtol=1e-3)
+
+
+def test_compiled_weights_and_losses_do_not_depend_on_watching():
+    watched, plain = Training(), Training()
+    monitor = compiled_then_watched(watched, True)
+    watched.run()
+    monitor.close()
+    torch._dynamo.reset()
+    plain.called = torch.compile(plain.model, fullgraph=True)
+    plain.run()
+    assert watched.losses == plain.losses
+    for name, tensor in plain.model.state_dict().items():
+        assert torch.equal(tensor, watched.model.state_dict()[name]), name

@@ -1,0 +1,90 @@
+"""Finding the model of a script: the outermost modules that a live optimizer trains."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from models import Perceptron, batch
+from vario.backends.torch.discovery import models_in_training, on_first_training_forward
+from vario.backends.torch.naming import clean, named_modules, named_parameters, structure, unwrap
+
+
+@pytest.fixture(autouse=True)
+def nobody_else():
+    gc.collect()
+
+
+def found_by(model, call):
+    seen = []
+    undo = on_first_training_forward(seen.append)
+    try:
+        call(model)
+    finally:
+        undo()
+    return seen
+
+
+def test_the_first_forward_with_gradients_finds_the_outermost_model_once():
+    model = nn.Sequential(Perceptron(), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def call(network):
+        with torch.no_grad():
+            network(batch(0))
+        nn.ReLU()(batch(0))
+        network[0](batch(0))
+        network(batch(0))
+
+    (found,) = found_by(model, call)
+    assert list(found.values()) == [model]
+    assert list(found) == [""]
+    assert optimizer.param_groups
+
+
+def test_without_an_optimizer_it_is_the_module_that_was_called():
+    model = Perceptron()
+    (found,) = found_by(model, lambda network: network(batch(0)))
+    assert list(found.values()) == [model]
+
+
+def test_several_models_in_training_get_names_of_their_own():
+    models = [nn.Linear(4, 4), nn.Linear(4, 4), Perceptron()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    found = models_in_training(models[1])
+    assert set(found) == {"linear", "linear1", "perceptron"}
+    assert found["linear"] is models[1]
+    assert {id(model) for model in found.values()} == {id(model) for model in models}
+    assert len(optimizers) == 3
+
+
+def test_names_are_freed_from_wrappers():
+    model = nn.Sequential(Perceptron(), nn.Linear(3, 1))
+    model[0] = torch.compile(model[0], backend="eager")
+    compiled = torch.compile(model, backend="eager")
+    assert unwrap(compiled) is model
+    assert unwrap(nn.DataParallel(compiled)) is model
+    names = [name for name, _ in named_modules(model)]
+    assert names == ["root", "0", "0.up", "0.act", "0.dropout", "0.down", "1"]
+    assert [name for name, _ in named_parameters(model)][:2] == ["0.up.weight", "0.up.bias"]
+    assert clean("_orig_mod.layers.0._checkpoint_wrapped_module.up") == "layers.0.up"
+
+
+def test_the_structure_names_shapes_dtypes_and_shared_weights():
+    model = nn.ModuleDict({"a": nn.Linear(2, 3), "b": nn.Linear(2, 3, bias=False)})
+    model["b"].weight = model["a"].weight
+    model["a"].bias.requires_grad_(False)
+    described = structure(model, "net.")
+    assert described["parameters"] == [
+        {
+            "name": "net.a.weight",
+            "shape": [3, 2],
+            "dtype": "float32",
+            "trainable": True,
+            "shared_with": ["net.b.weight"],
+        },
+        {"name": "net.a.bias", "shape": [3], "dtype": "float32", "trainable": False, "shared_with": []},
+    ]
+    assert [module["name"] for module in described["modules"]] == ["net.root", "net.a", "net.b"]
+    assert described["modules"][1] == {"name": "net.a", "class": "Linear", "num_parameters": 9}
