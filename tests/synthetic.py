@@ -38,7 +38,7 @@ def write_run(
     for step in range(num_steps):
         store.write(_record(step, bad_step, started))
     if parts_off:
-        store.note(parts_off)
+        store.note(parts_off, 0)
     store.close(state, error)
     return path
 

@@ -10,7 +10,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-CORE = {"errors", "text", "records", "registry", "schedule", "selector", "statistics", "config", "rules", "steps", "quantities"}
+CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
+CORE |= {"rules"}
 IN_PROCESS = {"backends", "probes", "frames", "sinks", "writer", "folders", "monitor", "control"}
 PUBLIC = "the public names"
 

@@ -42,7 +42,7 @@ class FailingProbe:
             updates.append(optimizer)
             if len(updates) > 1:
                 raise Explosive("probe")
-            observer.observe_all(*watched.weights(optimizer))
+            observer.observe_all(*watched.targets.weights(optimizer))
 
         watched.on_update_ended(recorder.guarded(self.quantity, update_ended))
 
@@ -59,7 +59,7 @@ class FailingSink:
         if record.step >= self.fails_at:
             raise Explosive("sink")
 
-    def note(self, parts_off):
+    def note(self, parts_off, num_refused):
         raise Explosive("note")
 
     def close(self, state, error):

@@ -147,3 +147,11 @@ def test_a_refusal_is_told_once_and_not_as_a_training_without_steps(tmp_path):
     assert watched.returncode == 2
     assert watched.stderr.count("vario:") == 1
     assert "'nothing.here' matches nothing" in watched.stderr
+
+
+def test_a_script_that_watches_by_itself_keeps_its_own_monitor(tmp_path):
+    own = "import vario\nmonitor = vario.watch(model, optimizer, name='own')\nfor step in"
+    write(tmp_path, PLAIN.replace("for step in", own))
+    watched = started(tmp_path, "--name", "launched", "train.py")
+    assert watched.returncode == 0, watched.stderr
+    assert only_run(tmp_path).name == "own"

@@ -137,8 +137,9 @@ def test_what_is_no_optimizer_is_refused():
 def test_a_model_watched_twice_is_refused_until_the_first_is_closed():
     model, optimizer = made()
     monitor = watch(model, optimizer)
-    with pytest.raises(ModelError, match="Perceptron is watched already"):
-        watch(model, optimizer)
+    for again in (model, torch.nn.Sequential(model), model.up):
+        with pytest.raises(ModelError, match="or a part of it, is watched already"):
+            watch(again)
     monitor.close()
     watch(model, optimizer).close()
 

@@ -14,7 +14,7 @@ def test_without_a_near_name_the_known_ones_are_listed():
 
 
 def test_a_long_list_is_cut():
-    assert suggestion("#", [f"name{n:02d}" for n in range(20)]).endswith("name11, ....")
+    assert suggestion("#", [f"name{n:02d}" for n in range(20)]).endswith("name11 and others.")
 
 
 def test_nothing_to_choose_from_is_said():

@@ -63,6 +63,7 @@ class Launch:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.monitor: Monitor | None = None
+        self.is_needed = True
 
     def wait_for_torch(self) -> None:
         """Look for a model as soon as the script has imported torch."""
@@ -77,8 +78,12 @@ class Launch:
         on_first_training_forward(self._watch)
 
     def _watch(self, models: dict[str, Any]) -> None:
+        from vario.backends.torch.targets import is_watched
         from vario.monitor import Monitor
 
+        if any(is_watched(model) for model in models.values()):
+            self.is_needed = False  # the script watches by itself
+            return
         self.monitor = Monitor(models.get("", models), None, self.config)
 
 
@@ -117,7 +122,7 @@ def run_script(target: str, arguments: Sequence[str], config: Config, is_module:
 def _finish(launch: Launch, state: str, error: str | None) -> None:
     monitor = launch.monitor
     if monitor is None:
-        if state == "finished":
+        if state == "finished" and launch.is_needed:
             sys.stderr.write("vario: no training step was seen, so nothing was recorded\n")
         return
     monitor.close(state, error)

@@ -84,6 +84,7 @@ class Monitor:
         self.path: Path | None = None
         """The run's folder; None on a rank that does not record."""
         self._parts_off: PartsOff = []
+        self._notes_are_new = False
         self._skips: set[str] = set()
         self._observers: list[_Observer] = []
         self._step_ended_calls: list[Callable[[float], None]] = []
@@ -117,7 +118,7 @@ class Monitor:
             config=config.to_json(),
             versions={"python": platform.python_version(), **_own_versions(), **watched.versions},
             command=" ".join(sys.argv),
-            structure=watched.structure(),
+            structure=watched.targets.structure(),
             first_step=config.first_step,
             resume=config.resume,
             started=time.time(),
@@ -184,6 +185,7 @@ class Monitor:
         self._closed = True
         atexit.unregister(self._close_at_exit)
         self._writer.close()
+        self._note()
         for name, sink in self.sinks.items():
             self.guarded(f"sink {name}", sink.close)(state, error)
         self._raise_what_the_writer_met()
@@ -245,8 +247,7 @@ class Monitor:
             part,
             text,
         )
-        for name, sink in self.sinks.items():
-            self.guarded(f"sink {name}", sink.note)(self._parts_off)
+        self._notes_are_new = True
 
     def _skipped(self, quantity: str, target: str, tensor: Tensor) -> None:
         if quantity not in self._skips:
@@ -289,7 +290,9 @@ class Monitor:
             self.switch_off("frames", error)
         else:
             if not accepted:
-                self.switch_off("writer", TimeoutError("steps come faster than they can be written; some are missing"))
+                self._notes_are_new = True
+                if self._writer.num_refused == 1:
+                    log.warning("step %d is not recorded: steps come faster than they can be written", self._clock.step)
         self._raise_what_the_writer_met()
 
     def _raise_what_the_writer_met(self) -> None:
@@ -310,6 +313,14 @@ class Monitor:
             return
         for name, sink in self.sinks.items():
             self.guarded(f"sink {name}", sink.write)(record)
+        self._note()
+
+    def _note(self) -> None:
+        """Tell the sinks what failed, on the thread that is theirs."""
+        if self._notes_are_new:
+            self._notes_are_new = False
+            for name, sink in self.sinks.items():
+                self.guarded(f"sink {name}", sink.note)(list(self._parts_off), self._writer.num_refused)
 
 
 def _watched(model: Any, optimizer: Any, selector: Selector, scaler: Any) -> Watched:

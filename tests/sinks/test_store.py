@@ -249,7 +249,7 @@ def test_the_status_file_follows_the_steps_about_once_a_second(tmp_path):
     for step, seconds in enumerate((0.0, 0.5, 0.9, 1.1)):
         store.write(record(step, time=seconds))
         assert f'"last_step": {[0, 0, 0, 3][step]}' in status.read_text()
-    store.note([{"part": "activations", "step": 3, "error": "ValueError: no"}])
+    store.note([{"part": "activations", "step": 3, "error": "ValueError: no"}], 0)
     assert open_run(tmp_path / "run").parts_off[0].part == "activations"
     store.close("crashed", "RuntimeError: out of memory")
     run = open_run(tmp_path / "run")

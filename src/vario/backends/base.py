@@ -79,6 +79,25 @@ class Events(Protocol):
         """A part failed: go on without it."""
 
 
+class Targets(Protocol):
+    """What of the model is watched, and where its tensors are."""
+
+    def structure(self) -> Structure:
+        """Modules and parameters, as `structure.json` holds them."""
+
+    def weights(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
+        """Names and values of the chosen parameters an optimizer holds."""
+
+    def frozen_weights(self) -> tuple[list[str], list[Tensor]]:
+        """Names and values of the chosen parameters that need no gradient."""
+
+    def moments(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
+        """Names and values of every tensor of an optimizer's state, for the chosen parameters."""
+
+    def device_scalars(self) -> dict[str, float]:
+        """Memory in use, by name and in bytes."""
+
+
 class Watched(Protocol):
     """A model under watch: probes subscribe to its events."""
 
@@ -87,23 +106,21 @@ class Watched(Protocol):
     world_size: int
     versions: dict[str, str]
 
+    @property
+    def targets(self) -> Targets:
+        """What of it is watched."""
+
     def summaries(self, eps: float, columns: frozenset[str]) -> Summaries:
         """What reduces this model's tensors."""
 
     def why_skipped(self, tensor: Tensor) -> str:
         """Why a tensor has no Summary, in words."""
 
-    def structure(self) -> Structure:
-        """Modules and parameters, as `structure.json` holds them."""
-
     def attach(self, events: Events) -> None:
         """Start following the training loop."""
 
     def detach(self) -> None:
         """Leave the model and the optimizer exactly as they were found."""
-
-    def device_scalars(self) -> dict[str, float]:
-        """Memory in use, by name and in bytes."""
 
     def on_module_values(self, observer: Observer) -> None:
         """Hand module inputs and outputs to this observer."""
@@ -125,15 +142,6 @@ class Watched(Protocol):
 
     def gradients(self, optimizer: Any = None) -> tuple[list[str], list[Tensor]]:
         """Names and gradients of the chosen parameters, of one optimizer's or of all not updated in this step."""
-
-    def weights(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
-        """Names and values of the chosen parameters an optimizer holds."""
-
-    def frozen_weights(self) -> tuple[list[str], list[Tensor]]:
-        """Names and values of the chosen parameters that need no gradient."""
-
-    def moments(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
-        """Names and values of every tensor of an optimizer's state, for the chosen parameters."""
 
     def loss_scale(self) -> Tensor | None:
         """What the loss of this step is multiplied by."""

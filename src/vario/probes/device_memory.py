@@ -23,7 +23,7 @@ class DeviceMemory:
         page_bytes = os.sysconf("SC_PAGE_SIZE") if _STATM.exists() else 0
 
         def step_ended(seconds: float) -> None:
-            recorder.log(**watched.device_scalars())
+            recorder.log(**watched.targets.device_scalars())
             if page_bytes:
                 recorder.log(process_memory_bytes=int(_STATM.read_text().split()[1]) * page_bytes)
 

@@ -20,6 +20,6 @@ class Moments:
 
         def update_ended(optimizer: Any) -> None:
             if observer.watching:
-                observer.observe_all(*watched.moments(optimizer))
+                observer.observe_all(*watched.targets.moments(optimizer))
 
         watched.on_update_ended(recorder.guarded(self.quantity, update_ended))

@@ -23,10 +23,10 @@ class Weights:
             nonlocal frozen_are_known
             if not observer.watching:
                 return
-            names, tensors = watched.weights(optimizer)
+            names, tensors = watched.targets.weights(optimizer)
             if not frozen_are_known:
                 frozen_are_known = True
-                frozen_names, frozen_tensors = watched.frozen_weights()
+                frozen_names, frozen_tensors = watched.targets.frozen_weights()
                 names, tensors = names + frozen_names, tensors + frozen_tensors
             observer.observe_all(names, tensors)
 

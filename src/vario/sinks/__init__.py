@@ -55,8 +55,8 @@ class Sink(Protocol):
         """Keep one step, or what was logged late for the last one."""
         ...
 
-    def note(self, parts_off: PartsOff) -> None:
-        """Keep the whole list of parts that are switched off."""
+    def note(self, parts_off: PartsOff, num_refused: int) -> None:
+        """Keep the whole list of parts that are switched off, and how many steps were never handed over."""
         ...
 
     def close(self, state: str, error: str | None) -> None:

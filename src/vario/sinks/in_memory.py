@@ -18,6 +18,7 @@ class InMemory:
         self.first_step = 0
         self.records: list[StepRecord] = []
         self.parts_off: PartsOff = []
+        self.num_refused = 0
         self.state = "running"
         self.error: str | None = None
 
@@ -34,9 +35,10 @@ class InMemory:
             record = StepRecord(record.step, [*last.frames, *record.frames], scalars)
         self.records.append(record)
 
-    def note(self, parts_off: PartsOff) -> None:
-        """Keep the parts that are switched off."""
+    def note(self, parts_off: PartsOff, num_refused: int) -> None:
+        """Keep the parts that are switched off and the number of steps never handed over."""
         self.parts_off = parts_off
+        self.num_refused = num_refused
 
     def close(self, state: str, error: str | None) -> None:
         """Remember how the run ended."""

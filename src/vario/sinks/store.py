@@ -81,6 +81,7 @@ class Store:
         self._waiting_steps: list[int] = []
         self._warned: set[str] = set()
         self._parts_off: PartsOff = []
+        self._num_refused = 0
         self._last_step: int | None = None
         self._status_time = float("-inf")
 
@@ -114,9 +115,10 @@ class Store:
             self._status_time = record.scalars.time
             self._attempt("write rank.json", self._write_rank)
 
-    def note(self, parts_off: PartsOff) -> None:
-        """Show the parts that are switched off in `rank.json`, from now on."""
+    def note(self, parts_off: PartsOff, num_refused: int) -> None:
+        """Show what failed in `rank.json`, from now on."""
         self._parts_off = list(parts_off)
+        self._num_refused = num_refused
         if self._established:
             self._attempt("write rank.json", self._write_rank)
 
@@ -278,6 +280,6 @@ class Store:
             "session": self._claim.session,
             "opened": self._header.started,
             "parts_off": self._parts_off,
-            "dropped_steps": self.dropped_steps,
+            "dropped_steps": self.dropped_steps + self._num_refused,
         }
         write_json(self._rank_folder / "rank.json", status)

@@ -3,7 +3,7 @@
 Two rules make it fast. A block is small enough (1 MiB) that the second and later passes read the cache, not memory.
 NaN and Inf are searched for only in blocks whose sums are not finite. Each block is reduced in float32 and blocks
 are added in float64, so that the sums of a billion elements stay right. Small tensors, and blocks whose elements
-hardly differ, are reduced in float64: their deviation would drown in the rounding of float32 squares.
+hardly differ or are tiny, are reduced in float64: they would drown in the rounding of float32 squares.
 """
 
 from __future__ import annotations
@@ -47,8 +47,12 @@ def summarise(elements: torch.Tensor, eps: float, columns: frozenset[str]) -> Ro
         if with_extremes and count:
             least, most = torch.aminmax(block)
             block_low, block_high = least.item(), most.item()
-        is_constant = with_squares and block_sum * block_sum > 0.999 * block_squares * block.numel()
-        if (is_constant and block.dtype is torch.float32) or not math.isfinite(block_sum + block_squares):
+        is_delicate = False
+        if with_squares and block.dtype is torch.float32:
+            is_constant = block_sum * block_sum > 0.999 * block_squares * block.numel()
+            is_tiny = block_squares < 1e-30 and (block_sum != 0 or block_low < 0 or block_high > 0)
+            is_delicate = is_constant or is_tiny
+        if is_delicate or not math.isfinite(block_sum + block_squares):
             block_sum, block_squares, block_low, block_high, block_nans, block_infs = _look_closely(block)
             nans += block_nans
             infs += block_infs

@@ -69,8 +69,9 @@ def _reduce_span(
         # NaN and Inf fail this comparison, and so does a finite sum that overflowed float32.
         is_wide = not (tl.abs(span_total) + span_squares < 3.0e38)
         if WITH_SQUARES:
-            # Nearly constant: the deviation is lost in float32 squares.
+            # Nearly constant: the deviation is lost in float32 squares. Tiny: the squares themselves are.
             is_wide = is_wide | (span_total * span_total > 0.999 * span_squares * num_elements)
+            is_wide = is_wide | ((span_squares < 1e-30) & ((span_total != 0) | (span_low < 0) | (span_high > 0)))
     else:
         span_total = tl.full((), 0.0, tl.float64)
         span_squares = tl.full((), 0.0, tl.float64)

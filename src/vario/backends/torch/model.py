@@ -1,26 +1,22 @@
-"""A torch model under watch: the training loop's events, and where its tensors are."""
+"""A torch model under watch: the events of its training loop."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from vario.backends.base import Events, Observer
-from vario.backends.torch import hooks, naming, operators, process
+from vario.backends.torch import hooks, operators, process
 from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import plain
 from vario.backends.torch.scaling import LossScaling
 from vario.backends.torch.summaries import TorchSummaries
+from vario.backends.torch.targets import Targets
 from vario.backends.torch.tensors import leaves, why_without_numbers
-from vario.errors import ModelError
-from vario.records import Structure
 from vario.selector import Selector
 from vario.steps import Clock
-
-_watched_models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 class TorchModel:
@@ -30,19 +26,10 @@ class TorchModel:
         self.clock = Clock()
         self.rank, self.world_size = process.rank_and_world_size()
         self.versions = process.versions()
-        self._roots: dict[str, torch.nn.Module] = {}
-        self._modules: dict[str, torch.nn.Module] = {}
-        self._parameters: dict[str, torch.nn.Parameter] = {}
-        self._names: dict[int, str] = {}
-        self._known_parameters: set[int] = set()
+        self.targets = Targets(models, selector)
         self._optimizers = [plain.innermost(optimizer) for optimizer in _as_list(optimizers)]
-        self._selector = selector
-        for prefix, model in _as_models(models).items():
-            self._take(prefix, model)
-        selector.check([*self._modules_of_all(), *self._names_of_all()])
-        self._choose()
-        self._check_optimizers()
         for optimizer in self._optimizers:
+            self.targets.check_optimizer(optimizer)
             self.clock.expect(hooks.parameter_ids(optimizer))
         self._scaling = LossScaling(scaler, self._after_scaler_step)
         self._undo = hooks.Undos()
@@ -60,49 +47,6 @@ class TorchModel:
         self._updated_since_scaler_step = False
         self._skipped = -1, torch.zeros((), device="cpu")
 
-    # What is watched
-
-    def _take(self, prefix: str, model: Any) -> None:
-        if not isinstance(model, torch.nn.Module):
-            raise ModelError(f"watch: expected a torch.nn.Module, got {type(model).__name__}")
-        bare = naming.unwrap(model)
-        if next(bare.parameters(), None) is None:
-            raise ModelError(
-                f"watch: {type(bare).__name__} has no parameters, so there is nothing to train or to watch"
-            )
-        if bare in _watched_models:
-            raise ModelError(f"watch: {type(bare).__name__} is watched already. Close its Monitor first.")
-        self._roots[prefix] = model
-
-    def _modules_of_all(self) -> dict[str, torch.nn.Module]:
-        return {
-            name: module
-            for prefix, root in self._roots.items()
-            for name, module in naming.named_modules(naming.unwrap(root), prefix)
-        }
-
-    def _names_of_all(self) -> dict[str, torch.nn.Parameter]:
-        return {
-            name: parameter
-            for prefix, root in self._roots.items()
-            for name, parameter in naming.named_parameters(naming.unwrap(root), prefix)
-        }
-
-    def _choose(self) -> None:
-        modules, parameters = self._modules_of_all(), self._names_of_all()
-        self._modules = {name: modules[name] for name in self._selector.modules(modules)}
-        self._parameters = {name: parameters[name] for name in self._selector.parameters(parameters)}
-        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
-        self._known_parameters = {id(parameter) for parameter in parameters.values()}
-
-    def _check_optimizers(self) -> None:
-        for optimizer in self._optimizers:
-            if self._known_parameters.isdisjoint(hooks.parameter_ids(optimizer)):
-                raise ModelError(
-                    f"watch: {type(optimizer).__name__} holds none of the model's parameters. Was the model replaced "
-                    "or moved to another copy after the optimizer was made?"
-                )
-
     def summaries(self, eps: float, columns: frozenset[str]) -> TorchSummaries:
         """What reduces this model's tensors."""
         return TorchSummaries(eps, columns)
@@ -111,26 +55,22 @@ class TorchModel:
         """Why a tensor has no Summary, in words."""
         return why_without_numbers(tensor)
 
-    def structure(self) -> Structure:
-        """Modules and parameters, as `structure.json` holds them."""
-        parts = [naming.structure(naming.unwrap(root), prefix) for prefix, root in self._roots.items()]
-        return {key: [item for part in parts for item in part[key]] for key in ("modules", "parameters")}
-
     # Attaching
 
     def attach(self, events: Events) -> None:
         """Start following the training loop."""
         self._events = events
+        self._undo.add(self.targets.claim())
         operators.define()
         self._undo.add(self._scaling.undo)
         self._scaling.attach()
         if self._module_values is not None or self._module_gradients is not None:
             self._module_tensors = ModuleTensors(self._module_values, self._module_gradients)
-            self._undo.add(self._module_tensors.attach(self._modules))
+            self._undo.add(self._module_tensors.attach(self.targets.modules))
         # Last, so that its hooks run before those on the root's own inputs: the pass begins with them.
-        for root in self._roots.values():
+        for root in self.targets.roots.values():
             self._follow_root(root)
-        self._unfollowed = self._names_of_all()
+        self._unfollowed = dict(self.targets.all_parameters)
         self._follow_parameters()
         self._undo.add(hooks.around_updates(self._update_began, self._update_ended))
 
@@ -140,15 +80,12 @@ class TorchModel:
         for name in thawed:
             parameter = self._unfollowed.pop(name)
             self._undo.add(hooks.after_accumulation(parameter, self._accumulated(name)))
-            if self._local_gradient and name in self._parameters:
+            if self._local_gradient and name in self.targets.parameters:
                 self._undo.add(hooks.on_gradient(parameter, self._local_gradient_came(name)))
 
     def _follow_root(self, root: torch.nn.Module) -> None:
-        bare = naming.unwrap(root)
         slot = operators.new_beginning(self._forward_began)
-        _watched_models.add(bare)
         self._undo.add(lambda: operators.free_slot(slot))
-        self._undo.add(lambda: _watched_models.discard(bare))
 
         def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
@@ -241,7 +178,7 @@ class TorchModel:
         return accumulated
 
     def _local_gradient_came(self, name: str) -> Callable[[torch.Tensor], None]:
-        parameter = self._parameters[name]
+        parameter = self.targets.parameters[name]
 
         def came(gradient: torch.Tensor) -> None:
             if not hooks.is_accumulating(parameter):
@@ -268,7 +205,7 @@ class TorchModel:
     def _is_ours(self, optimizer: torch.optim.Optimizer) -> bool:
         if self._optimizers:
             return any(optimizer is known for known in self._optimizers)
-        return not self._known_parameters.isdisjoint(hooks.parameter_ids(optimizer))
+        return self.targets.are_updated_by(optimizer)
 
     def _update_began(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self._is_ours(optimizer):
@@ -322,45 +259,13 @@ class TorchModel:
     def gradients(self, optimizer: Any = None) -> tuple[list[str], list[torch.Tensor]]:
         """Names and gradients: of one optimizer's parameters, or of all that this step has not updated yet."""
         if optimizer is not None:
-            return self._pick(plain.parameters(optimizer), plain.gradient)
-        names = [name for name in self._fired if name in self._parameters]
-        names += [name for name in self._parameters if name not in self._fired]
-        waiting = [self._parameters[name] for name in names]
-        return self._pick((p for p in waiting if not self.clock.has_updated(id(p))), plain.gradient)
-
-    def weights(self, optimizer: Any) -> tuple[list[str], list[torch.Tensor]]:
-        """Names and values of the chosen parameters an optimizer holds."""
-        return self._pick(plain.parameters(optimizer), lambda parameter: parameter)
-
-    def frozen_weights(self) -> tuple[list[str], list[torch.Tensor]]:
-        """Names and values of the chosen parameters that need no gradient."""
-        frozen = (parameter for parameter in self._parameters.values() if not parameter.requires_grad)
-        return self._pick(frozen, lambda parameter: parameter)
-
-    def moments(self, optimizer: Any) -> tuple[list[str], list[torch.Tensor]]:
-        """Names (`weight:exp_avg`) and values of every tensor of an optimizer's state."""
-        names: list[str] = []
-        tensors: list[torch.Tensor] = []
-        for parameter in plain.parameters(optimizer):
-            name = self._names.get(id(parameter))
-            if name is not None:
-                for key, tensor in plain.state_tensors(optimizer, parameter):
-                    names.append(f"{name}:{key}")
-                    tensors.append(tensor)
-        return names, tensors
-
-    def _pick(
-        self, parameters: Iterable[torch.Tensor], value: Callable[[Any], torch.Tensor | None]
-    ) -> tuple[list[str], list[torch.Tensor]]:
-        names: list[str] = []
-        tensors: list[torch.Tensor] = []
-        for parameter in parameters:
-            name = self._names.get(id(parameter))
-            tensor = value(parameter) if name is not None else None
-            if name is not None and tensor is not None:
-                names.append(name)
-                tensors.append(tensor)
-        return names, tensors
+            return self.targets.gradients(plain.parameters(optimizer))
+        parameters = self.targets.parameters
+        names = [name for name in self._fired if name in parameters]
+        names += [name for name in parameters if name not in self._fired]
+        return self.targets.gradients(
+            parameters[name] for name in names if not self.clock.has_updated(id(parameters[name]))
+        )
 
     def loss_scale(self) -> torch.Tensor | None:
         """What the loss of this step is multiplied by."""
@@ -371,29 +276,8 @@ class TorchModel:
         scale: torch.Tensor | None = getattr(optimizer, "grad_scale", None)
         return scale
 
-    def device_scalars(self) -> dict[str, float]:
-        """Memory in use on the model's CUDA devices, in bytes."""
-        if not torch.cuda.is_available() or not torch.cuda.is_initialized():
-            return {}
-        devices = {parameter.device for parameter in self._parameters.values() if parameter.device.type == "cuda"}
-        scalars: dict[str, float] = {}
-        for device in sorted(devices, key=str):
-            stats = torch.cuda.memory_stats_as_nested_dict(device)
-            suffix = "" if len(devices) == 1 else f"_{device.index}"
-            scalars[f"device_memory_bytes{suffix}"] = stats["allocated_bytes"]["all"]["current"]
-            scalars[f"device_memory_peak_bytes{suffix}"] = stats["allocated_bytes"]["all"]["peak"]
-            scalars[f"device_memory_reserved_bytes{suffix}"] = stats["reserved_bytes"]["all"]["current"]
-        return scalars
-
 
 def _as_list(optimizers: Any) -> list[Any]:
     if optimizers is None:
         return []
     return list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
-
-
-def _as_models(models: Any) -> dict[str, Any]:
-    if isinstance(models, torch.nn.Module) or not isinstance(models, (Mapping, Sequence)):
-        return {"": models}
-    named = models.items() if isinstance(models, Mapping) else enumerate(models)
-    return {f"{name}.": model for name, model in named}
