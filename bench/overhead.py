@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable
 
 import torch
-from models import GPT, Llama, language_loss
-from peers import PEERS
 
 import vario
+from models import GPT, Llama, language_loss
+from peers import PEERS
 
 VARIANTS: dict[str, list[str]] = {
     "gradients": ["gradient"],
