@@ -77,12 +77,16 @@ def _as_float(block: torch.Tensor, is_small: bool) -> torch.Tensor:
 
 def _look_closely(block: torch.Tensor) -> tuple[float, float, float, float, float, float]:
     """Exact numbers of a block that quick float32 sums do not do justice to: sums, extremes and both counts."""
+    marks = scratch(block.dtype, 1)[: block.numel()]
+    num_nans = int(torch.ne(block, block, out=marks).sum().item())
+    num_infs = int(torch.eq(torch.abs(block, out=marks), math.inf, out=marks).sum().item())
+    if num_nans == block.numel():
+        return math.nan, math.nan, math.inf, -math.inf, num_nans, num_infs
+    least, most = torch.aminmax(block if not num_nans else block[block == block])
+    if num_nans:
+        return math.nan, math.nan, least.item(), most.item(), num_nans, num_infs
     wide = block.double()
-    is_nan = wide.isnan()
-    num_nans, num_infs = int(is_nan.sum()), int(wide.isinf().sum())
-    numbers = wide[~is_nan]
-    low, high = (numbers.min().item(), numbers.max().item()) if numbers.numel() else (math.inf, -math.inf)
-    return wide.sum().item(), torch.dot(wide, wide).item(), low, high, num_nans, num_infs
+    return wide.sum().item(), torch.dot(wide, wide).item(), least.item(), most.item(), num_nans, num_infs
 
 
 def _num_zeros(block: torch.Tensor, eps: float) -> int:
