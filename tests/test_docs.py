@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import vario
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SNIPPET = re.compile(r"^```python\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
@@ -32,6 +34,8 @@ def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypa
         # Line numbers of a failure are those of the page.
         lines_before = text[: snippet.start(1)].count("\n")
         exec(compile("\n" * lines_before + snippet[1], str(page), "exec"), namespace)
+    # Each page that watches something leaves its runs behind, whole.
+    assert all(run.state == "finished" for run in vario.list_runs("vario_runs"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

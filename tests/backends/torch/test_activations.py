@@ -114,7 +114,8 @@ def test_a_recurrent_layers_nested_outputs_have_names():
 
 
 def test_a_transformers_model_output_is_opened():
-    transformers = pytest.importorskip("transformers")
+    import transformers  # takes seconds, so only here
+
     config = transformers.LlamaConfig(
         vocab_size=32,
         hidden_size=16,
