@@ -82,7 +82,7 @@ class Monitor:
         self.config = config
         self.off: set[str] = set()
         self.path: Path | None = None
-        """The run's folder; None on a rank that does not record."""
+        """The run's folder; None on a rank that does not record, and without the sink `store`."""
         self._parts_off: PartsOff = []
         self._notes_are_new = False
         self._skips: set[str] = set()
@@ -110,9 +110,11 @@ class Monitor:
 
     def _open_sinks(self) -> None:
         config, watched = self.config, self._watched
-        self.path = run_folder(Path(config.directory), config.name, watched.world_size)
+        folder = Path(config.directory) / (config.name or "unwritten")
+        if "store" in config.sinks:
+            self.path = folder = run_folder(Path(config.directory), config.name, watched.world_size)
         header = RunHeader(
-            path=self.path,
+            path=folder,
             rank=watched.rank,
             world_size=watched.world_size,
             config=config.to_json(),

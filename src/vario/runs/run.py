@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from vario.errors import ConfigError, MissingExtra, RunError
 from vario.records import COLUMNS, Structure, merge
@@ -200,8 +201,16 @@ class Run:
             target, quantity, derived.name, rank, points[:, 0], points[:, 1].astype(np.int32), derived(merged)
         )
 
-    def frame(self, step: int, quantity: str, rank: int = 0) -> Any:
-        """All rows of one quantity at one step, as a pyarrow Table in the order they were observed."""
+    def frame(self, step: int, quantity: str | None = None, rank: int = 0) -> Any:
+        """All rows at one step, as a pyarrow Table in the order they were observed: of one quantity, or of all.
+
+        Of all, a column `quantity` tells them apart; plain numbers are not among them.
+        """
+        if quantity is None:
+            found = [name for name in self._tensor_quantities(rank) if step in self.steps(name, rank)]
+            if not found:
+                raise ConfigError(f"step: no tensor was recorded at step {step}")
+            return _together({name: self.frame(step, name, rank) for name in found})
         reader = self._checked_reader(rank, quantity)
         table = reader.read(_all_columns(quantity), self.sessions, step=step)
         if not table.num_rows:
@@ -210,12 +219,14 @@ class Run:
             raise ConfigError(f"step: {quantity} was not recorded at step {step}. {near}")
         return _in_order(table)
 
-    def to_arrow(self, quantity: str, rank: int = 0) -> Any:
-        """All rows of one quantity as a pyarrow Table, in the order they were observed."""
+    def to_arrow(self, quantity: str | None = None, rank: int = 0) -> Any:
+        """All rows as a pyarrow Table, in the order they were observed: of one quantity, or of all as in `frame`."""
+        if quantity is None:
+            return _together({name: self.to_arrow(name, rank) for name in self._tensor_quantities(rank)})
         return _in_order(self._checked_reader(rank, quantity).read(_all_columns(quantity), self.sessions))
 
-    def to_pandas(self, quantity: str, rank: int = 0) -> Any:
-        """All rows of one quantity as a pandas DataFrame."""
+    def to_pandas(self, quantity: str | None = None, rank: int = 0) -> Any:
+        """All rows as a pandas DataFrame: of one quantity, or of all as in `frame`."""
         try:
             import pandas  # noqa: F401
         except ImportError:
@@ -294,6 +305,9 @@ class Run:
         if not (self.path / f"rank{rank}").is_dir():
             raise ConfigError(f"rank: {rank!r} recorded nothing. Known: {', '.join(map(str, self.ranks)) or 'none'}.")
 
+    def _tensor_quantities(self, rank: int) -> list[str]:
+        return [name for name in self.quantities(rank) if name != "scalar"]
+
     def _checked_reader(self, rank: int, quantity: str) -> QuantityReader:
         if quantity not in self.quantities(rank):
             raise ConfigError(unknown("quantity", quantity, self.quantities(rank)))
@@ -316,7 +330,9 @@ def list_runs(directory: str | os.PathLike[str]) -> list[Run]:
     runs = []
     for folder in run_folders(Path(directory)):
         try:
-            runs.append(Run(folder))
+            run = Run(folder)
+            run.parts_off  # noqa: B018 - reads every rank.json: a damaged one shows now
+            runs.append(run)
         except RunError as error:
             log.warning("left out: %s", error)
     return sorted(runs, key=lambda run: run.started)
@@ -326,6 +342,15 @@ def _all_columns(quantity: str) -> list[str]:
     if quantity == "scalar":
         return ["step", "time", "target", "value"]
     return ["step", "micro_step", "order", "target", *COLUMNS]
+
+
+def _together(tables: dict[str, Any]) -> Any:
+    """Tables of several quantities as one, in the order of observation."""
+    named = [
+        table.add_column(0, "quantity", pa.array([quantity] * table.num_rows, pa.string()))
+        for quantity, table in tables.items()
+    ]
+    return _in_order(pa.concat_tables(named, promote_options="default").unify_dictionaries()) if named else pa.table({})
 
 
 def _in_order(table: Any) -> Any:

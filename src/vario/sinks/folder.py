@@ -61,7 +61,7 @@ def claim(header: RunHeader) -> Claim:
 
 
 def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, Any] | None) -> None:
-    advice = "Choose another name, or continue it with resume = true."
+    advice = "Choose another name, or continue it with resume = true (--resume)."
     leads = header.rank == leading_rank(header)
     if own is not None or (run is not None and leads):
         raise RunTaken(f"{header.path}: this folder already holds a run. {advice}")

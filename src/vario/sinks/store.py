@@ -78,7 +78,7 @@ class Store:
         self._established = False
         self._run: dict[str, Any] = {}
         self._unopened: list[StepRecord] = []
-        self._waiting_steps: list[int] = []
+        self._waiting_steps: set[int] = set()
         self._warned: set[str] = set()
         self._parts_off: PartsOff = []
         self._num_refused = 0
@@ -99,7 +99,7 @@ class Store:
         if self._waiting_bytes() >= self._backlog_bytes and not self._attempt("record", self._flush):
             self.dropped_steps += 1
             return
-        self._waiting_steps.append(record.step)
+        self._waiting_steps.add(record.step)
         self._last_step = record.step
         if self._established:
             self._encode(record)
@@ -184,8 +184,9 @@ class Store:
         try:
             action()
         except OSError as error:
-            if task not in self._warned:
-                self._warned.add(task)
+            first = not self._warned
+            self._warned.add(task)
+            if first:
                 log.warning(
                     "%s: cannot %s: %s. Training goes on; up to %s of steps wait in memory and are tried again with "
                     "each step, those beyond are dropped and counted.",
@@ -196,7 +197,7 @@ class Store:
                 )
             return False
         if task in self._warned:
-            self._warned.discard(task)
+            self._warned.clear()
             log.info("%s: can %s again; %d steps were dropped", self._header.path, task, self.dropped_steps)
         return True
 

@@ -10,7 +10,7 @@ import torch
 
 from vario.backends.torch import hooks, naming
 from vario.backends.torch.engines import plain
-from vario.errors import ModelError
+from vario.errors import ConfigError, ModelError
 from vario.records import Structure
 from vario.selector import Selector
 
@@ -35,6 +35,8 @@ class Targets:
         selector.check([*modules, *self.all_parameters])
         self.modules = {name: modules[name] for name in selector.modules(modules)}
         self.parameters = {name: self.all_parameters[name] for name in selector.parameters(self.all_parameters)}
+        if not self.modules and not self.parameters:
+            raise ConfigError("targets: they leave nothing to watch. Drop `invert`, or some of them.")
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self._known = {id(parameter) for parameter in self.all_parameters.values()}
 
