@@ -155,3 +155,26 @@ def test_a_script_that_watches_by_itself_keeps_its_own_monitor(tmp_path):
     watched = started(tmp_path, "--name", "launched", "train.py")
     assert watched.returncode == 0, watched.stderr
     assert only_run(tmp_path).name == "own"
+
+
+def test_models_trained_one_after_the_other_get_a_run_each(tmp_path):
+    folds = PLAIN.replace(
+        "import torch\n", "import torch\nfor fold in range(3):\n    exec(open('fold.py').read())\n", 1
+    )
+    (tmp_path / "fold.py").write_text(PLAIN)
+    write(tmp_path, folds.partition("torch.manual_seed")[0])
+    watched = started(tmp_path, "--every", "1", "--name", "folds", "train.py")
+    assert watched.returncode == 0, watched.stderr
+    runs = {run.name: run for run in vario.list_runs(tmp_path / "vario_runs")}
+    assert set(runs) == {"folds", "folds-2", "folds-3"}
+    # The update of a model nobody knew says that it is there; watching begins with the step after it.
+    assert [len(run.steps("gradient")) for run in runs.values()] == [4, 3, 3]
+    assert all(run.state == "finished" for run in runs.values())
+
+
+def test_a_module_that_does_not_exist_is_one_line(tmp_path):
+    done = started(tmp_path, "-m", "no_such.module")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "vario: run: there is no module 'no_such.module'. A script is run without -m: vario run no_such.module"
+    ]

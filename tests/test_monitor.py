@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -183,3 +185,22 @@ def test_a_run_on_disk_reads_as_it_was_observed(tmp_path):
     assert run.series("loss", "scalar").values.tolist() == list(scalar(monitor, "loss").values())
     saved = json.loads((tmp_path / "one" / "run.json").read_text())
     assert saved["config"]["quantities"] == EVERYTHING
+
+
+def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path):
+    script = (
+        "import torch, vario\n"
+        "model = torch.nn.Linear(2, 1)\n"
+        f"monitor = vario.watch(model, directory={str(tmp_path)!r}, strict=True)\n"
+        "model(torch.ones(1, 2)).sum().backward()\n"
+        "monitor.close()\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert len(vario.list_runs(tmp_path)) == 3
+
+
+def test_targets_that_leave_nothing_are_refused():
+    model, optimizer = made()
+    with pytest.raises(ConfigError, match="leave nothing to watch"):
+        watch(model, optimizer, targets=["*"], invert=True)

@@ -196,3 +196,79 @@ def test_the_clock_waits_for_all_that_took_part_in_the_step_before():
     clock.update_began([2])
     clock.update_ended([2])
     assert clock.forward_began()
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "found"])
+@pytest.mark.parametrize("order", ["dg", "gd"])
+def test_a_gan_has_one_step_per_round_and_only_gradients_that_were_used(order, given):
+    torch.manual_seed(0)
+    models = {"g": nn.Linear(2, 2), "d": nn.Linear(2, 1)}
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
+    monitor = watch(models, list(optimizers.values()) if given else None, ["gradient"])
+    used = {"g": [], "d": []}
+    for round_number in range(4):
+        noise = torch.randn(3, 2)
+        for name in order:
+            optimizers[name].zero_grad()
+            fake = models["g"](noise)
+            # The generator's loss leaves a gradient in the discriminator that nobody uses.
+            loss = models["d"](fake if name == "g" else fake.detach()).square().mean()
+            loss.backward()
+            used[name].append(models[name].weight.grad.norm().item())
+            optimizers[name].step()
+        monitor.log(round=round_number)
+    monitor.close()
+    assert scalar(monitor, "round") == {number: float(number) for number in range(4)}
+    found = rows(monitor, "gradient")
+    for name in "gd":
+        norms = [found[step, "gradient", 0, f"{name}.weight"][2] ** 0.5 for step in range(4)]
+        assert norms == pytest.approx(used[name], rel=1e-5)
+
+
+def test_a_replaced_optimizer_is_followed():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = watch(model, optimizer, ["gradient", "moment"])
+    for step in range(4):
+        if step == 2:
+            optimizer = torch.optim.Adam(model.parameters())
+        optimizer.zero_grad()
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+    monitor.close()
+    assert sorted({key[0] for key in rows(monitor, "gradient")}) == [0, 1, 2, 3]
+    assert sorted({key[0] for key in rows(monitor, "moment")}) == [2, 3]
+
+
+def test_weights_are_recorded_where_the_loop_updates_them_by_hand():
+    model = nn.Linear(4, 1)
+    monitor = watch(model, None, ["weight", "gradient"])
+    weights = []
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+        weights.append(model.weight.norm().item())
+        monitor.step()
+    monitor.close()
+    found = rows(monitor, "weight")
+    assert [found[step, "weight", 0, "weight"][2] ** 0.5 for step in range(3)] == pytest.approx(weights)
+
+
+def test_an_evaluation_that_forgets_no_grad_is_no_training():
+    model = nn.Sequential(nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = watch(model, optimizer, ["activation"])
+    for step in range(3):
+        model.train()
+        optimizer.zero_grad()
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        model.eval()
+        model(torch.randn(100, 4))
+        monitor.log(accuracy=step)
+    monitor.close()
+    assert {row[0] for key, row in rows(monitor).items() if key[3] == "root:output"} == {2.0}
+    assert scalar(monitor, "accuracy") == {0: 0.0, 1: 1.0, 2: 2.0}

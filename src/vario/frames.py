@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -61,6 +61,12 @@ class StepFrames:
                 continue
             frame[target] = [(row, self._order)]
             self._order += 1
+
+    def take_back(self, quantity: str, targets: Iterable[str]) -> None:
+        """Forget these targets' rows of a quantity that has one row per step."""
+        frame = self._frames.get((quantity, 0), {})
+        for target in targets:
+            frame.pop(target, None)
 
     def seal(self) -> None:
         """An update used what was observed: later lists get rows of their own."""

@@ -6,6 +6,7 @@ import importlib.util
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -58,24 +59,31 @@ class _CallingLoader(Loader):
 
 
 class Launch:
-    """One script under watch: waits for torch, then for a model in training, then watches it."""
+    """One script under watch: waits for torch, then for models in training, and watches them.
+
+    Models that are trained one after the other, as in cross-validation, get a run each.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.monitor: Monitor | None = None
+        self.monitors: list[Monitor] = []
         self.is_needed = True
+        self.stop: Callable[[], None] = lambda: None
 
     def wait_for_torch(self) -> None:
         """Look for a model as soon as the script has imported torch."""
         if "torch" in sys.modules:
-            self._wait_for_model()
+            self._wait_for_models()
         else:
-            sys.meta_path.insert(0, _AfterImport("torch", self._wait_for_model))
+            sys.meta_path.insert(0, _AfterImport("torch", self._wait_for_models))
 
-    def _wait_for_model(self) -> None:
-        from vario.backends.torch.discovery import on_first_training_forward
+    def _wait_for_models(self) -> None:
+        from vario.backends.torch.discovery import Search
 
-        on_first_training_forward(self._watch)
+        self.stop = Search(self._watch, self._is_followed).stop
+
+    def _is_followed(self, optimizer: Any) -> bool:
+        return not self.is_needed or (bool(self.monitors) and self.monitors[-1].follows(optimizer))
 
     def _watch(self, models: dict[str, Any]) -> None:
         from vario.backends.torch.targets import is_watched
@@ -84,13 +92,21 @@ class Launch:
         if any(is_watched(model) for model in models.values()):
             self.is_needed = False  # the script watches by itself
             return
-        self.monitor = Monitor(models.get("", models), None, self.config)
+        config = self.config
+        if self.monitors:
+            # Closed before the next one, so that a model the script is done with can leave the memory.
+            self.monitors[-1].close()
+            if config.name is not None:
+                config = replace(config, name=f"{config.name}-{len(self.monitors) + 1}")
+        self.monitors.append(Monitor(models.get("", models), None, config))
 
 
 def run_script(target: str, arguments: Sequence[str], config: Config, is_module: bool = False) -> int:
     """Run a script or module as `python` would, watched; its own exceptions and exit codes pass through."""
     if not is_module and not Path(target).is_file():
         raise ConfigError(f"run: there is no script '{target}'. A module is run with -m: vario run -m {target}")
+    if is_module and _is_missing(target):
+        raise ConfigError(f"run: there is no module '{target}'. A script is run without -m: vario run {target}")
     launch = Launch(config)
     launch.wait_for_torch()
     old_arguments, old_path = sys.argv, list(sys.path)
@@ -119,15 +135,28 @@ def run_script(target: str, arguments: Sequence[str], config: Config, is_module:
     return 0
 
 
+def _is_missing(module: str) -> bool:
+    sys.path.insert(0, "")
+    try:
+        return importlib.util.find_spec(module) is None
+    except ModuleNotFoundError:
+        return True
+    finally:
+        sys.path.pop(0)
+
+
 def _finish(launch: Launch, state: str, error: str | None) -> None:
-    monitor = launch.monitor
-    if monitor is None:
-        if state == "finished" and launch.is_needed:
-            sys.stderr.write("vario: no training step was seen, so nothing was recorded\n")
-        return
-    monitor.close(state, error)
-    if monitor.path is not None and monitor.is_leading:
-        sys.stderr.write(
-            f"vario: recorded up to step {monitor.step_number - 1} in {monitor.path}. "
-            f"Look at it: vario report {monitor.path}\n"
-        )
+    launch.stop()
+    if not launch.monitors and state == "finished" and launch.is_needed:
+        sys.stderr.write("vario: no training step was seen, so nothing was recorded\n")
+    for monitor in launch.monitors:
+        monitor.close(state, error)
+        if not monitor.is_leading:
+            continue
+        if monitor.path is None:
+            sys.stderr.write("vario: nothing was written; `ranks` and `sinks` say so\n")
+        else:
+            sys.stderr.write(
+                f"vario: recorded up to step {monitor.step_number - 1} in {monitor.path}. "
+                f"Look at it: vario report {monitor.path}\n"
+            )

@@ -139,10 +139,14 @@ class Monitor:
 
     # What users call
 
+    def follows(self, optimizer: Any) -> bool:
+        """Whether an optimizer's updates are steps of this Monitor."""
+        return self._watched.targets.are_updated_by(optimizer)
+
     @property
     def is_leading(self) -> bool:
         """Whether this is the lowest rank that records: the one to speak for all."""
-        return self._watched.rank == min(self.config.ranks, default=0)
+        return self._watched.rank == min(self.config.ranks, default=0) or self._watched.world_size == 1
 
     @property
     def step_number(self) -> int:
@@ -175,6 +179,7 @@ class Monitor:
         """Say that a step has ended, where no torch optimizer shows it; from then on only this counts."""
         if not self._closed:
             self._clock.manual = True
+            self._watched.update_by_hand()
             self.step_ended()
 
     def close(self, state: str = "finished", error: str | None = None) -> None:
@@ -262,6 +267,10 @@ class Monitor:
     def on_step_ended(self, call: Callable[[float], None]) -> None:
         """Call with the seconds since the step before, when the step's updates are complete."""
         self._step_ended_calls.append(call)
+
+    def take_back(self, quantity: str, targets: list[str]) -> None:
+        """These targets have no row of that quantity in this step after all."""
+        self.frames.take_back(quantity, targets)
 
     def seal(self) -> None:
         """An update has used the gradients observed so far."""

@@ -2,7 +2,7 @@
 
 A step is one optimizer update, whatever wrapper calls `step` how often. It is complete when every optimizer that takes
 part has updated. It stays open then, so that a loss logged after the update belongs to it, and ends when the loop turns
-to the next one: a new forward pass, or an update or gradient of parameters this step has updated already.
+to the next one: a new forward pass or backward, or an update of parameters this step has updated already.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Clock:
 
     def gradient_came(self, parameter: int) -> bool:
         """Backward reached a parameter."""
-        ended = parameter in self._updated and not self._inside_update and not self.manual
+        # Not before all have updated: the generator's backward runs through a discriminator updated just before.
+        ended = parameter in self._updated and self.is_complete
         self._backward_seen = True
         return ended
 
@@ -58,6 +59,11 @@ class Clock:
         self.micro_step = 0
         self._backward_seen = False
         self._updated_before, self._updated = self._updated, set()
+
+    @property
+    def has_update(self) -> bool:
+        """Whether this step has updated anything."""
+        return bool(self._updated)
 
     def has_updated(self, parameter: int) -> bool:
         """Whether this step has updated that parameter already."""

@@ -268,3 +268,18 @@ def test_a_reader_opened_before_a_resume_sees_what_was_taken_back(tmp_path):
     assert run.series("head.weight", "gradient", "norm").steps.tolist() == [0, 1, 2]
     assert run.state == "running"
     again.close("finished", None)
+
+
+def test_without_a_quantity_all_rows_come_together_in_the_order_of_observation(tmp_path):
+    rows = [record(step, frame(step), frame(step, quantity="weight", order=4), loss=1.0) for step in range(3)]
+    write_run(tmp_path / "run", rows)
+    run = open_run(tmp_path / "run")
+    together = run.to_arrow()
+    apart = [run.to_arrow(name) for name in run.quantities() if name != "scalar"]
+    assert together.num_rows == sum(table.num_rows for table in apart) > 0
+    step = together.column("step")[0].as_py()
+    shown = run.frame(step)
+    assert set(shown.column("quantity").to_pylist()) == {"gradient", "weight"}
+    order = shown.column("order").to_pylist()
+    assert order == sorted(order)
+    assert len(run.to_pandas()) == together.num_rows

@@ -75,6 +75,9 @@ class Events(Protocol):
     def seal(self) -> None:
         """An update has used the gradients observed so far."""
 
+    def take_back(self, quantity: str, targets: list[str]) -> None:
+        """These targets have no row of that quantity in this step after all."""
+
     def switch_off(self, part: str, error: Exception) -> None:
         """A part failed: go on without it."""
 
@@ -84,6 +87,9 @@ class Targets(Protocol):
 
     def structure(self) -> Structure:
         """Modules and parameters, as `structure.json` holds them."""
+
+    def are_updated_by(self, optimizer: Any) -> bool:
+        """Whether an optimizer holds any of the models' parameters."""
 
     def weights(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
         """Names and values of the chosen parameters an optimizer holds."""
@@ -121,6 +127,9 @@ class Watched(Protocol):
 
     def detach(self) -> None:
         """Leave the model and the optimizer exactly as they were found."""
+
+    def update_by_hand(self) -> None:
+        """The loop has updated the weights without a torch optimizer."""
 
     def on_module_values(self, observer: Observer) -> None:
         """Hand module inputs and outputs to this observer."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from models import Perceptron, batch
-from vario.backends.torch.discovery import models_in_training, on_first_training_forward
+from vario.backends.torch.discovery import Search, models_in_training
 from vario.backends.torch.naming import clean, named_modules, named_parameters, structure, unwrap
 
 
@@ -18,11 +18,11 @@ def nobody_else():
 
 def found_by(model, call):
     seen = []
-    undo = on_first_training_forward(seen.append)
+    search = Search(seen.append, lambda optimizer: False)
     try:
         call(model)
     finally:
-        undo()
+        search.stop()
     return seen
 
 
@@ -43,9 +43,17 @@ def test_the_first_forward_with_gradients_finds_the_outermost_model_once():
     assert optimizer.param_groups
 
 
-def test_without_an_optimizer_it_is_the_module_that_was_called():
+def test_a_model_that_nothing_trains_yet_is_found_after_its_first_update():
     model = Perceptron()
-    (found,) = found_by(model, lambda network: network(batch(0)))
+
+    def call(network):
+        network(batch(0)).sum().backward()
+        torch.optim.SGD(network.parameters(), lr=0.1).step()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        network(batch(0))
+        assert optimizer.param_groups
+
+    (found,) = found_by(model, call)
     assert list(found.values()) == [model]
 
 

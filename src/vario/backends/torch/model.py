@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vario.backends.base import Events, Observer
-from vario.backends.torch import hooks, operators, process
+from vario.backends.torch import discovery, hooks, operators, process
 from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import plain
 from vario.backends.torch.scaling import LossScaling
@@ -40,6 +40,8 @@ class TorchModel:
         self._backward_ended_calls: list[Callable[[], None]] = []
         self._update_began_calls: list[Callable[[Any], None]] = []
         self._update_ended_calls: list[Callable[[Any], None]] = []
+        self._expects_optimizers = bool(self._optimizers)
+        self._was_in_training_mode = False
         self._unfollowed: dict[str, torch.nn.Parameter] = {}
         self._fired: dict[str, None] = {}
         self._backward = -1
@@ -89,9 +91,9 @@ class TorchModel:
 
         def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
-                torch.ops.vario.begin_forward(slot, torch.is_grad_enabled())
+                torch.ops.vario.begin_forward(slot, torch.is_grad_enabled(), module.training)
             else:
-                self._forward_began(torch.is_grad_enabled())
+                self._forward_began(torch.is_grad_enabled(), module.training)
 
         def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if not torch.compiler.is_compiling():
@@ -130,14 +132,22 @@ class TorchModel:
 
     # The training loop's events
 
-    def _forward_began(self, with_gradients: bool) -> None:
+    def _forward_began(self, with_gradients: bool, is_training: bool) -> None:
         if hooks.current_backward() != -1:
             return  # a checkpoint around the whole model recomputes it
+        # An evaluation may forget to switch gradients off; a model trained in evaluation mode is never in the other.
+        self._was_in_training_mode = self._was_in_training_mode or is_training
+        with_gradients = with_gradients and (is_training or not self._was_in_training_mode)
         if self._module_tensors is not None:
             self._module_tensors.forward_began(with_gradients)
         if not with_gradients:
             return
         self._scaling.forward_began()
+        if not self._expects_optimizers:
+            self._expects_optimizers = True
+            for optimizer in discovery.live_optimizers():
+                if self.targets.are_updated_by(optimizer):
+                    self.clock.expect(hooks.parameter_ids(optimizer))
         self._follow_parameters()
         self._outermost_backward_is_followed = False
         if self.clock.forward_began():
@@ -203,8 +213,7 @@ class TorchModel:
         self._events.step_ended()
 
     def _is_ours(self, optimizer: torch.optim.Optimizer) -> bool:
-        if self._optimizers:
-            return any(optimizer is known for known in self._optimizers)
+        # Also one made later: a loop may replace the optimizer it was watched with.
         return self.targets.are_updated_by(optimizer)
 
     def _update_began(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -212,6 +221,9 @@ class TorchModel:
             return
         if self.clock.update_began(hooks.parameter_ids(optimizer)):
             self._end_step()
+            # Optimizers that take turns unevenly: this one's gradients came while the step before was still open.
+            for look_again in self._backward_ended_calls:
+                look_again()
         # With a closure, backward runs inside step: these gradients are stale, the right ones come at its end.
         if not plain.has_closure(args, kwargs):
             for call in self._update_began_calls:
@@ -234,7 +246,20 @@ class TorchModel:
         self.clock.update_ended(hooks.parameter_ids(optimizer))
         self._events.seal()
         if self.clock.is_complete:
-            self._events.update_completed()
+            self._complete_step()
+
+    def _complete_step(self) -> None:
+        # What another model's backward left in parameters that nobody updated is no gradient of this step.
+        parameters = self.targets.parameters
+        idle = [name for name, parameter in parameters.items() if not self.clock.has_updated(id(parameter))]
+        self._events.take_back("gradient", idle)
+        self._events.update_completed()
+
+    def update_by_hand(self) -> None:
+        """The loop says that it has updated the weights itself."""
+        if not self.clock.has_update:
+            for call in (*self._update_began_calls, *self._update_ended_calls):
+                call(None)
 
     def _after_scaler_step(self, optimizer: Any, *_: Any) -> None:
         optimizer = plain.innermost(optimizer)

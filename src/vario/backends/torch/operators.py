@@ -16,7 +16,7 @@ import torch
 Observer = Callable[[str, torch.Tensor], None]
 
 _observers: dict[int, tuple[Observer, Observer]] = {}
-_beginners: dict[int, Callable[[bool], None]] = {}
+_beginners: dict[int, Callable[[bool, bool], None]] = {}
 _slots = itertools.count()
 
 
@@ -33,10 +33,10 @@ def _observe_gradient(gradient: torch.Tensor | None, slot: torch.Tensor, path: s
         observers[1](path, gradient)
 
 
-def _begin_forward(slot: torch.Tensor, with_gradients: bool) -> None:
+def _begin_forward(slot: torch.Tensor, with_gradients: bool, is_training: bool) -> None:
     beginner = _beginners.get(int(slot))
     if beginner is not None:
-        beginner(with_gradients)
+        beginner(with_gradients, is_training)
 
 
 _library: torch.library.Library | None = None
@@ -51,7 +51,7 @@ def define() -> None:
     for name, schema, call in (
         ("observe", "(Tensor tensor, Tensor slot, str path) -> ()", _observe),
         ("observe_gradient", "(Tensor gradient, Tensor slot, str path) -> ()", _observe_gradient),
-        ("begin_forward", "(Tensor slot, bool with_gradients) -> ()", _begin_forward),
+        ("begin_forward", "(Tensor slot, bool with_gradients, bool is_training) -> ()", _begin_forward),
     ):
         _library.define(name + schema)
         _library.impl(name, call, "CompositeExplicitAutograd")
@@ -66,7 +66,7 @@ def new_slot(observe: Observer, observe_gradient: Observer) -> torch.Tensor:
     return torch.tensor(number, device="cpu")
 
 
-def new_beginning(begin: Callable[[bool], None]) -> torch.Tensor:
+def new_beginning(begin: Callable[[bool, bool], None]) -> torch.Tensor:
     """A slot through which a compiled model says that a forward pass begins."""
     number = next(_slots)
     _beginners[number] = begin

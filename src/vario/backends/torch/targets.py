@@ -71,8 +71,12 @@ class Targets:
         return self._pick(parameters, plain.gradient)
 
     def weights(self, optimizer: Any) -> NamedTensors:
-        """Names and values of the chosen parameters an optimizer holds."""
-        return self._pick(plain.parameters(optimizer), lambda parameter: parameter)
+        """Names and values of the chosen parameters an optimizer holds; of all trainable ones without an optimizer."""
+        held = plain.parameters(optimizer) if optimizer is not None else self._trainable()
+        return self._pick(held, lambda parameter: parameter)
+
+    def _trainable(self) -> Iterable[torch.Tensor]:
+        return (parameter for parameter in self.parameters.values() if parameter.requires_grad)
 
     def frozen_weights(self) -> NamedTensors:
         """Names and values of the chosen parameters that need no gradient."""
@@ -83,7 +87,7 @@ class Targets:
         """Names (`weight:exp_avg`) and values of every tensor of an optimizer's state."""
         names: list[str] = []
         tensors: list[torch.Tensor] = []
-        for parameter in plain.parameters(optimizer):
+        for parameter in plain.parameters(optimizer) if optimizer is not None else ():
             name = self._names.get(id(parameter))
             if name is not None:
                 for key, tensor in plain.state_tensors(optimizer, parameter):
