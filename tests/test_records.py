@@ -1,6 +1,6 @@
 import numpy as np
 
-from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, empty_table, is_bad, merge, unscale
+from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, empty_table, merge
 
 
 def row(**columns):
@@ -38,13 +38,3 @@ def test_opposite_infinities_merge_without_a_warning():
 def test_nothing_merged_is_the_empty_summary():
     merged = merge(np.zeros((0, len(COLUMNS))), np.zeros(0, dtype=np.int64), 2)
     np.testing.assert_array_equal(merged, empty_table(2))
-
-
-def test_unscaling_divides_what_has_a_unit():
-    divided = unscale(ONE[None], 2.0)[0]
-    assert (divided[SUM], divided[SUM_SQUARES], divided[MIN], divided[MAX]) == (3.0, 3.5, 0.5, 1.5)
-    assert divided[COUNT] == 3
-
-
-def test_a_nan_or_an_inf_makes_a_row_bad():
-    assert is_bad(np.stack([ONE, row(nans=1), row(infs=1)])).tolist() == [False, True, True]

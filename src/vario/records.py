@@ -6,7 +6,7 @@ order of `COLUMNS`; every statistic is a function of those columns and Summaries
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,24 +85,3 @@ def merge(summaries: Table, groups: npt.NDArray[np.int64], num_groups: int) -> T
 def merge_all(summaries: Table) -> Table:
     """All rows merged into one."""
     return merge(summaries, np.zeros(len(summaries), dtype=np.int64), 1)
-
-
-def unscale(summaries: Table, scale: float | Table) -> Table:
-    """The Summaries of the tensors divided by `scale`, as a loss scaler's gradients have to be."""
-    divided = summaries.copy()
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        divided[:, SUM] /= scale
-        divided[:, SUM_SQUARES] /= np.square(scale)
-        divided[:, MIN] /= scale
-        divided[:, MAX] /= scale
-    return divided
-
-
-def is_bad(summaries: Table) -> npt.NDArray[np.bool_]:
-    """Which rows hold a NaN or an Inf."""
-    return (summaries[:, NANS] + summaries[:, INFS]) > 0
-
-
-def column_indices(names: Iterable[str]) -> tuple[int, ...]:
-    """Positions of named columns."""
-    return tuple(COLUMNS.index(name) for name in names)

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from made_runs import NAMES, check_rows, frame, header, record, small_parts, summary, tensor, write_run
+from made_runs import NAMES, STATISTICS, check_rows, frame, header, record, small_parts, summary, tensor, write_run
 from vario.errors import ConfigError, MissingExtra, RunCorrupt, RunNotFound, RunTooNew
 from vario.records import COLUMNS
 from vario.runs.run import list_runs, open_run
@@ -103,14 +103,15 @@ def test_targets_come_in_the_order_they_were_observed(tmp_path):
     ]
     for close in (None, "finished"):
         path = tmp_path / str(close)
-        write_run(path, both, small_parts(), close=close)
+        asked = {"statistics": STATISTICS, "quantities": ["gradient", "activation"]}
+        write_run(path, both, small_parts(), close=close, config=asked)
         run = open_run(path)
         assert run.targets() == [*activations, "z.weight", "a.weight", "loss"]
         assert run.targets("gradient") == ["z.weight", "a.weight"]
         assert run.targets("activation", "layers.*") == ["layers.0:input", "layers.0:output"]
         assert run.targets(pattern=r"re:.*\.weight") == ["z.weight", "a.weight"]
         assert run.targets("activation", "embed:output") == ["embed:output"]
-        assert sorted(run.quantities()) == ["activation", "gradient", "scalar"]
+        assert run.quantities() == ["gradient", "activation", "scalar"]
 
 
 def test_a_module_without_a_side_means_its_output(tmp_path):

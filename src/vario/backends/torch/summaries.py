@@ -15,8 +15,6 @@ from vario.backends.torch.aten import AtenRows
 from vario.backends.torch.tensors import flat, local_part
 from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table
 
-_KERNEL_BYTES = {1, 2, 4, 8}
-
 
 class TorchSummaries:
     """The rows of one step: numbers of CPU tensors at once, those of a device when it gets there."""
@@ -33,7 +31,7 @@ class TorchSummaries:
         self._host: list[cpu.Row] = []
         self._where: list[tuple[Any, int]] = []
         self._sparse: list[tuple[int, int]] = []
-        self._again: dict[str, tuple[list[int | None], dict[Any, list[int]]]] = {}
+        self._again: dict[str, dict[Any, list[int]]] = {}
 
     def observe(self, tensor: torch.Tensor, scale: torch.Tensor | None = None) -> int | None:
         """Reduce one tensor, divided by `scale`; its row within the step, or None when it has no numbers."""
@@ -64,12 +62,12 @@ class TorchSummaries:
                     groups.setdefault((device_rows, elements.dtype), []).append((index, elements))
                 else:
                     rows[index] = self._place(elements, num_elements, scale)
-            earlier = self._again.get(again) if again else None
+            earlier = self._again.get(again, {})
             placed: dict[Any, list[int]] = {}
             for (device_rows, dtype), members in groups.items():
                 flats = [elements for _, elements in members]
                 name = f"{again}/{dtype}"
-                before = earlier[1].get((id(device_rows), dtype)) if earlier else None
+                before = earlier.get((id(device_rows), dtype))
                 if before is not None and not device_rows.can_repeat(before, flats):
                     before = None
                 device_numbers = device_rows.observe_many(flats, _on(scale, flats[0]), name, before)
@@ -77,7 +75,7 @@ class TorchSummaries:
                 for (index, _), number in zip(members, device_numbers, strict=True):
                     rows[index] = self._row(device_rows, number)
             if again:
-                self._again[again] = (rows, placed)
+                self._again[again] = placed
             return rows
 
     def _elements(self, tensor: torch.Tensor) -> tuple[torch.Tensor | None, int]:
