@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs peers bench clean
 
 help:
 	@echo "make demo   train a small transformer for a minute, break it, see what vario says"
 	@echo "make test   everything CI checks: lint, types, tests"
 	@echo "make lint   ruff and mypy alone"
 	@echo "make docs   write docs/config.md and docs/cli.md anew"
+	@echo "make peers  the releases of mindstudio-probe that tests compare vario with, into .peers"
 	@echo "make bench  overhead and store figures for this machine"
 	@echo "make clean  forget .venv and caches"
 
@@ -24,7 +25,7 @@ $(READY): pyproject.toml requirements-dev.txt
 demo: $(READY)
 	$(BIN)/vario demo
 
-test: lint
+test: lint peers
 	$(BIN)/python -m pytest
 
 lint: $(READY)
@@ -34,6 +35,18 @@ lint: $(READY)
 
 docs: $(READY)
 	$(BIN)/python tools/make_docs.py
+
+# Tests read what mindstudio-probe writes and compare with what it computes: each release in a folder of its own, used
+# through PYTHONPATH on top of .venv. 1.3.0 and 8.3.0 are older than numpy 2, so they get the numpy and pandas they ask for.
+PEERS := 26.2.0 8.3.0 1.3.0
+peers: .peers/.ready
+
+.peers/.ready: requirements-peers.txt | $(READY)
+	rm -rf .peers
+	$(BIN)/pip install --quiet --no-deps --target .peers/common -r requirements-peers.txt
+	$(BIN)/pip install --quiet --no-deps --target .peers/older numpy==1.26.4 pandas==2.0.3
+	for v in $(PEERS); do $(BIN)/pip install --quiet --no-deps --target .peers/$$v mindstudio-probe==$$v || exit 1; done
+	touch $@
 
 # The tools that vario is measured against stay out of .venv.
 .venv-bench/.ready: pyproject.toml requirements-bench.txt
@@ -48,4 +61,4 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python bench/store.py
 
 clean:
-	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .peers .mypy_cache .pytest_cache .ruff_cache

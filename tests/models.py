@@ -119,6 +119,52 @@ class Partial(nn.Module):
         return self.used(x) + self.spare(x) if with_spare else self.used(x)
 
 
+class Core(nn.Module):
+    """Attention itself: queries, keys and values in, b,s,h,d."""
+
+    def __init__(self, is_causal):
+        super().__init__()
+        self.is_causal = is_causal
+
+    def forward(self, query, key, value, scale=None):
+        q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal, scale=scale)
+        return mixed.transpose(1, 2)
+
+
+class AttentionBlock(nn.Module):
+    def __init__(self, width, heads, is_causal):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.core = Core(is_causal)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):
+        query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        return x + self.out(self.core(query, key, value, None).flatten(2))
+
+
+class Attentive(nn.Module):
+    """A small transformer without feed-forward parts: causal attention, then attention that sees everything."""
+
+    def __init__(self, width=8, heads=2, checkpointing=None):
+        super().__init__()
+        self.embed = nn.Embedding(16, width)
+        self.layers = nn.ModuleList([AttentionBlock(width, heads, True), AttentionBlock(width, heads, False)])
+        self.head = nn.Linear(width, 16)
+        self.checkpointing = checkpointing
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for layer in self.layers:
+            if self.checkpointing:
+                x = checkpoint(layer, x, use_reentrant=self.checkpointing == "reentrant")
+            else:
+                x = layer(x)
+        return {"logits": self.head(x)}
+
+
 def batch(seed, shape=(6, 4)):
     """A batch of numbers, the same for the same seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))

@@ -34,12 +34,12 @@ def test_invert_chooses_the_rest():
 
 def test_a_pattern_that_matches_nothing_is_refused_and_the_nearest_named():
     with pytest.raises(ConfigError, match=r"targets: 'haed' matches nothing in this model\. Did you mean 'head'\?"):
-        Selector(("haed",)).check(MODULES)
+        Selector(("haed",)).check(MODULES, [])
 
 
 def test_a_broken_regular_expression_is_refused():
     with pytest.raises(ConfigError, match="not a regular expression"):
-        Selector(("re:(",)).check(MODULES)
+        Selector(("re:(",)).check(MODULES, [])
 
 
 def test_ancestors_start_with_the_name_itself():

@@ -17,6 +17,9 @@ from vario.selector import pattern_matcher
 from vario.statistics import STATISTICS
 from vario.text import unknown
 
+ATTENTION_ORDERS = ("b,s,h,d", "s,b,h,d", "b,h,s,d")
+"""Which axis of queries and keys is which: batch, sequence, head, dimension."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -24,7 +27,7 @@ class Config:
 
     quantities: Sequence[str] = ("gradient", "weight", "moment", "activation", "activation_gradient")
     """What to watch: any of weight, gradient, gradient_local, gradient_applied, activation, activation_gradient,
-    moment. Plain numbers (what you log, step time, memory) are always kept."""
+    moment, attention, spectrum. Plain numbers (what you log, step time, memory) are always kept."""
 
     statistics: Sequence[str] = ("norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count")
     """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are
@@ -45,6 +48,13 @@ class Config:
 
     invert: bool = False
     """Watch what `targets` does not match."""
+
+    attention: Sequence[str] = ()
+    """Names, globs or regular expressions (as in `targets`) of the modules that the quantity `attention` looks at:
+    those called with queries and keys as their first two positional inputs."""
+
+    attention_order: str = "b,s,h,d"
+    """How queries and keys are laid out: batch, sequence, head and dimension as `b,s,h,d`, `s,b,h,d` or `b,h,s,d`."""
 
     ranks: Sequence[int] = ()
     """Ranks that record; empty: all."""
@@ -71,7 +81,7 @@ class Config:
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
 
     def __post_init__(self) -> None:
-        for key in ("quantities", "statistics", "targets", "ranks", "sinks"):
+        for key in ("quantities", "statistics", "targets", "attention", "ranks", "sinks"):
             value = getattr(self, key)
             if isinstance(value, (str, int)):
                 value = (value,)
@@ -95,14 +105,23 @@ class Config:
         for rank in self.ranks:
             if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
                 raise ConfigError(f"ranks: expected whole numbers of at least 0, got {rank!r}")
-        for pattern in self.targets:
-            if not isinstance(pattern, str):
-                raise ConfigError(f"targets: expected names or patterns, got {pattern!r}")
-            pattern_matcher(pattern)
+        for key in ("targets", "attention"):
+            for pattern in getattr(self, key):
+                if not isinstance(pattern, str):
+                    raise ConfigError(f"{key}: expected names or patterns, got {pattern!r}")
+                pattern_matcher(pattern, key)
+        self._check_attention()
         if self.resume and self.name is None:
             raise ConfigError("resume: needs the name of the run to go on with. Add name = '...'")
         if self.name is not None and (not self.name or Path(self.name).name != self.name):
             raise ConfigError(f"name: '{self.name}' is not a plain folder name. The folder above it is `directory`.")
+
+    def _check_attention(self) -> None:
+        if "attention" in self.quantities and not self.attention:
+            raise ConfigError("attention: name the modules that take queries and keys, or drop that quantity")
+        if not isinstance(self.attention_order, str) or self.attention_order.replace(" ", "") not in ATTENTION_ORDERS:
+            known = "', '".join(ATTENTION_ORDERS)
+            raise ConfigError(f"attention_order: expected one of '{known}', got {self.attention_order!r}")
 
     def _check_every(self) -> None:
         known = watchable()

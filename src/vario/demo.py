@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vario.errors import ModelError
-from vario.quantities import watchable
 
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
+WATCHED = ("weight", "gradient", "gradient_local", "gradient_applied", "activation", "activation_gradient", "moment")
 WIDTH, DEPTH, HEADS, CONTEXT, BATCH = 128, 5, 4, 64, 8
 FAULT_MODULE = 2
 """The block whose feed-forward part gets the flipped bit."""
@@ -105,7 +105,7 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
 
     pace = Pace(seconds, steps)
     flipped = not fault
-    watch = vario.watch(model, optimizer, quantities=watchable(), every=1, directory=directory)
+    watch = vario.watch(model, optimizer, quantities=WATCHED, every=1, directory=directory)
     with watch as monitor, pace.bar(console) as bar:
         step = 0
         while step == 0 or pace.share(step) < 1.0:

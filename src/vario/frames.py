@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from vario.backends.base import Summaries, Tensor
-from vario.records import SUM, Frame, Scalars, StepRecord, Table, merge
+from vario.records import SUM, Form, Frame, Scalars, StepRecord, Table, merge
 
 Rows = dict[str, list[tuple[int, int]]]
 """Per target: (row, order) of each observation."""
@@ -16,10 +16,19 @@ Rows = dict[str, list[tuple[int, int]]]
 class StepFrames:
     """Collects one step's observations; `end` hands them over and starts afresh."""
 
-    def __init__(self, summaries: Summaries, skipped: Callable[[str, str, Tensor], None]) -> None:
-        """`skipped` is told the quantity, target and tensor whenever a tensor has no numbers to reduce."""
+    def __init__(
+        self,
+        summaries: Summaries,
+        skipped: Callable[[str, str, Tensor], None],
+        describe: Callable[[Tensor], Form] | None = None,
+    ) -> None:
+        """`skipped` is told the quantity, target and tensor whenever a tensor has no numbers to reduce.
+
+        With `describe` each Frame also says what shape and dtype its tensors had.
+        """
         self._summaries = summaries
         self._skipped = skipped
+        self._describe = describe
         self._updates = 0
         self._begin()
 
@@ -27,6 +36,7 @@ class StepFrames:
         self._frames: dict[tuple[str, int], Rows] = {}
         self._scalars: dict[str, float] = {}
         self._later_scalars: dict[str, int] = {}
+        self._forms: dict[int, Form] = {}
         self._order = 0
 
     def observe(
@@ -37,14 +47,24 @@ class StepFrames:
         if row is None:
             self._skipped(quantity, target, tensor)
         else:
+            self._note_form(row, tensor)
             self.observe_again(quantity, micro_step, target, row)
         return row
+
+    def _note_form(self, row: int, tensor: Tensor) -> None:
+        if self._describe is not None:
+            self._forms[row] = self._describe(tensor)
 
     def observe_again(self, quantity: str, micro_step: int, target: str, row: int) -> None:
         """Keep a row that was reduced already, under another name."""
         rows = self._frames.setdefault((quantity, micro_step), {})
         rows.setdefault(target, []).append((row, self._order))
         self._order += 1
+
+    def observe_latest(self, quantity: str, target: str, tensor: Tensor, scale: Tensor | None = None) -> None:
+        """Reduce a tensor; a target seen again in the same step replaces the earlier row."""
+        self.take_back(quantity, [target])
+        self.observe(quantity, 0, target, tensor, scale)
 
     def observe_all(
         self, quantity: str, targets: Sequence[str], tensors: list[Tensor], scale: Tensor | None = None
@@ -59,6 +79,7 @@ class StepFrames:
             if row is None:
                 self._skipped(quantity, target, tensor)
                 continue
+            self._note_form(row, tensor)
             frame[target] = [(row, self._order)]
             self._order += 1
 
@@ -89,7 +110,7 @@ class StepFrames:
 
     def end(self, step: int, time: float) -> Callable[[], StepRecord]:
         """Finish the step: the result waits for the device and gives the record; call it from any thread."""
-        frames, scalars, later = self._frames, self._scalars, self._later_scalars
+        frames, scalars, later, forms = self._frames, self._scalars, self._later_scalars, self._forms
         fetch = self._summaries.collect()
         self._begin()
 
@@ -97,13 +118,20 @@ class StepFrames:
             table = fetch()
             for name, row in later.items():
                 scalars[name] = float(table[row, SUM])
-            built = [_frame(quantity, step, micro, rows, table) for (quantity, micro), rows in frames.items() if rows]
-            return StepRecord(step, built, Scalars(step, time, scalars))
+            return StepRecord(step, _build(frames, step, table, forms), Scalars(step, time, scalars))
 
         return build
 
+    def so_far(self, step: int) -> list[Frame]:
+        """What the step in progress has observed by now; waits for the device."""
+        return _build(self._frames, step, self._summaries.collect(keep=True)(), self._forms)
 
-def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table) -> Frame:
+
+def _build(frames: dict[tuple[str, int], Rows], step: int, table: Table, forms: dict[int, Form]) -> list[Frame]:
+    return [_frame(quantity, step, micro, rows, table, forms) for (quantity, micro), rows in frames.items() if rows]
+
+
+def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, forms: dict[int, Form]) -> Frame:
     targets = tuple(rows)
     order = np.array([seen[0][1] for seen in rows.values()], dtype=np.int32)
     if all(len(seen) == 1 for seen in rows.values()):
@@ -112,4 +140,5 @@ def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table) 
         picked = [row for seen in rows.values() for row, _ in seen]
         groups = np.repeat(np.arange(len(targets)), [len(seen) for seen in rows.values()])
         summaries = merge(table[picked], groups, len(targets))
-    return Frame(quantity, step, micro_step, targets, order, summaries)
+    described = [forms[seen[0][0]] for seen in rows.values()] if forms else None
+    return Frame(quantity, step, micro_step, targets, order, summaries, described)

@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,9 +23,9 @@ from vario.config import Config, make_config
 from vario.errors import ModelError
 from vario.folders import run_folder
 from vario.frames import StepFrames
-from vario.probes import PROBES
-from vario.records import StepRecord
-from vario.selector import Selector
+from vario.probes import PROBES, Probe
+from vario.records import Frame, StepRecord
+from vario.selector import Choice, Selector
 from vario.sinks import SINKS, PartsOff, RunHeader, Sink
 from vario.statistics import columns_needed
 from vario.writer import Writer
@@ -65,6 +65,10 @@ class _Observer:
             self.failed(error)
             return None
 
+    def observe_latest(self, target: str, tensor: Tensor) -> None:
+        scale = None if self._scale is None else self._scale()
+        self._monitor.frames.observe_latest(self._quantity, target, tensor, scale)
+
     def failed(self, error: Exception) -> None:
         self._monitor.switch_off(self._quantity, error)
 
@@ -78,7 +82,18 @@ class _Observer:
 class Monitor:
     """Watches one model until it is closed; also a context manager. Made by `vario.watch`."""
 
-    def __init__(self, model: Any, optimizer: Any, config: Config, scaler: Any = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        config: Config,
+        scaler: Any = None,
+        *,
+        choice: Choice | None = None,
+        probes: Sequence[Probe] = (),
+        sinks: Mapping[str, Sink] | None = None,
+    ) -> None:
+        """Other packages' ways of watching add to the config: their own choice of targets, probes and sinks."""
         self.config = config
         self.off: set[str] = set()
         self.path: Path | None = None
@@ -88,20 +103,30 @@ class Monitor:
         self._skips: set[str] = set()
         self._observers: list[_Observer] = []
         self._step_ended_calls: list[Callable[[float], None]] = []
+        self._step_recorded_calls: list[Callable[[int], None]] = []
         self._completed = False
+        self._closing = False
         self._closed = False
         self._writer_error: Exception | None = None
         self._process = os.getpid()
-        selector = Selector(tuple(config.targets), config.invert)
-        self._watched = _watched(model, optimizer, selector, scaler)
+        choice = choice or Selector(tuple(config.targets), config.invert)
+        self._watched = _watched(model, optimizer, choice, scaler)
         self._clock = self._watched.clock
-        self.sinks: dict[str, Sink] = {}
-        self.frames = StepFrames(self._watched.summaries(config.eps, columns_needed(config.statistics)), self._skipped)
+        self.sinks: dict[str, Sink] = {name: SINKS.get(name, "sinks")() for name in config.sinks}
+        self.sinks.update(sinks or {})
+        self.frames = StepFrames(
+            self._watched.summaries(config.eps, columns_needed(config.statistics)),
+            self._skipped,
+            self._watched.describe
+            if any(getattr(sink, "wants_forms", False) for sink in self.sinks.values())
+            else None,
+        )
         if config.ranks and self._watched.rank not in config.ranks:
             self._closed = True
             return
+        # First the probes: a wrong option must not leave a run behind.
+        self._attach_probes(probes)
         self._open_sinks()
-        self._attach_probes()
         self._writer = Writer(self._deliver)
         self._step_began = time.monotonic()
         self._begin_step()
@@ -125,17 +150,15 @@ class Monitor:
             resume=config.resume,
             started=time.time(),
         )
-        for name in config.sinks:
-            sink = SINKS.get(name, "sinks")()
+        for sink in self.sinks.values():
             sink.open(header)
-            self.sinks[name] = sink
         self._clock.step = max((sink.first_step for sink in self.sinks.values()), default=config.first_step or 0)
 
-    def _attach_probes(self) -> None:
+    def _attach_probes(self, more: Sequence[Probe]) -> None:
         wanted = {quantity: PROBES.get(quantity, "quantities") for quantity in self.config.quantities}
         always = {found.name: found.part for found in PROBES if found.part.quantity == "scalar"}
-        for probe in {**wanted, **always}.values():
-            probe().attach(self._watched, self)
+        for probe in [*(made() for made in {**wanted, **always}.values()), *more]:
+            probe.attach(self._watched, self)
 
     # What users call
 
@@ -157,6 +180,25 @@ class Monitor:
     def micro_step(self) -> int:
         """The number of the forward and backward pass in progress within the step."""
         return self._clock.micro_step
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether a step has ended and nothing of the next one has been seen."""
+        return self._completed or not self.frames.has_rows
+
+    @property
+    def next_step_number(self) -> int:
+        """The number the next step to be watched from its beginning has."""
+        return self._clock.step + 1 if self._completed else self._clock.step
+
+    def frames_so_far(self) -> list[Frame]:
+        """What the step in progress has observed by now; waits for the device."""
+        return self.frames.so_far(self._clock.step)
+
+    def wait(self) -> None:
+        """Wait until every step handed over so far is written."""
+        if not self._closed:
+            self._writer.wait()
 
     def log(self, **values: Any) -> None:
         """Keep plain numbers of this step: Python numbers, or one-element tensors, which are not waited for."""
@@ -186,6 +228,7 @@ class Monitor:
         """Record the step in progress, write everything and leave the model as it was found. Safe to call twice."""
         if self._closed or os.getpid() != self._process:
             return
+        self._closing = True
         self._watched.detach()
         if self._completed or self.frames.has_rows:
             self.step_ended()
@@ -268,6 +311,10 @@ class Monitor:
         """Call with the seconds since the step before, when the step's updates are complete."""
         self._step_ended_calls.append(call)
 
+    def on_step_recorded(self, call: Callable[[int], None]) -> None:
+        """Call with the step's number once what it observed is on its way to the sinks; it may close the Monitor."""
+        self._step_recorded_calls.append(call)
+
     def take_back(self, quantity: str, targets: list[str]) -> None:
         """These targets have no row of that quantity in this step after all."""
         self.frames.take_back(quantity, targets)
@@ -278,13 +325,17 @@ class Monitor:
 
     def update_completed(self) -> None:
         """Hand over what this step has observed; a run that is killed in a long evaluation keeps its last update."""
-        if not self._completed:
+        is_new = not self._completed
+        if is_new:
             now = time.monotonic()
             for call in self._step_ended_calls:
                 call(now - self._step_began)
             self._step_began = now
             self._completed = True
         self._hand_over()
+        if is_new and not self._closing:
+            for told in self._step_recorded_calls:
+                told(self._clock.step)
 
     def step_ended(self) -> None:
         """The training loop has turned to the next step."""
@@ -334,7 +385,7 @@ class Monitor:
                 self.guarded(f"sink {name}", sink.note)(list(self._parts_off), self._writer.num_refused)
 
 
-def _watched(model: Any, optimizer: Any, selector: Selector, scaler: Any) -> Watched:
+def _watched(model: Any, optimizer: Any, choice: Choice, scaler: Any) -> Watched:
     """The model in the hands of its framework's backend."""
     first = (
         next(iter(model.values() if isinstance(model, dict) else model), None)
@@ -344,7 +395,7 @@ def _watched(model: Any, optimizer: Any, selector: Selector, scaler: Any) -> Wat
     if any(cls.__module__.split(".")[0] == "torch" for cls in type(first).__mro__):
         from vario.backends.torch.model import TorchModel
 
-        return TorchModel(model, optimizer, selector, scaler)
+        return TorchModel(model, optimizer, choice, scaler)
     raise ModelError(f"watch: expected a torch.nn.Module, got {type(model).__name__}")
 
 

@@ -19,6 +19,9 @@ Table = npt.NDArray[np.float64]
 COLUMNS = ("count", "sum", "sum_squares", "min", "max", "nans", "infs", "zeros")
 COUNT, SUM, SUM_SQUARES, MIN, MAX, NANS, INFS, ZEROS = range(len(COLUMNS))
 
+Form = tuple[tuple[int, ...], str]
+"""Shape and dtype of a tensor."""
+
 ROOT = "root"
 """The name of a model's outermost module, whose own name is empty."""
 
@@ -34,6 +37,8 @@ class Frame:
     order: npt.NDArray[np.int32]
     """When each row was observed within its step, counted over all quantities: what went bad first has the lowest."""
     summaries: Table
+    forms: Sequence[Form] | None = None
+    """Shape and dtype of each row's tensor, where a sink asked for them."""
 
 
 @dataclass(frozen=True)

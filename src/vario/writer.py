@@ -47,6 +47,10 @@ class Writer:
             return False
         return True
 
+    def wait(self) -> None:
+        """Wait until everything that was handed over is written."""
+        self._queue.join()
+
     def close(self) -> None:
         """Write everything that waits, then stop."""
         self._queue.put(None)

@@ -15,10 +15,11 @@ A backend turns its framework's hooks into these events, in this order, for ever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from vario.records import Structure, Table
+from vario.records import Form, Structure, Table
+from vario.statistics import Values
 from vario.steps import Clock
 
 Undo = Callable[[], None]
@@ -37,8 +38,11 @@ class Summaries(Protocol):
     def observe_many(self, tensors: list[Tensor], scale: Tensor | None = None, again: str = "") -> list[int | None]:
         """Reduce a list of tensors at once. A later list under the same name `again` takes the earlier one's rows."""
 
-    def collect(self) -> Callable[[], Table]:
-        """End the step: a function that waits for the rows and returns them, to be called from any thread."""
+    def collect(self, keep: bool = False) -> Callable[[], Table]:
+        """End the step: a function that waits for the rows and returns them, to be called from any thread.
+
+        With `keep` the step goes on and the rows are those it has by now.
+        """
 
 
 class Observer(Protocol):
@@ -49,6 +53,9 @@ class Observer(Protocol):
 
     def observe(self, target: str, tensor: Tensor) -> int | None:
         """Reduce a tensor and keep its row."""
+
+    def observe_latest(self, target: str, tensor: Tensor) -> None:
+        """Reduce a tensor; the last of a step wins."""
 
     def failed(self, error: Exception) -> None:
         """Say that this quantity's tensors cannot be looked at: it is switched off."""
@@ -100,6 +107,14 @@ class Targets(Protocol):
     def moments(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
         """Names and values of every tensor of an optimizer's state, for the chosen parameters."""
 
+    def sign_agreement(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
+        """Names and the share of elements whose gradient points where the optimizer's momentum does."""
+
+    def update_histograms(
+        self, optimizer: Any, bins: int, low: float, high: float
+    ) -> tuple[list[str], Callable[[], Values]]:
+        """Names, and a function that waits for histograms of Adam's update, then of its ratio: a row each."""
+
     def device_scalars(self) -> dict[str, float]:
         """Memory in use, by name and in bytes."""
 
@@ -122,6 +137,9 @@ class Watched(Protocol):
     def why_skipped(self, tensor: Tensor) -> str:
         """Why a tensor has no Summary, in words."""
 
+    def describe(self, tensor: Tensor) -> Form:
+        """Shape and dtype of a tensor."""
+
     def attach(self, events: Events) -> None:
         """Start following the training loop."""
 
@@ -134,11 +152,20 @@ class Watched(Protocol):
     def on_module_values(self, observer: Observer) -> None:
         """Hand module inputs and outputs to this observer."""
 
-    def on_module_gradients(self, observer: Observer) -> None:
-        """Hand the gradients of module inputs and outputs to this observer."""
+    def on_module_gradients(self, observer: Observer, through_modules: bool = False) -> None:
+        """Hand the gradients of module inputs and outputs to this observer.
+
+        An input's gradient is that of the tensor, from all that use it; `through_modules` only what this module adds.
+        """
+
+    def on_modules_called(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
+        """Call with (name, positional inputs) when one of these modules is called in a pass that trains."""
 
     def on_local_gradients(self, call: Callable[[str, Tensor], None]) -> None:
         """Call with (name, gradient) for what one backward pass adds to each parameter's gradient."""
+
+    def on_accumulated_gradients(self, call: Callable[[str, Tensor], None]) -> None:
+        """Call with (name, gradient) when this rank's backward has added to a gradient, before ranks share it."""
 
     def on_backward_ended(self, call: Callable[[], None]) -> None:
         """Call when gradients are complete and not yet clipped."""
@@ -151,6 +178,23 @@ class Watched(Protocol):
 
     def gradients(self, optimizer: Any = None) -> tuple[list[str], list[Tensor]]:
         """Names and gradients of the chosen parameters, of one optimizer's or of all not updated in this step."""
+
+    def modules_matching(self, patterns: Sequence[str]) -> list[str]:
+        """Names of all modules that match, chosen as targets or not; a pattern that matches none is refused."""
+
+    def attention_rows(
+        self, name: str, query: Tensor, key: Tensor, order: str, first_only: bool = False
+    ) -> dict[str, Tensor]:
+        """Entropy, largest probability and largest logit of each row of a module's attention."""
+
+    def matrices(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """The two-dimensional weights of these modules or of the chosen targets; embeddings and shards are left out."""
+
+    def spectral_norm(self, name: str, matrix: Tensor) -> Tensor:
+        """The largest singular value of a matrix, followed from step to step under a name."""
+
+    def stable_rank(self, matrix: Tensor, spectral_norm: Tensor) -> Tensor:
+        """The sum of a matrix's squared singular values over the largest one squared."""
 
     def loss_scale(self) -> Tensor | None:
         """What the loss of this step is multiplied by."""

@@ -11,11 +11,16 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from vario.backends.base import Observer, Watched
+from vario.config import Config
 from vario.quantities import PROBES
 
 
 class Recorder(Protocol):
     """What a probe gets from the Monitor."""
+
+    @property
+    def config(self) -> Config:
+        """The Monitor's options."""
 
     def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> Observer:
         """A quantity's way into the step in progress; what it sees is divided by `scale()`."""

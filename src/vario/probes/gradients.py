@@ -1,4 +1,4 @@
-"""Gradients at the three points where they mean different things."""
+"""Gradients at the four points where they mean different things."""
 
 from __future__ import annotations
 
@@ -40,6 +40,23 @@ class LocalGradients:
                 observer.observe(name, gradient)
 
         watched.on_local_gradients(recorder.guarded(self.quantity, gradient_came))
+
+
+class AccumulatedGradients:
+    """What this rank's micro-steps add up to, before ranks share it; on one rank the same as `gradient`."""
+
+    quantity: ClassVar[str] = "gradient_accumulated"
+    every: ClassVar[int] = 1
+
+    def attach(self, watched: Watched, recorder: Recorder) -> None:
+        """Subscribe to each parameter's accumulation; the last of a step wins."""
+        observer = recorder.observer(self.quantity, watched.loss_scale)
+
+        def accumulated(name: str, gradient: Tensor) -> None:
+            if observer.watching:
+                observer.observe_latest(name, gradient)
+
+        watched.on_accumulated_gradients(recorder.guarded(self.quantity, accumulated))
 
 
 class AppliedGradients:

@@ -23,3 +23,20 @@ class Moments:
                 observer.observe_all(*watched.targets.moments(optimizer))
 
         watched.on_update_ended(recorder.guarded(self.quantity, update_ended))
+
+
+class MomentsBefore:
+    """The same tensors as the update finds them; nothing at the first update, which makes them."""
+
+    quantity: ClassVar[str] = "moment_before"
+    every: ClassVar[int] = 10
+
+    def attach(self, watched: Watched, recorder: Recorder) -> None:
+        """Subscribe to the beginning of updates."""
+        observer = recorder.observer(self.quantity)
+
+        def update_began(optimizer: Any) -> None:
+            if observer.watching:
+                observer.observe_all(*watched.targets.moments(optimizer))
+
+        watched.on_update_began(recorder.guarded(self.quantity, update_began))

@@ -1,4 +1,4 @@
-"""Weights right after each update."""
+"""Weights around each update."""
 
 from __future__ import annotations
 
@@ -31,3 +31,20 @@ class Weights:
             observer.observe_all(names, tensors)
 
         watched.on_update_ended(recorder.guarded(self.quantity, update_ended))
+
+
+class WeightsBefore:
+    """Each parameter as the optimizer's update finds it: what this step's forward passes used."""
+
+    quantity: ClassVar[str] = "weight_before"
+    every: ClassVar[int] = 10
+
+    def attach(self, watched: Watched, recorder: Recorder) -> None:
+        """Subscribe to the beginning of updates."""
+        observer = recorder.observer(self.quantity)
+
+        def update_began(optimizer: Any) -> None:
+            if observer.watching:
+                observer.observe_all(*watched.targets.weights(optimizer))
+
+        watched.on_update_began(recorder.guarded(self.quantity, update_began))

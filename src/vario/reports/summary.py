@@ -74,7 +74,7 @@ def summarise(run: Run) -> RunSummary:
     ranks = run.ranks
     rank = ranks[0] if ranks else 0
     scalars = _scalars(run, rank)
-    steps = run.steps("scalar", rank) if ranks else np.zeros(0, np.int64)
+    steps = _steps(run, rank) if ranks else np.zeros(0, np.int64)
     onset = first_bad(run)
     step_times = scalars.get("step_seconds")
     skipped = scalars.get("skipped_step")
@@ -100,6 +100,13 @@ def summarise(run: Run) -> RunSummary:
         movers=find_movers(run, rank, before_step=None if onset is None else onset.step) if ranks else [],
         counts=_counts(run, rank) if ranks else [],
     )
+
+
+def _steps(run: Run, rank: int) -> npt.NDArray[np.int64]:
+    """Steps that have plain numbers, as all have; in a run that was imported without any, those of the tensors."""
+    recorded = run.quantities(rank)
+    steps = [run.steps(name, rank) for name in (["scalar"] if "scalar" in recorded else recorded)]
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *steps]))
 
 
 def _scalars(run: Run, rank: int) -> dict[str, Series]:

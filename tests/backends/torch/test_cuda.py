@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from models import Language, Perceptron, batch, ids, language_loss
+from models import Attentive, Language, Perceptron, batch, ids, language_loss
 from vario.backends.torch.activations import _CAN_HOOK_IN_GRAPHS
+from vario.backends.torch.attention import attention_rows
+from vario.backends.torch.spectra import SpectralNorms, stable_rank
 from vario.backends.torch.summaries import TorchSummaries
 from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES
 from watching import EVERYTHING, check, check_same, records, rows, scalar, summary, watch
@@ -402,3 +404,80 @@ def test_a_default_device_of_the_script_changes_nothing():
         torch.set_default_device(None)
     check(rows(monitor)[0, "weight", 0, "weight"], model.weight)
     assert host_row[SUM] == 3
+
+
+# Attention and spectra
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_on_the_device_has_the_rows_of_the_host(dtype, causal):
+    query, key = batch(0, (2, 300, 8, 64)).to(dtype), batch(1, (2, 500, 2, 64)).to(dtype)
+    expected = attention_rows(query, key, "b,s,h,d", causal=causal)
+    query, key = query.cuda(), key.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = attention_rows(query, key, "b,s,h,d", causal=causal, block_elements=1 << 18)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for what, found_rows in found.items():
+        torch.testing.assert_close(found_rows.cpu(), expected[what], rtol=1e-5, atol=1e-4)
+
+
+def test_products_rounded_by_the_users_wish_leave_half_precision_exact():
+    query, key = batch(0, (1, 256, 4, 64)).bfloat16().cuda(), batch(1, (1, 256, 4, 64)).bfloat16().cuda()
+    expected = attention_rows(query, key, "b,s,h,d", causal=True)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    found = attention_rows(query, key, "b,s,h,d", causal=True)
+    norm = SpectralNorms().measure("w", key.float().reshape(1024, 64))
+    torch.set_float32_matmul_precision(before)
+    for what, found_rows in found.items():
+        torch.testing.assert_close(found_rows, expected[what], rtol=1e-5, atol=1e-5)
+    assert norm.item() == pytest.approx(np.linalg.norm(key.double().cpu().reshape(1024, 64).numpy(), 2), rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(512, 512), (300, 1000), (4096, 64), (1, 50)], ids=str)
+def test_spectra_on_the_device_are_numpys(dtype, shape):
+    weight = batch(0, shape).to(dtype)
+    expected, frobenius = np.linalg.norm(weight.double().numpy(), 2), np.linalg.norm(weight.double().numpy())
+    on_device = weight.cuda()
+    norms, found = SpectralNorms(), []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            norm = norms.measure("w", on_device)
+            found.append((norm, stable_rank(on_device, norm)))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for norm, rank in found:
+        assert norm.item() == pytest.approx(expected, rel=1e-3)
+        assert rank.item() == pytest.approx((frobenius / expected) ** 2, rel=2e-3)
+
+
+def test_a_training_with_attention_and_spectra_waits_for_nothing():
+    torch.manual_seed(0)
+    model = Attentive().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    monitor = watch(model, optimizer, ["attention", "spectrum"], attention=["layers.*.core"])
+    tokens = ids(0).cuda()
+
+    def step():
+        language_loss(model, tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    monitor.close()
+    recorded = rows(monitor)
+    assert {key[0] for key in recorded} == {0, 1, 2, 3}
+    assert len(recorded) == 4 * (2 * 3 + 5 * 2)
+    assert all(np.isfinite(row).all() for row in recorded.values())

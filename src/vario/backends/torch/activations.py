@@ -45,9 +45,11 @@ class Sighting:
 class ModuleTensors:
     """Hands the tensors that modules take and return to the observers of two quantities."""
 
-    def __init__(self, values: Observer | None, gradients: Observer | None) -> None:
+    def __init__(self, values: Observer | None, gradients: Observer | None, separates: bool = False) -> None:
+        """With `separates` the gradient of an input is what comes back through that module, not from all its users."""
         self._values = values
         self._gradients = gradients
+        self._separates = separates
         self._with_gradients = gradients is not None
         self._sightings: dict[int, Sighting] = {}
         self._leaves: dict[int, tuple[Sighting, Undo]] = {}
@@ -60,7 +62,7 @@ class ModuleTensors:
     def attach(self, modules: Mapping[str, torch.nn.Module]) -> Undo:
         """Hook these modules, ready for torch.compile before or after."""
         undos = hooks.Undos()
-        undos.add(_guard_hooks_in_dynamo())
+        undos.add(guard_hooks_in_dynamo())
         operators.define()
         for name, module in modules.items():
             slot = operators.new_slot(
@@ -100,13 +102,37 @@ class ModuleTensors:
         self._leaves.clear()
 
     def _before(self, name: str) -> Callable[..., None]:
-        def before_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        def before_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 self._trace(module, inputs(args, kwargs))
-            elif self._is_training():
-                self._look(name, inputs(args, kwargs))
+                return None
+            if not self._is_training():
+                return None
+            # A module that overwrites its input has no gradient of its own for what it overwrote.
+            separates = self._separates and not getattr(module, "inplace", False)
+            self._look(name, inputs(args, kwargs), with_gradients=not separates)
+            return self._separated(name, args, kwargs) if separates else None
 
         return before_forward
+
+    def _separated(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same arguments, tensors as views that only this module uses: their gradients are its own."""
+        observer = self._gradients
+        if observer is None or not observer.watching:
+            return None
+        views: dict[int, torch.Tensor] = {}
+
+        def view_of(path: str, value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or not value.requires_grad or not torch.is_grad_enabled():
+                return value
+            # Attention asks whether its query is its key: it must stay so.
+            view = views.setdefault(id(value), value.view_as(value))
+            hooks.on_gradient(view, lambda gradient: self._observe_gradient([f"{name}:{path}"], gradient))
+            return view
+
+        one = len(args) == 1
+        kept = tuple(view_of("input" if one else f"input.{index}", value) for index, value in enumerate(args))
+        return kept, {key: view_of(f"input.{key}", value) for key, value in kwargs.items()}
 
     def _after(self, name: str) -> Callable[..., None]:
         def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -126,16 +152,16 @@ class ModuleTensors:
         # Reentrant checkpointing runs its first forward without gradients: what counts is how the root was called.
         return torch.is_grad_enabled() if self._inside_root is None else self._inside_root
 
-    def _look(self, name: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def _look(self, name: str, tensors: Iterable[tuple[str, torch.Tensor]], with_gradients: bool = True) -> None:
         try:
             for path, tensor in tensors:
-                self._see(f"{name}:{path}", tensor)
+                self._see(f"{name}:{path}", tensor, with_gradients)
         except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
             for observer in (self._values, self._gradients):
                 if observer is not None:
                     observer.failed(error)
 
-    def _see(self, target: str, tensor: torch.Tensor) -> None:
+    def _see(self, target: str, tensor: torch.Tensor, with_gradients: bool) -> None:
         sighting = self._sightings.get(id(tensor))
         if sighting is None or not sighting.is_of(tensor):
             sighting = self._sightings[id(tensor)] = Sighting(tensor)
@@ -147,7 +173,9 @@ class ModuleTensors:
                 sighting.row = values.observe(target, tensor)
             else:
                 values.observe_again(target, sighting.row)
-        if gradients is not None and gradients.watching and tensor.requires_grad and target not in sighting.targets:
+        if gradients is None or not gradients.watching or not with_gradients:
+            return
+        if tensor.requires_grad and target not in sighting.targets:
             if tensor.grad_fn is None:
                 # Reentrant checkpointing recomputes from a detached copy of its input; the input itself has our hook.
                 if not recomputing:
@@ -168,13 +196,16 @@ class ModuleTensors:
             known[0].targets.append(target)
 
     def _gradient_came(self, sighting: Sighting, gradient: torch.Tensor | None) -> None:
+        self._observe_gradient(sighting.targets, gradient)
+
+    def _observe_gradient(self, targets: list[str], gradient: torch.Tensor | None) -> None:
         observer = self._gradients
         # An output of a compiled graph that the loss does not use has no gradient at all.
         if observer is None or not observer.watching or gradient is None:
             return
-        row = observer.observe(sighting.targets[0], gradient)
+        row = observer.observe(targets[0], gradient)
         if row is not None:
-            for target in sighting.targets[1:]:
+            for target in targets[1:]:
                 observer.observe_again(target, row)
 
     def _trace(self, module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -211,7 +242,7 @@ def _forget(module: torch.nn.Module, slot: torch.Tensor) -> None:
     operators.free_slot(slot)
 
 
-def _guard_hooks_in_dynamo() -> Undo:
+def guard_hooks_in_dynamo() -> Undo:
     """Make torch.compile notice our hooks: by default it drops those that one of two twin modules lacks."""
     import torch._dynamo as dynamo
     from torch._dynamo.utils import counters

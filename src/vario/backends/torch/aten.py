@@ -45,12 +45,13 @@ class AtenRows:
         self._rows.append(torch.stack(row))
         return len(self._rows) - 1
 
-    def collect(self) -> Callable[[], Table] | None:
-        """End the step: one copy for all rows, started now and waited for by the result."""
+    def collect(self, keep: bool = False) -> Callable[[], Table] | None:
+        """End the step, unless told to `keep` it going: one copy for all rows, waited for by the result."""
         if not self._rows:
             return None
         stacked = torch.stack(self._rows)
-        self._rows = []
+        if not keep:
+            self._rows = []
         host = stacked.to("cpu", non_blocking=False) if stacked.device.type == "cpu" else _begin_copy(stacked)
 
         def fetch() -> Table:

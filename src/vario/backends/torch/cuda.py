@@ -203,11 +203,11 @@ class CudaRows:
             self._ranges_on_device[nth] = known
         return known[1]
 
-    def collect(self) -> Callable[[], Table] | None:
-        """End the step: launch the folding and the copy; the result waits for them."""
+    def collect(self, keep: bool = False) -> Callable[[], Table] | None:
+        """End the step, unless told to `keep` it going: launch the folding and the copy; the result waits for them."""
         if not self._counts:
             return None
-        counts = self._counts
+        counts = list(self._counts)
         self._fold()
         with torch.cuda.device(self.device):
             device_rows = self._folded[0] if len(self._folded) == 1 else torch.cat(self._folded)
@@ -215,7 +215,8 @@ class CudaRows:
             host_rows.copy_(device_rows, non_blocking=True)
             copied = torch.cuda.Event()
             copied.record()
-        self._begin()
+        if not keep:
+            self._begin()
         with_extremes = bool(self._flags["WITH_EXTREMES"])
 
         def fetch() -> Table:

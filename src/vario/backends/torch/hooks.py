@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from vario.backends.base import Undo
 
 
-def run_eagerly(call: Callable[..., None]) -> Callable[..., None]:
+def run_eagerly(call: Callable[..., Any]) -> Callable[..., Any]:
     """Keep torch.compile from compiling this hook by itself, as it would around a module whose forward it compiles.
 
     A hook inside a compiled graph is traced all the same; `torch.compiler.disable` would break that graph.
@@ -37,12 +37,12 @@ class ModuleHook:
     file opens where vario is not installed.
     """
 
-    def __init__(self, call: Callable[..., None]) -> None:
+    def __init__(self, call: Callable[..., Any]) -> None:
         self.call = run_eagerly(call)
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: Any) -> Any:
         """What torch calls."""
-        self.call(*args)
+        return self.call(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
@@ -67,8 +67,8 @@ class Undos:
             self._undos.pop()()
 
 
-def before_forward(module: torch.nn.Module, call: Callable[..., None]) -> Undo:
-    """Run `call(module, args, kwargs)` before the module's forward, ahead of other hooks."""
+def before_forward(module: torch.nn.Module, call: Callable[..., Any]) -> Undo:
+    """Run `call(module, args, kwargs)` before the module's forward, ahead of other hooks; it may return other ones."""
     return module.register_forward_pre_hook(ModuleHook(call), prepend=True, with_kwargs=True).remove
 
 
@@ -92,11 +92,39 @@ def after_accumulation(parameter: torch.nn.Parameter, call: Callable[[torch.Tens
 def around_updates(
     began: Callable[[torch.optim.Optimizer, Any, Any], None], ended: Callable[[torch.optim.Optimizer, Any, Any], None]
 ) -> Undo:
-    """Run `began` and `ended` around `step` of every torch optimizer in the process."""
-    undos = Undos()
-    undos.add(register_optimizer_step_pre_hook(began).remove)
-    undos.add(register_optimizer_step_post_hook(ended).remove)
-    return undos
+    """Run `began` and `ended` around `step` of every torch optimizer in the process; may be undone inside either."""
+    if not _update_hooks:
+        _update_hooks.append(register_optimizer_step_pre_hook(lambda *args: _tell_followers(0, args)).remove)
+        _update_hooks.append(register_optimizer_step_post_hook(lambda *args: _tell_followers(1, args)).remove)
+    follower = began, ended
+    _update_followers.append(follower)
+
+    def undo() -> None:
+        _update_followers.remove(follower)
+        # torch walks its table of hooks while it calls them: then they stay, and do nothing.
+        if not _update_followers and not _telling:
+            while _update_hooks:
+                _update_hooks.pop()()
+
+    return undo
+
+
+UpdateFollower = tuple[
+    Callable[[torch.optim.Optimizer, Any, Any], None], Callable[[torch.optim.Optimizer, Any, Any], None]
+]
+_update_followers: list[UpdateFollower] = []
+_update_hooks: list[Undo] = []
+_telling: list[None] = []
+"""One entry per `step` whose hooks run at this moment."""
+
+
+def _tell_followers(which: int, args: tuple[Any, ...]) -> None:
+    _telling.append(None)
+    try:
+        for follower in tuple(_update_followers):
+            follower[which](*args)
+    finally:
+        _telling.pop()
 
 
 _followed: dict[tuple[int, str], tuple[list[Callable[..., None]], Undo]] = {}
@@ -127,8 +155,9 @@ def _replace(owner: Any, method: str) -> tuple[list[Callable[..., None]], Undo]:
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        followers = tuple(calls)
         result = original(*args, **kwargs)
-        for call in calls:
+        for call in followers:
             call(*args)
         return result
 

@@ -10,19 +10,23 @@ import torch
 from vario.backends.base import Events, Observer
 from vario.backends.torch import discovery, hooks, operators, process
 from vario.backends.torch.activations import ModuleTensors
+from vario.backends.torch.attention import attention_rows, is_causal
+from vario.backends.torch.calls import Call, ModuleCalls
 from vario.backends.torch.engines import plain
 from vario.backends.torch.scaling import LossScaling
+from vario.backends.torch.spectra import SpectralNorms, stable_rank
 from vario.backends.torch.summaries import TorchSummaries
 from vario.backends.torch.targets import Targets
-from vario.backends.torch.tensors import leaves, why_without_numbers
-from vario.selector import Selector
+from vario.backends.torch.tensors import form, leaves, why_without_numbers
+from vario.records import Form
+from vario.selector import Choice, modules_matching
 from vario.steps import Clock
 
 
 class TorchModel:
     """Follows one or several modules and the optimizers that update them."""
 
-    def __init__(self, models: Any, optimizers: Any, selector: Selector, scaler: Any) -> None:
+    def __init__(self, models: Any, optimizers: Any, selector: Choice, scaler: Any) -> None:
         self.clock = Clock()
         self.rank, self.world_size = process.rank_and_world_size()
         self.versions = process.versions()
@@ -35,8 +39,13 @@ class TorchModel:
         self._undo = hooks.Undos()
         self._module_values: Observer | None = None
         self._module_gradients: Observer | None = None
+        self._separates_gradients = False
         self._module_tensors: ModuleTensors | None = None
+        self._module_calls = ModuleCalls(self._is_training_pass)
+        self._pass_trains: bool | None = None
+        self._spectral_norms = SpectralNorms()
         self._local_gradient: list[Callable[[str, torch.Tensor], None]] = []
+        self._accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self._backward_ended_calls: list[Callable[[], None]] = []
         self._update_began_calls: list[Callable[[Any], None]] = []
         self._update_ended_calls: list[Callable[[Any], None]] = []
@@ -57,6 +66,10 @@ class TorchModel:
         """Why a tensor has no Summary, in words."""
         return why_without_numbers(tensor)
 
+    def describe(self, tensor: torch.Tensor) -> Form:
+        """Shape and dtype of a tensor."""
+        return form(tensor)
+
     # Attaching
 
     def attach(self, events: Events) -> None:
@@ -67,8 +80,9 @@ class TorchModel:
         self._undo.add(self._scaling.undo)
         self._scaling.attach()
         if self._module_values is not None or self._module_gradients is not None:
-            self._module_tensors = ModuleTensors(self._module_values, self._module_gradients)
+            self._module_tensors = ModuleTensors(self._module_values, self._module_gradients, self._separates_gradients)
             self._undo.add(self._module_tensors.attach(self.targets.modules))
+        self._undo.add(self._module_calls.attach(self.targets.all_modules))
         # Last, so that its hooks run before those on the root's own inputs: the pass begins with them.
         for root in self.targets.roots.values():
             self._follow_root(root)
@@ -110,13 +124,22 @@ class TorchModel:
         """Hand module inputs and outputs to this observer."""
         self._module_values = observer
 
-    def on_module_gradients(self, observer: Observer) -> None:
+    def on_module_gradients(self, observer: Observer, through_modules: bool = False) -> None:
         """Hand the gradients of module inputs and outputs to this observer."""
         self._module_gradients = observer
+        self._separates_gradients = through_modules
+
+    def on_modules_called(self, names: Sequence[str], call: Call) -> None:
+        """Call with (name, positional inputs) when one of these modules is called in a pass that trains."""
+        self._module_calls.follow(names, call)
 
     def on_local_gradients(self, call: Callable[[str, torch.Tensor], None]) -> None:
         """Call with (name, gradient) for what one backward pass adds to each parameter's gradient."""
         self._local_gradient.append(call)
+
+    def on_accumulated_gradients(self, call: Callable[[str, torch.Tensor], None]) -> None:
+        """Call with (name, gradient) when this rank's backward has added to a gradient, before ranks share it."""
+        self._accumulated_gradient.append(call)
 
     def on_backward_ended(self, call: Callable[[], None]) -> None:
         """Call when gradients are complete and not yet clipped."""
@@ -138,6 +161,7 @@ class TorchModel:
         # An evaluation may forget to switch gradients off; a model trained in evaluation mode is never in the other.
         self._was_in_training_mode = self._was_in_training_mode or is_training
         with_gradients = with_gradients and (is_training or not self._was_in_training_mode)
+        self._pass_trains = with_gradients
         if self._module_tensors is not None:
             self._module_tensors.forward_began(with_gradients)
         if not with_gradients:
@@ -153,7 +177,12 @@ class TorchModel:
         if self.clock.forward_began():
             self._end_step()
 
+    def _is_training_pass(self) -> bool:
+        # Reentrant checkpointing runs its first forward without gradients: what counts is how the root was called.
+        return torch.is_grad_enabled() if self._pass_trains is None else self._pass_trains
+
     def _forward_ended(self, output: Any) -> None:
+        self._pass_trains = None
         if self._module_tensors is not None:
             self._module_tensors.forward_ended()
         if torch.is_grad_enabled() and hooks.current_backward() == -1:
@@ -178,6 +207,9 @@ class TorchModel:
             if self.clock.gradient_came(id(parameter)):
                 self._end_step()
             self._fired[name] = None
+            if self._accumulated_gradient and name in self.targets.parameters and parameter.grad is not None:
+                for call in self._accumulated_gradient:
+                    call(name, parameter.grad)
             if self._outermost_backward_is_followed:
                 return
             backward = hooks.current_backward()
@@ -291,6 +323,32 @@ class TorchModel:
         return self.targets.gradients(
             parameters[name] for name in names if not self.clock.has_updated(id(parameters[name]))
         )
+
+    def modules_matching(self, patterns: Sequence[str]) -> list[str]:
+        """Names of all modules that match, chosen as targets or not; a pattern that matches none is refused."""
+        return modules_matching(patterns, list(self.targets.all_modules))
+
+    def attention_rows(
+        self, name: str, query: torch.Tensor, key: torch.Tensor, order: str, first_only: bool = False
+    ) -> dict[str, torch.Tensor]:
+        """Entropy, largest probability and largest logit of each row of a module's attention."""
+        causal = is_causal(self.targets.all_modules[name])
+        return attention_rows(query, key, order, causal=causal, first_only=first_only)
+
+    def matrices(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
+        """The two-dimensional weights of these modules or of the chosen targets; embeddings and shards are left out."""
+        modules = self.targets.modules
+        if names is not None:
+            modules = {name: self.targets.all_modules[name] for name in names}
+        return self._spectral_norms.matrices(modules)
+
+    def spectral_norm(self, name: str, matrix: torch.Tensor) -> torch.Tensor:
+        """The largest singular value of a matrix, followed from step to step under a name."""
+        return self._spectral_norms.measure(name, matrix)
+
+    def stable_rank(self, matrix: torch.Tensor, spectral_norm: torch.Tensor) -> torch.Tensor:
+        """The sum of a matrix's squared singular values over the largest one squared."""
+        return stable_rank(matrix, spectral_norm)
 
     def loss_scale(self) -> torch.Tensor | None:
         """What the loss of this step is multiplied by."""

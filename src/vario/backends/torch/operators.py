@@ -9,7 +9,8 @@ never waits for a device.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -17,6 +18,7 @@ Observer = Callable[[str, torch.Tensor], None]
 
 _observers: dict[int, tuple[Observer, Observer]] = {}
 _beginners: dict[int, Callable[[bool, bool], None]] = {}
+_callers: dict[int, Callable[[tuple[Any, ...]], None]] = {}
 _slots = itertools.count()
 
 
@@ -39,6 +41,15 @@ def _begin_forward(slot: torch.Tensor, with_gradients: bool, is_training: bool) 
         beginner(with_gradients, is_training)
 
 
+def _observe_call(tensors: list[torch.Tensor], places: Sequence[int], slot: torch.Tensor) -> None:
+    caller = _callers.get(int(slot))
+    if caller is not None:
+        args: list[torch.Tensor | None] = [None] * (places[-1] + 1)
+        for place, tensor in zip(places, tensors, strict=True):
+            args[place] = tensor
+        caller(tuple(args))
+
+
 _library: torch.library.Library | None = None
 
 
@@ -51,6 +62,7 @@ def define() -> None:
     for name, schema, call in (
         ("observe", "(Tensor tensor, Tensor slot, str path) -> ()", _observe),
         ("observe_gradient", "(Tensor gradient, Tensor slot, str path) -> ()", _observe_gradient),
+        ("observe_call", "(Tensor[] tensors, int[] places, Tensor slot) -> ()", _observe_call),
         ("begin_forward", "(Tensor slot, bool with_gradients, bool is_training) -> ()", _begin_forward),
     ):
         _library.define(name + schema)
@@ -73,7 +85,15 @@ def new_beginning(begin: Callable[[bool, bool], None]) -> torch.Tensor:
     return torch.tensor(number, device="cpu")
 
 
+def new_call_slot(call: Callable[[tuple[Any, ...]], None]) -> torch.Tensor:
+    """A slot through which a compiled module says what it is called with."""
+    number = next(_slots)
+    _callers[number] = call
+    return torch.tensor(number, device="cpu")
+
+
 def free_slot(slot: torch.Tensor) -> None:
     """Graphs compiled with this slot go on running and observe nothing."""
     _observers.pop(int(slot), None)
     _beginners.pop(int(slot), None)
+    _callers.pop(int(slot), None)

@@ -131,12 +131,13 @@ class TorchSummaries:
             self._on_device[device, kind] = found
         return found
 
-    def collect(self) -> Callable[[], Table]:
-        """End the step: start the copies; the result waits for them and puts all rows into one table."""
+    def collect(self, keep: bool = False) -> Callable[[], Table]:
+        """End the step, or `keep` it going: start the copies; the result puts all rows into one table."""
         with self._lock:
-            host, where, sparse = self._host, self._where, self._sparse
-            fetches = [(rows, rows.collect()) for rows in self._on_device.values()]
-            self._begin()
+            host, where, sparse = list(self._host), list(self._where), list(self._sparse)
+            fetches = [(rows, rows.collect(keep)) for rows in self._on_device.values()]
+            if not keep:
+                self._begin()
 
         def fetch() -> Table:
             tables: dict[int, Table] = {id(rows): take() for rows, take in fetches if take is not None}

@@ -6,13 +6,15 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from vario.backends.torch import hooks, naming
+from vario.backends.torch import hooks, naming, updates
 from vario.backends.torch.engines import plain
-from vario.errors import ConfigError, ModelError
+from vario.errors import ModelError
 from vario.records import Structure
-from vario.selector import Selector
+from vario.selector import Choice
+from vario.statistics import Values
 
 NamedTensors = tuple[list[str], list[torch.Tensor]]
 
@@ -22,21 +24,21 @@ _watched_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 class Targets:
     """What a Selector chooses of one or several models."""
 
-    def __init__(self, models: Any, selector: Selector) -> None:
+    def __init__(self, models: Any, selector: Choice) -> None:
         self.roots = _as_models(models)
         for model in self.roots.values():
             _check(model)
-        modules = {name: module for prefix, root in self._bare() for name, module in naming.named_modules(root, prefix)}
+        self.all_modules = modules = {
+            name: module for prefix, root in self._bare() for name, module in naming.named_modules(root, prefix)
+        }
         self.all_parameters = {
             name: parameter
             for prefix, root in self._bare()
             for name, parameter in naming.named_parameters(root, prefix)
         }
-        selector.check([*modules, *self.all_parameters])
+        selector.check(list(modules), list(self.all_parameters))
         self.modules = {name: modules[name] for name in selector.modules(modules)}
         self.parameters = {name: self.all_parameters[name] for name in selector.parameters(self.all_parameters)}
-        if not self.modules and not self.parameters:
-            raise ConfigError("targets: they leave nothing to watch. Drop `invert`, or some of them.")
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self._known = {id(parameter) for parameter in self.all_parameters.values()}
 
@@ -94,6 +96,21 @@ class Targets:
                     names.append(f"{name}:{key}")
                     tensors.append(tensor)
         return names, tensors
+
+    def sign_agreement(self, optimizer: Any) -> NamedTensors:
+        """Names and the share of elements whose gradient points where the momentum does."""
+        return ([], []) if optimizer is None else updates.sign_agreement(optimizer, self._name_of)
+
+    def update_histograms(
+        self, optimizer: Any, bins: int, low: float, high: float
+    ) -> tuple[list[str], Callable[[], Values]]:
+        """Names, and histograms of Adam's update and ratio that wait for the device."""
+        if optimizer is None:
+            return [], lambda: np.empty((0, bins))
+        return updates.update_histograms(optimizer, self._name_of, bins, low, high)
+
+    def _name_of(self, parameter: torch.Tensor) -> str | None:
+        return self._names.get(id(parameter))
 
     def _pick(self, parameters: Iterable[torch.Tensor], value: Callable[[Any], torch.Tensor | None]) -> NamedTensors:
         names: list[str] = []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from vario.records import Form
 
 MAX_DEPTH = 6
 """Outputs nested deeper than this are caches and the like, not activations."""
@@ -87,6 +91,15 @@ def why_without_numbers(tensor: torch.Tensor) -> str:
     return f"a {type(tensor).__name__} shows no numbers"
 
 
+def form(tensor: torch.Tensor) -> Form:
+    """Shape and dtype of a tensor; one whose rows differ in length shows the number of its elements as its shape."""
+    try:
+        shape = tuple(tensor.shape)
+    except RuntimeError:
+        shape = (tensor.numel(),)
+    return tuple(int(size) for size in shape), str(tensor.dtype)
+
+
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as a one-dimensional view when they fill their storage in any order, else as a copy."""
     if tensor.is_contiguous():
@@ -95,3 +108,12 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
         # Statistics do not care about the order, so a transposed tensor is read as it lies.
         return tensor.as_strided((tensor.numel(),), (1,))
     return tensor.reshape(-1)
+
+
+@contextlib.contextmanager
+def aside(device: torch.device) -> Iterator[None]:
+    """Compute beside the training: no gradients, the precision asked for, and unseen by what counts its operators."""
+    # Selective checkpointing counts operators in a dispatch mode: ours, not repeated in backward, would be taken for
+    # the model's.
+    with torch.no_grad(), torch.autocast(device.type, enabled=False), _disable_current_modes():
+        yield

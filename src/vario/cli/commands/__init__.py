@@ -1,4 +1,4 @@
-"""Commands: a file here is a command of the same name.
+"""Commands: a file here is a command of the same name; an underscore at its end is not part of it (`import_`).
 
 Its docstring is the help (the first line is what `vario --help` shows), `EXAMPLES` ends that help, `prepare` adds
 its arguments and `run` does it. Importing such a file must be cheap, so `run` imports what it needs by itself.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import keyword
 import pkgutil
 from typing import Protocol, cast
 
@@ -30,7 +31,7 @@ class Command(Protocol):
 
 def command_names() -> list[str]:
     """Names of all commands, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(module.name.rstrip("_") for module in pkgutil.iter_modules(__path__))
 
 
 def load(name: str) -> Command:
@@ -38,4 +39,5 @@ def load(name: str) -> Command:
     names = command_names()
     if name not in names:
         raise ConfigError(f"unknown command '{name}'. {suggestion(name, names)} See `vario --help`.")
-    return cast(Command, importlib.import_module(f"{__name__}.{name}"))
+    file = f"{name}_" if keyword.iskeyword(name) else name
+    return cast(Command, importlib.import_module(f"{__name__}.{file}"))

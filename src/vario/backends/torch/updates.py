@@ -1,0 +1,92 @@
+"""What an update is about to do, from the gradients and the optimizer's state: direction and size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from vario.backends.torch.engines import plain
+from vario.statistics import Values
+
+Name = Callable[[torch.Tensor], str | None]
+
+
+@torch.no_grad()
+def sign_agreement(optimizer: torch.optim.Optimizer, name_of: Name) -> tuple[list[str], list[torch.Tensor]]:
+    """Per parameter, the share of elements whose gradient points where the momentum does; a zero counts half.
+
+    Before the first update, which makes the momentum, they agree by definition.
+    """
+    names: list[str] = []
+    shares: list[torch.Tensor] = []
+    for group in optimizer.param_groups:
+        if "betas" not in group and not group.get("momentum"):
+            continue
+        for parameter in group["params"]:
+            name, gradient = name_of(parameter), plain.gradient(parameter)
+            if name is None or gradient is None:
+                continue
+            state = optimizer.state.get(parameter, {})
+            momentum = state.get("exp_avg", state.get("momentum_buffer"))
+            if momentum is None:
+                share = torch.ones((), device=gradient.device)
+            else:
+                same = (gradient.sign() * momentum.sign()).sum(dtype=torch.float32)
+                share = (same / max(gradient.numel(), 1) + 1) / 2
+            names.append(name)
+            shares.append(share)
+    return names, shares
+
+
+@torch.no_grad()
+def update_histograms(
+    optimizer: torch.optim.Optimizer, name_of: Name, bins: int, low: float, high: float
+) -> tuple[list[str], Callable[[], Values]]:
+    """Histograms of Adam's update and ratio as the state before this update gives them, without the learning rate.
+
+    The result waits for the device: one row per parameter's update, then one per ratio.
+    """
+    names: list[str] = []
+    updates: list[torch.Tensor] = []
+    ratios: list[torch.Tensor] = []
+    for name, update, ratio in _updates_and_ratios(optimizer, name_of):
+        names.append(name)
+        for histograms, values in ((updates, update), (ratios, ratio)):
+            # histc passes over what lies outside the range, but not over NaN (0/0 where a gradient was always 0).
+            inside = torch.nan_to_num(values.float(), nan=high + 1.0)
+            histograms.append(torch.histc(inside, bins=bins, min=low, max=high))
+    return names, _fetch_later([*updates, *ratios], bins)
+
+
+def _updates_and_ratios(
+    optimizer: torch.optim.Optimizer, name_of: Name
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name, state = name_of(parameter), optimizer.state.get(parameter, {})
+            if name is None or not {"exp_avg", "exp_avg_sq", "step"} <= state.keys():
+                continue
+            beta1, beta2 = group["betas"]
+            mean = state["exp_avg"] / (1 - beta1 ** state["step"])
+            root = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt()
+            yield name, mean / (root + group["eps"]), mean / root
+
+
+def _fetch_later(rows: list[torch.Tensor], width: int) -> Callable[[], Values]:
+    if not rows:
+        return lambda: np.empty((0, width))
+    table = torch.stack([row.to(rows[0].device) for row in rows])
+    if table.device.type != "cuda":
+        return lambda: table.cpu().double().numpy()
+    host = torch.empty(table.shape, dtype=table.dtype, pin_memory=True)
+    host.copy_(table, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def fetch() -> Values:
+        copied.synchronize()
+        return host.double().numpy()
+
+    return fetch

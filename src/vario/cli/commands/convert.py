@@ -1,0 +1,53 @@
+"""Turn msprobe's CSV files into TensorBoard event files or an SQLite database.
+
+DIR is what msprobe knows as MONITOR_OUTPUT_DIR: folders named <time>-rank<n>-<id>. Lines that cannot be understood
+are left out and named. Nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from vario.cli import arguments as shared
+
+EXAMPLES = """
+vario convert --to tensorboard monitor_output
+vario convert --to tensorboard monitor_output --types grad_reduced,param_origin --processes 8 --output events
+vario convert --to sqlite monitor_output --from-time Dec03_21-34-40 --to-time Dec03_21-34-42
+"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the folder, the kind of output and the choice of files."""
+    parser.add_argument("directory", metavar="DIR", help="folder that msprobe wrote")
+    parser.add_argument("--to", choices=("tensorboard", "sqlite"), required=True, help="what to make of it")
+    parser.add_argument("--from-time", metavar="TAG", help="only folders begun then or later, like Dec03_21-34-40")
+    parser.add_argument("--to-time", metavar="TAG", help="only folders begun then or before")
+    parser.add_argument("--types", metavar="A,B", help="only these files, by the beginning of their names")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="how many processes work (default: 1)")
+    parser.add_argument("--output", metavar="DIR", help="folder for the output (default: a new one in DIR)")
+    parser.add_argument(
+        "--step-partition", type=int, default=500, metavar="N", help="sqlite: steps in one table (default: 500)"
+    )
+    shared.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert the files."""
+    from vario.cli import output
+
+    kinds = arguments.types.split(",") if arguments.types else None
+    chosen = (arguments.directory, arguments.from_time, arguments.to_time, arguments.processes, kinds)
+    if arguments.to == "tensorboard":
+        from vario.compat.msprobe.to_tensorboard import convert_to_tensorboard
+
+        done = convert_to_tensorboard(*chosen, arguments.output)
+    else:
+        from vario.compat.msprobe.to_sqlite import CSV2DBConfig, convert_to_sqlite
+
+        done = convert_to_sqlite(CSV2DBConfig(*chosen, arguments.step_partition, arguments.output))
+    if arguments.json:
+        output.print_json(done)
+    else:
+        print(f"{done.output}  {done.num_rows} rows, {len(done.ranks)} ranks")
+    return 0

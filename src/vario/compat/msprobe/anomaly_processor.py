@@ -1,0 +1,90 @@
+"""Sorts the anomalies of all ranks by when they happened: `python -m vario.compat.msprobe.anomaly_processor -d DIR`."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import heapq
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vario.compat.msprobe.alarms import read_anomalies
+from vario.compat.msprobe.blocks import STAGES
+from vario.errors import ConfigError, RunNotFound, VarioError
+
+log = logging.getLogger("vario")
+
+RESULT = "anomaly_analyse.json"
+
+Anomaly = dict[str, Any]
+
+
+def sort_anomalies(folder: Path, topk: int = 8, steps: Sequence[int] = ()) -> dict[str, Anomaly]:
+    """The first `topk` anomalies under `anomaly_detected`, of some steps or of all, the earliest first."""
+    if not folder.is_dir():
+        raise RunNotFound(f"{folder}: there is no such folder. It is $MONITOR_OUTPUT_DIR/anomaly_detected.")
+    found = ((key, anomaly) for key, anomaly in _all_anomalies(folder) if not steps or anomaly["step"] in steps)
+    return dict(heapq.nsmallest(topk, found, key=lambda item: _when(item[1])))
+
+
+def _all_anomalies(folder: Path) -> Iterator[tuple[str, Anomaly]]:
+    for path in sorted(folder.glob("rank*/anomaly.json")):
+        for key, anomaly in read_anomalies(path).items():
+            if {"step", "micro_step", "vpp_stage", "pp_stage", "call_id", "tag_name"} <= anomaly.keys():
+                yield key, anomaly
+            else:
+                log.warning("%s: '%s' is not an anomaly and is passed over", path, key)
+
+
+def _when(anomaly: Anomaly) -> tuple[int, ...]:
+    """Forward passes go up the pipeline's stages, everything after them comes back down."""
+    stage = STAGES.get(anomaly["tag_name"].rpartition("/")[2], -1)
+    direction = 1 if stage == 0 else -1
+    place = direction * anomaly["vpp_stage"], direction * anomaly["pp_stage"]
+    return (anomaly["step"], anomaly["micro_step"], stage, *place, anomaly["call_id"])
+
+
+def _steps(text: str) -> list[int]:
+    try:
+        steps = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError):
+        steps = None
+    if not isinstance(steps, list) or not all(isinstance(step, int) for step in steps):
+        raise ConfigError(f"--step_list: expected a list of steps such as '[1, 2]', got '{text}'")
+    return steps
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write and print the first anomalies; the process's exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m vario.compat.msprobe.anomaly_processor", description="Sort anomalies by when they happened."
+    )
+    parser.add_argument("-d", "--data_path", required=True, type=Path, help="the folder anomaly_detected")
+    parser.add_argument("-o", "--out_path", type=Path, help=f"where {RESULT} goes; the same folder by default")
+    parser.add_argument("-k", "--topk", type=int, default=8, help="how many to keep; 8 by default")
+    parser.add_argument(
+        "-s", "--step_list", "--step", default="[]", help="steps to look at, as '[1, 2]'; all by default"
+    )
+    given = parser.parse_args(arguments)
+    try:
+        if given.topk < 1:
+            raise ConfigError(f"--topk: expected a whole number of at least 1, got {given.topk}")
+        first = sort_anomalies(given.data_path, given.topk, _steps(given.step_list))
+        out = given.out_path or given.data_path
+        out.mkdir(parents=True, exist_ok=True)
+        (out / RESULT).write_text(json.dumps(first, indent=1) + "\n", encoding="utf8")
+    except (VarioError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    lines = [str(anomaly.get("message", anomaly["tag_name"])) for anomaly in first.values()]
+    lines.append(f"{len(first)} anomalies are in {out / RESULT}" if first else "There are no anomalies.")
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,278 @@
+"""Reading msprobe's CSV files: block by block, or step by step in order, however long the run was.
+
+What cannot be understood is left out line by line and remarked upon: a torn last line loses only itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+from pyarrow import feather
+
+from vario.compat.msprobe.csv_folders import CsvFile
+
+Remark = Callable[[str], None]
+"""Takes a sentence about something that was left out."""
+
+KEYS = ("vpp_stage", "name", "step")
+NO_MICRO_STEP = -1
+"""Stands in the column `micro_step` of files that have none."""
+
+CHUNK_BYTES = 8 << 20
+"""How much CSV is worked on at a time."""
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """All rows of one kind at one step."""
+
+    step: int
+    rows: Any
+    """A pyarrow Table of one chunk: the keys, the statistics and texts that were asked for and are there."""
+    same_targets: bool
+    """Whether the rows stand for the same targets, in the same order, as those of the step before."""
+    time: float
+    """Unix seconds at which the newest of the files was last written."""
+    num_bytes_read: int
+    """How much of all files was read by now."""
+
+    def targets(self) -> Iterator[tuple[int, str, int]]:
+        """Stage, name and micro-step of each row."""
+        columns = (self.rows.column(name).to_pylist() for name in ("vpp_stage", "name", "micro_step"))
+        return zip(*columns, strict=True)
+
+    def values(self, statistics: Sequence[str]) -> npt.NDArray[np.float64]:
+        """A column for each statistic; NaN where a file has no such number."""
+        return floats(self.rows, statistics)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What to read of each file."""
+
+    statistics: Sequence[str]
+    """Columns of numbers."""
+    texts: Sequence[str] = ()
+    """Columns of text."""
+    chunk_bytes: int = CHUNK_BYTES
+
+    def blocks(self, file: CsvFile, remark: Remark) -> Iterator[Any]:
+        """The rows of one file as pyarrow Tables, in the order of the file."""
+        with file.path.open("rb") as source:
+            header, line = _read_header(file, source, remark)
+            rest = b""
+            while header and (piece := source.read(self.chunk_bytes)):
+                block = rest + piece
+                end = block.rfind(b"\n") + 1
+                rest = block[end:]
+                if end:
+                    table = self._parse(block[:end], header, f"{file.path}", line, remark)
+                    line += block.count(b"\n", 0, end)
+                    if table.num_rows:
+                        yield table
+            if rest:
+                # Whoever wrote it was stopped in the middle: even where the columns are complete, a number may be cut.
+                remark(f"{file.path}:{line}: the last line has no end and is left out: {_shown(rest)}")
+
+    def steps(self, files: Sequence[CsvFile], remark: Remark) -> Iterator[StepRows]:
+        """The rows of one kind and rank step by step in order; of rows that are there twice, the later one."""
+        previous: Any = None
+        num_bytes_read = 0
+        for chunk in _chunks(files):
+            num_bytes_read += sum(file.num_bytes for file in chunk)
+            newest = max(file.path.stat().st_mtime for file in chunk)
+            for table in self._windows(chunk, remark):
+                for step, rows in _by_step(table):
+                    same = previous is not None and _targets_equal(previous, rows)
+                    if not same:
+                        whole = rows
+                        rows = _latest(whole)
+                        same = previous is not None and rows is not whole and _targets_equal(previous, rows)
+                        if num_repeated := whole.num_rows - rows.num_rows:
+                            places = ", ".join(str(file.path) for file in chunk)
+                            remark(
+                                f"{places}: {num_repeated} rows of step {step} are there twice; the later ones count"
+                            )
+                    previous = rows
+                    yield StepRows(step, rows, same, newest, num_bytes_read)
+
+    def _windows(self, files: Sequence[CsvFile], remark: Remark) -> Iterator[Any]:
+        """The rows of some files, oldest first, in tables that each hold whole steps, steps ascending."""
+        blocks = (block for file in sorted(files, key=lambda file: file.age) for block in self.blocks(file, remark))
+        if sum(file.num_bytes for file in files) <= self.chunk_bytes:
+            tables = list(blocks)
+            if tables:
+                yield _joined(tables)
+            return
+        # Too much at once: sorted into ranges of steps on disk first.
+        with tempfile.TemporaryDirectory(prefix="vario-") as folder:
+            width = 0
+            ranges: dict[int, list[Path]] = {}
+            for block in blocks:
+                steps = block.column("step").to_numpy()
+                width = width or max(1, len(np.unique(steps)) // 2)
+                for number in np.unique(steps // width).tolist():
+                    part = Path(folder) / f"{number}-{len(ranges.setdefault(number, []))}"
+                    chosen = block.take(pa.array(np.flatnonzero(steps // width == number)))
+                    feather.write_feather(chosen, str(part), compression="uncompressed")
+                    ranges[number].append(part)
+            for number in sorted(ranges):
+                yield _joined([feather.read_table(str(part), memory_map=False) for part in ranges[number]])
+
+    def _parse(self, block: bytes, header: list[str], path: str, first_line: int, remark: Remark) -> Any:
+        damaged: list[tuple[int, bytes]] = []
+
+        def note(row: Any) -> Literal["skip"]:
+            damaged.append((first_line + row.number - 1, row.text.encode()))
+            return "skip"
+
+        try:
+            table = self._read(block, header, note)
+        except pa.ArrowInvalid:
+            damaged.clear()
+            lines = block.splitlines(keepends=True)
+            understood = [self._is_understood(line, header) for line in lines]
+            for nth, line in enumerate(lines):
+                if not understood[nth]:
+                    damaged.append((first_line + nth, line))
+            table = self._read(b"".join(itertools.compress(lines, understood)), header, note)
+        if damaged:
+            number, text = damaged[0]
+            others = f" and {len(damaged) - 1} further lines" if len(damaged) > 1 else ""
+            remark(f"{path}:{number}: this line{others} cannot be understood and is left out: {_shown(text)}")
+        return table
+
+    def _read(self, block: bytes, header: list[str], note: Callable[[Any], Literal["skip"]]) -> Any:
+        types: dict[str, Any] = {name: pa.int64() for name in ("vpp_stage", "step", "micro_step")}
+        types |= dict.fromkeys(["name", *self.texts], pa.string()) | dict.fromkeys(self.statistics, pa.float64())
+        wanted = [name for name in (*KEYS, "micro_step", *self.statistics, *self.texts) if name in header]
+        if not block:
+            return pa.table({name: pa.array([], types[name]) for name in [*wanted, "micro_step"]})
+        table = arrow_csv.read_csv(
+            io.BytesIO(block),
+            read_options=arrow_csv.ReadOptions(column_names=header, use_threads=False, block_size=len(block) + 1),
+            parse_options=arrow_csv.ParseOptions(invalid_row_handler=note),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types={name: types[name] for name in wanted},
+                include_columns=wanted,
+                # The text `nan` is a number; only an empty cell is none.
+                null_values=[""],
+            ),
+        )
+        if "micro_step" not in header:
+            table = table.append_column("micro_step", pa.array(np.full(table.num_rows, NO_MICRO_STEP)))
+        return table
+
+    def _is_understood(self, line: bytes, header: list[str]) -> bool:
+        cells = next(csv.reader([line.decode(errors="replace")]), [])
+        if len(cells) != len(header):
+            return False
+        row = dict(zip(header, cells, strict=True))
+        try:
+            for name in ("vpp_stage", "step", "micro_step"):
+                int(row.get(name, "0"))
+            for name in self.statistics:
+                float(row.get(name) or "nan")
+        except ValueError:
+            return False
+        return True
+
+
+def read_header(file: CsvFile) -> list[str]:
+    """The names of a file's columns."""
+    with file.path.open("rb") as source:
+        return _read_header(file, source, lambda text: None)[0]
+
+
+def floats(table: Any, columns: Sequence[str]) -> npt.NDArray[np.float64]:
+    """Some columns of a table beside each other; NaN where there is no such column or number."""
+    values = np.full((table.num_rows, len(columns)), np.nan)
+    for position, name in enumerate(columns):
+        if name in table.column_names:
+            values[:, position] = table.column(name).to_numpy()
+    return values
+
+
+def _read_header(file: CsvFile, source: io.BufferedReader, remark: Remark) -> tuple[list[str], int]:
+    """The columns, and the number of the line that is read next."""
+    first = source.readline()
+    header = _cells(first)
+    if set(KEYS) <= set(header) and first.endswith(b"\n"):
+        return header, 2
+    if file.age[1]:  # what did not fit into one file goes on in others without a header
+        source.seek(0)
+        whole = re.sub(r"_part_\d+\.csv$", ".csv", str(file.path))
+        if Path(whole).is_file():
+            with open(whole, "rb") as beginning:
+                return _cells(beginning.readline()), 1
+    remark(f"{file.path}:1: no header with the columns {', '.join(KEYS)}; the file is left out")
+    return [], 1
+
+
+def _cells(line: bytes) -> list[str]:
+    return next(csv.reader([line.decode("utf-8-sig", errors="replace").strip()]), [])
+
+
+def _shown(line: bytes) -> str:
+    text = line.decode(errors="replace").rstrip()
+    return repr(text if len(text) <= 100 else text[:100] + "...")
+
+
+def _chunks(files: Sequence[CsvFile]) -> Iterator[list[CsvFile]]:
+    """Files, sorted by their first step, in groups that share no step with each other."""
+    chunk: list[CsvFile] = []
+    last_step = -1
+    for file in files:
+        if chunk and file.first_step > last_step:
+            yield chunk
+            chunk = []
+        chunk.append(file)
+        last_step = max(last_step, file.last_step)
+    if chunk:
+        yield chunk
+
+
+def _joined(tables: Sequence[Any]) -> Any:
+    return pa.concat_tables(tables, promote_options="default").combine_chunks()
+
+
+def _by_step(table: Any) -> Iterator[tuple[int, Any]]:
+    steps = table.column("step").to_numpy()
+    if (np.diff(steps) < 0).any():
+        order = np.argsort(steps, kind="stable")
+        table, steps = table.take(pa.array(order)).combine_chunks(), steps[order]
+    starts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]
+    for start, end in itertools.pairwise(starts):
+        yield int(steps[start]), table.slice(start, end - start)
+
+
+def _targets_equal(one: Any, other: Any) -> bool:
+    return all(one.column(name).equals(other.column(name)) for name in ("name", "micro_step", "vpp_stage"))
+
+
+def _latest(rows: Any) -> Any:
+    """The rows without those that a later one of the same target replaces; the very same table if there are none."""
+    names = rows.column("name").combine_chunks().dictionary_encode()
+    keys = np.stack(
+        [
+            names.indices.to_numpy(),
+            rows.column("vpp_stage").to_numpy(),
+            rows.column("micro_step").to_numpy(),
+        ]
+    )
+    _, last = np.unique(keys[:, ::-1], axis=1, return_index=True)
+    if len(last) == rows.num_rows:
+        return rows
+    return rows.take(pa.array(np.sort(rows.num_rows - 1 - last))).combine_chunks()

@@ -1,0 +1,61 @@
+"""What the training script hands over: chunks of a model and process groups, in vario's names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from vario.compat.msprobe.alarms import Place
+from vario.compat.msprobe.names import Names
+from vario.text import suggestion
+
+log = logging.getLogger("vario")
+
+
+def place_of(process_group: Any) -> tuple[Place, int]:
+    """Where in the job this process stands, and how many processes the job has."""
+    from vario.backends.torch import process
+
+    rank, world_size = process.rank_and_world_size()
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return Place(rank, 0, (rank,)), world_size
+    group = process_group if isinstance(process_group, dist.ProcessGroup) else dist.group.WORLD
+    assert group is not None
+    return Place(rank, dist.get_group_rank(group, rank), tuple(dist.get_process_group_ranks(group))), world_size
+
+
+def modules_of(chunks: Sequence[Any]) -> dict[str, Any]:
+    """All modules by vario's names."""
+    from vario.backends.torch import naming
+
+    prefixes = [f"{stage}." if len(chunks) > 1 else "" for stage in range(len(chunks))]
+    named = (naming.named_modules(naming.unwrap(c), p) for c, p in zip(chunks, prefixes, strict=True))
+    return {name: module for pairs in named for name, module in pairs}
+
+
+def named_by_config(names: Names, hook: str, wanted: Sequence[str]) -> list[str]:
+    """The modules an entry of `l2_targets` names, by vario's names; an empty `linear_hook` names all."""
+    if not wanted and hook == "linear_hook":
+        return list(names.modules)
+    spelled = {spelling: name for name in names.modules for spelling in names.spellings(name)}
+    for name in wanted:
+        if name not in spelled:
+            near = suggestion(name, names.modules.values())
+            log.warning("l2_targets: %s: '%s' is no module of this model. %s", hook, name, near)
+    return [spelled[name] for name in wanted if name in spelled]
+
+
+def duplicates(names: Names, dp_group: Any, tp_group: Any) -> set[str]:
+    """Parameters whose reduced gradients another rank of the group writes."""
+    if dp_group is None and tp_group is None:
+        return set()
+    import torch.distributed as dist
+
+    if dp_group is not None and dist.get_rank(group=dp_group) != 0:
+        return set(names.parameters)
+    if tp_group is None or dist.get_rank(group=tp_group) == 0:
+        return set()
+    return {name for name, tensor in names.tensors.items() if not getattr(tensor, "tensor_model_parallel", False)}

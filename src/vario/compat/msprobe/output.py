@@ -1,0 +1,150 @@
+"""Where a TrainerMon's numbers go: a sink that writes what msprobe would, and keeps the last step for the API."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vario.compat.msprobe.alarms import Alarms, Place
+from vario.compat.msprobe.blocks import Block, Translation
+from vario.compat.msprobe.config import MonitorConfig
+from vario.compat.msprobe.csv_files import CsvFiles, csv_text
+from vario.records import Frame, StepRecord
+
+if TYPE_CHECKING:
+    from vario.event_file import EventFile
+    from vario.sinks import PartsOff, RunHeader
+
+log = logging.getLogger("vario")
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def base_folder() -> Path:
+    """`MONITOR_OUTPUT_DIR`, or `monitor_output` here."""
+    return Path(os.environ.get("MONITOR_OUTPUT_DIR") or "monitor_output").expanduser()
+
+
+def time_tag(now: float) -> str:
+    """`Dec03_21-34-40`, in English on every machine."""
+    local = time.localtime(now)
+    return f"{_MONTHS[local.tm_mon - 1]}{local.tm_mday:02d}_{time.strftime('%H-%M-%S', local)}"
+
+
+def new_folder(rank: int) -> Path:
+    """A folder of its own for this rank and this start."""
+    return base_folder() / f"{time_tag(time.time())}-rank{rank}-{uuid.uuid4().hex[:8]}"
+
+
+class Output:
+    """One rank's files, over all restarts of its monitor."""
+
+    name: ClassVar[str] = "msprobe"
+    wants_forms: ClassVar[bool] = True
+
+    def __init__(self, folder: Path, place: Place, continues: bool) -> None:
+        self.first_step = 0
+        self.folder = folder
+        self.last: list[Frame] = []
+        """Frames of the last step that was written."""
+        self._place = place
+        self._continues = continues
+        self._csv: CsvFiles | None = None
+        self._events: EventFile | None = None
+        self._alarms = Alarms((), place, None)
+        self._translation: Translation | None = None
+        self._is_tensorboard = False
+        self._before_flush: list[Callable[[EventFile, bool], None]] = []
+
+    def configure(self, config: MonitorConfig, translation: Translation) -> None:
+        """Write as this config asks from now on; only while no monitor is open."""
+        self._translation = translation
+        dump = base_folder() / "anomaly_detected" if config.alert_dump and config.alert_rules else None
+        if tuple(config.alert_rules) != tuple(self._alarms.rules) or dump is not None:
+            self._alarms.close()
+            self._alarms = Alarms(config.alert_rules, self._place, dump)
+        self._csv = self._new_csv(config) if config.format == "csv" else None
+        self._is_tensorboard = config.format == "tensorboard"
+        self._before_flush = []
+
+    def make_folder(self) -> None:
+        """Show at once where the numbers will be."""
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+        except OSError as error:
+            log.warning("%s: cannot be made: %s. Training goes on, and it is tried again.", self.folder, error)
+
+    def _new_csv(self, config: MonitorConfig) -> CsvFiles:
+        return CsvFiles(self.folder, config.ndigits, config.step_count_per_record)
+
+    def _open_events(self) -> EventFile:
+        from vario.event_file import EventFile
+
+        if self._events is None:
+            self._events = EventFile(self.folder, time.time())
+        return self._events
+
+    def on_flush(self, call: Callable[[EventFile, bool], None]) -> None:
+        """Call with the event file after each step's scalars, and once more, with True, at the end."""
+        self._before_flush.append(call)
+
+    def open(self, header: RunHeader) -> None:
+        """A monitor begins to write here."""
+        self.first_step = header.first_step or 0
+        if self._continues and self._csv is not None:
+            self._csv.rewind_to(self.first_step)
+
+    def write(self, record: StepRecord) -> None:
+        """Write one step; further records of a step carry nothing for these files."""
+        if not record.frames and not self._before_flush:
+            return
+        self.last = list(record.frames) or self.last
+        events = self._open_events() if self._is_tensorboard else None
+        for block in self.blocks(record.frames):
+            self._alarms.look(block, record.step)
+            if self._csv is not None:
+                self._csv.write(block, record.step)
+            elif events is not None:
+                self._add_scalars(events, block, record.step, record.scalars.time)
+        self._alarms.step_ended()
+        if self._csv is not None:
+            self._csv.flush()
+        elif events is not None:
+            for call in self._before_flush:
+                call(events, False)
+            events.flush()
+
+    def blocks(self, frames: list[Frame] | Any) -> list[Block]:
+        """Frames in msprobe's words."""
+        assert self._translation is not None
+        return self._translation.blocks(frames)
+
+    def _add_scalars(self, events: EventFile, block: Block, step: int, now: float) -> None:
+        rows = range(len(block.names))
+        tags = [f"{block.tag(row, self._place.rank)}_{op}" for row in rows for op in block.statistics]
+        events.add_scalars(tags, block.values.ravel(), step, now)
+
+    def write_stacks(self, stacks: dict[str, str]) -> None:
+        """Keep the call stacks of the first step."""
+        self.make_folder()
+        rows = [["module_name", "stack_info"], *([name, stack] for name, stack in stacks.items())]
+        (self.folder / "stack_info.csv").write_text(csv_text(iter(rows)), encoding="utf8")
+
+    def note(self, parts_off: PartsOff, num_refused: int) -> None:
+        """Nothing here shows what failed; the log said it."""
+
+    def close(self, state: str, error: str | None) -> None:
+        """A monitor has stopped: everything is on disk now."""
+        if self._csv is not None:
+            self._csv.flush()
+        if self._events is not None:
+            for call in self._before_flush:
+                call(self._events, True)
+            self._events.close()
+            self._events = None
+        self._alarms.close()

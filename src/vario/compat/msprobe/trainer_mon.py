@@ -1,0 +1,409 @@
+"""msprobe's TrainerMon on vario's Monitor: the same calls, config and files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vario.compat.msprobe.blocks import Translation
+from vario.compat.msprobe.config import HOOKS, MonitorConfig
+from vario.compat.msprobe.config_file import ConfigFile
+from vario.compat.msprobe.heat_maps import HeatMaps
+from vario.compat.msprobe.model_side import duplicates, modules_of, named_by_config, place_of
+from vario.compat.msprobe.names import Names, TargetChoice
+from vario.compat.msprobe.output import Output, base_folder, new_folder
+from vario.compat.msprobe.probes import (
+    Direction,
+    FirstHead,
+    GradientsThroughModules,
+    KernelNorms,
+    ReducedGradients,
+    RouterLogits,
+    RouterWeights,
+    Updates,
+)
+from vario.compat.msprobe.sides import Sides, Stacks, Structure, after_each_call
+from vario.config import Config
+from vario.errors import ConfigError, ModelError, VarioError
+from vario.monitor import Monitor
+from vario.probes import Probe
+from vario.records import Frame
+from vario.schedule import Schedule
+
+log = logging.getLogger("vario")
+
+Statistics = dict[str, dict[str, Any]]
+"""Per tag, each statistic as a tensor without dimensions."""
+
+
+class StructureSaved(VarioError):
+    """`print_struct` has written the model's structure and stops training, as it is there for."""
+
+
+class TrainerMon:
+    """Watches a model as msprobe's TrainerMon does: one config file, the same files in the same places."""
+
+    def __init__(
+        self,
+        config_file_path: str | os.PathLike[str],
+        process_group: Any = None,
+        params_have_main_grad: bool = True,
+        opt_ty: str | None = None,
+    ) -> None:
+        """Read the config; a ConfigError names what is wrong with it.
+
+        `params_have_main_grad` and `opt_ty` are accepted and not needed: where gradients are is found by looking.
+        """
+        self._file = ConfigFile(config_file_path)
+        self._config = self._file.read()
+        self._place, self._world_size = place_of(process_group)
+        self._is_dynamic = os.environ.get("DYNAMIC_MONITOR", "").lower() == "true"
+        self._is_on = not self._is_dynamic
+        self._schedule = Schedule()
+        self._num_collected = 0
+        self._optimizer: Any = None
+        self._chunks: list[Any] = []
+        self._monitor: Monitor | None = None
+        self._reduced: ReducedGradients | None = None
+        self._structure: Structure | None = None
+        self._stacks: Stacks | None = None
+        self._undos: list[Callable[[], None]] = []
+        self._restart_is_due = False
+        folder = _folder_to_continue(self._config, self._place.rank)
+        self._output = Output(folder or new_folder(self._place.rank), self._place, continues=folder is not None)
+        if self._is_on and self._writes:
+            self._output.make_folder()
+
+    # What a training script calls
+
+    def set_monitor(
+        self,
+        model: Any,
+        grad_acc_steps: Any = 1,
+        optimizer: Any = None,
+        dp_group: Any = None,
+        tp_group: Any = None,
+        start_iteration: int = 0,
+    ) -> None:
+        """Watch a model, or the chunks of a virtual pipeline, from the step `start_iteration` on."""
+        if hasattr(grad_acc_steps, "step") and not hasattr(optimizer, "step"):
+            # msprobe's own order of arguments differs from the one it documents.
+            grad_acc_steps, optimizer = optimizer, grad_acc_steps
+            dp_group, tp_group = tp_group, dp_group
+        if optimizer is None:
+            raise ModelError("set_monitor: needs the optimizer that updates the model")
+        if self._monitor is not None:
+            raise ModelError(
+                "set_monitor: this TrainerMon watches a model already. Make another one for another model."
+            )
+        _at_least("grad_acc_steps", 1 if grad_acc_steps is None else grad_acc_steps, 1)
+        _at_least("start_iteration", start_iteration, 0)
+        self._optimizer = optimizer
+        self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
+        self._groups = dp_group, tp_group
+        self._start(start_iteration)
+
+    def set_wrapped_optimizer(self, optimizer: Any) -> None:
+        """Name the optimizer for `monitor_gnorm_with_ad`; `set_monitor` takes it itself."""
+        warnings.warn(
+            "set_wrapped_optimizer is deprecated: give the optimizer to set_monitor", DeprecationWarning, stacklevel=2
+        )
+        self._optimizer = optimizer
+
+    def monitor_gnorm_with_ad(
+        self,
+        model: Any,
+        grad_acc_steps: Any = 1,
+        optimizer: Any = None,
+        dp_group: Any = None,
+        tp_group: Any = None,
+        start_iteration: int = 0,
+    ) -> None:
+        """The old name of `set_monitor`."""
+        warnings.warn(
+            "monitor_gnorm_with_ad is deprecated: it is called set_monitor now", DeprecationWarning, stacklevel=2
+        )
+        if optimizer is None and not hasattr(grad_acc_steps, "step"):
+            optimizer = self._optimizer
+        self.set_monitor(model, grad_acc_steps, optimizer, dp_group, tp_group, start_iteration)
+
+    def generate_wgrad_metrics(self) -> tuple[Statistics, Statistics]:
+        """Statistics of this step's gradients, (reduced, unreduced), as far as training has come."""
+        if not self._config.wg_distribution or self._monitor is None:
+            return {}, {}
+        if self._reduced is not None and not self._monitor.is_between_steps:
+            self._reduced.look()
+        return self._statistics("grad_reduced"), self._statistics("grad_unreduced")
+
+    def generate_xy_metrics(self) -> tuple[Statistics, Statistics]:
+        """Statistics of this step's activations and of their gradients, as far as training has come."""
+        return self._statistics("actv"), self._statistics("actv_grad")
+
+    def reload_xy(self, xy_distribution: bool = False) -> None:
+        """Switch activations on or off, from the next step on."""
+        warnings.warn("reload_xy is deprecated: use DYNAMIC_MONITOR", DeprecationWarning, stacklevel=2)
+        all_xy = self._config.all_xy or (xy_distribution and not self._config.targets)
+        self._change(dataclasses.replace(self._config, xy_distribution=xy_distribution, all_xy=all_xy))
+
+    @property
+    def ops(self) -> list[str]:
+        """The statistics that are recorded; may be set while training, for the next step."""
+        return list(self._config.ops)
+
+    @ops.setter
+    def ops(self, value: Sequence[str]) -> None:
+        self._change(self._config.with_ops(value))
+
+    def close(self) -> None:
+        """Write everything and leave the model as it was found; happens by itself when the process ends."""
+        if self._monitor is not None:
+            self._monitor.close()
+        self._detach()
+
+    # Starting and stopping
+
+    @property
+    def _writes(self) -> bool:
+        is_chosen = not self._config.module_ranks or self._place.rank in self._config.module_ranks
+        return is_chosen and self._config.format != "api"
+
+    @property
+    def _records(self) -> bool:
+        is_chosen = not self._config.module_ranks or self._place.rank in self._config.module_ranks
+        return self._is_on and is_chosen and self._config.collect_times > 0
+
+    def _start(self, first_step: int) -> None:
+        """Make the Monitor for the present config: one that only counts steps while nothing is recorded."""
+        model = self._chunks[0] if len(self._chunks) == 1 else self._chunks
+        config = self._config
+        self._schedule = _schedule(config, first_step)
+        self._num_collected = 0
+        self._reduced = None
+        names = Names(self._chunks, config.squash_name)
+        choice = TargetChoice(names, config)
+        if not self._records:
+            idle = Config(quantities=(), sinks=(), first_step=first_step)
+            self._monitor = Monitor(model, self._optimizer, idle, choice=choice)
+        else:
+            self._monitor = self._recording(model, config, names, choice, first_step)
+        self._monitor.on_step_recorded(self._step_recorded)
+
+    def _recording(
+        self, model: Any, config: MonitorConfig, names: Names, choice: TargetChoice, first_step: int
+    ) -> Monitor:
+        if config.cc_enable:
+            log.warning("cc_distribution: communication is not recorded yet; everything else is")
+        sides = Sides()
+        self._output.configure(config, Translation(config, names, choice, sides))
+        watched = Config(
+            quantities=() if config.print_struct else _quantities(config, self._world_size),
+            statistics=config.statistics,
+            every=self._schedule.every,
+            start=self._schedule.start,
+            count=self._schedule.count,
+            eps=config.eps,
+            sinks=(),
+            first_step=first_step,
+        )
+        probes = [] if config.print_struct else self._probes(config, names)
+        monitor = Monitor(
+            model, self._optimizer, watched, choice=choice, probes=probes, sinks={self._output.name: self._output}
+        )
+        self._follow_modules(config, names, choice, sides)
+        for router in (probe for probe in probes if isinstance(probe, RouterLogits)):
+            modules = modules_of(self._chunks)
+            named = named_by_config(names, "moe_router_logit_hook", config.l2_targets["moe_router_logit_hook"])
+            self._undos.append(after_each_call({name: modules[name] for name in named}, router.returned))
+        return monitor
+
+    def _probes(self, config: MonitorConfig, names: Names) -> list[Probe]:
+        probes: list[Probe] = []
+        if config.wg_distribution:
+            self._reduced = ReducedGradients(duplicates(names, *self._groups))
+            probes.append(self._reduced)
+        if config.xy_distribution and not config.forward_only:
+            probes.append(GradientsThroughModules())
+        if config.mg_direction:
+            probes.append(Direction())
+        if config.ur_distribution:
+            probes.append(Updates(self._heat_maps(names)))
+        if config.recording_l2_features:
+            found = {hook: named_by_config(names, hook, wanted) for hook, wanted in config.l2_targets.items()}
+            makers: dict[str, Callable[[list[str]], Probe]] = {
+                "attention_hook": lambda modules: FirstHead(modules, config.sa_order),
+                "linear_hook": KernelNorms,
+                "moe_router_weight_hook": RouterWeights,
+                "moe_router_logit_hook": lambda modules: RouterLogits(),
+            }
+            probes += [makers[hook](found[hook]) for hook in HOOKS if found.get(hook)]
+        return probes
+
+    def _heat_maps(self, names: Names) -> HeatMaps:
+        rank = f"rank{self._place.rank}/" if self._world_size > 1 else ""
+        heat_maps = HeatMaps(lambda name: f"{names.parameters[name]}/{rank}")
+        self._output.on_flush(lambda events, is_last: heat_maps.write(events, time.time(), is_last))
+        return heat_maps
+
+    def _follow_modules(self, config: MonitorConfig, names: Names, choice: TargetChoice, sides: Sides) -> None:
+        modules = modules_of(self._chunks)
+        if config.print_struct:
+            self._structure = Structure()
+            self._undos.append(self._structure.follow({names.modules[name]: modules[name] for name in modules}))
+            return
+        if config.xy_distribution:
+            chosen = set(choice.modules(modules))
+            self._undos.append(sides.follow({name: module for name, module in modules.items() if name in chosen}))
+        if config.stack_info:
+            self._stacks = Stacks()
+            self._undos.append(self._stacks.follow({names.modules[name]: modules[name] for name in modules}))
+
+    def _detach(self) -> None:
+        while self._undos:
+            self._undos.pop()()
+
+    def _restart(self, next_step: int) -> None:
+        assert self._monitor is not None
+        self._restart_is_due = False
+        self._detach()
+        self._monitor.close()
+        self._start(next_step)
+
+    def _change(self, config: MonitorConfig) -> None:
+        """Go on with another config: now if no step is in progress, else when it has ended."""
+        self._config = config
+        monitor = self._monitor
+        if monitor is None or not self._records:
+            return
+        if monitor.is_between_steps:
+            self._restart(monitor.next_step_number)
+        else:
+            self._restart_is_due = True
+
+    # At the end of each step
+
+    def _step_recorded(self, step: int) -> None:
+        if self._structure is not None:
+            path = self._save_structure(self._structure)
+            raise StructureSaved(
+                f"print_struct: the structure of the model is in {path}. Training stops here as asked; set "
+                "print_struct to false to train."
+            )
+        try:
+            self._after_step(step)
+        except Exception as error:  # noqa: BLE001 - the failure policy: training goes on
+            log.warning("step %d: the monitor could not follow its config: %s: %s", step, type(error).__name__, error)
+
+    def _after_step(self, step: int) -> None:
+        if self._stacks is not None and self._schedule.watches(step):
+            stacks, self._stacks = self._stacks, None
+            self._write_stacks(stacks)
+        if self._records and self._schedule.watches(step):
+            self._num_collected += 1
+            if self._num_collected >= self._config.collect_times:
+                self._finish(step)
+        if self._is_dynamic:
+            changed = self._file.read_if_changed()
+            if changed is not None:
+                self._take(changed, step)
+        if self._restart_is_due:
+            self._restart(step + 1)
+
+    def _finish(self, step: int) -> None:
+        log.info("collect_times is reached at step %d: nothing is recorded from now on", step)
+        self._is_on = False
+        if not self._is_dynamic:
+            self.close()
+            return
+        if self._place.rank == min(self._config.module_ranks, default=0):
+            self._file.switch_off()
+        self._restart(step + 1)
+
+    def _take(self, config: MonitorConfig, step: int) -> None:
+        """A changed file: begin with the next step, or stop."""
+        was_on = self._is_on
+        self._is_on = config.dynamic_on
+        if not self._is_on and not was_on:
+            return
+        if self._is_on:
+            # In dynamic mode collecting begins with the next step, whatever start_step says.
+            self._config = dataclasses.replace(config, start_step=step + 1)
+            if self._writes:
+                self._output.make_folder()
+        log.info("the config has changed: %s from step %d on", "recording" if self._is_on else "nothing", step + 1)
+        self._restart(step + 1)
+
+    def _write_stacks(self, stacks: Stacks) -> None:
+        if self._config.format == "api":
+            log.warning("stack_info is written as CSV only; with format 'api' nothing is written")
+        else:
+            self._output.write_stacks(stacks.modules)
+
+    def _save_structure(self, structure: Structure) -> Path:
+        folder = base_folder() / "module_struct" / f"rank{self._place.rank}"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "module_struct.json"
+        path.write_text(json.dumps(structure.modules, indent=2) + "\n", encoding="utf8")
+        return path
+
+    def _statistics(self, prefix: str) -> Statistics:
+        if self._monitor is None or not self._records:
+            return {}
+        import torch
+
+        frames: Sequence[Frame] = self._monitor.frames_so_far()
+        if not frames:
+            self._monitor.wait()
+            frames = self._output.last
+        blocks = [block for block in self._output.blocks(frames) if block.prefix == prefix]
+        return {
+            block.tag(row, self._place.rank): {
+                name: torch.tensor(value, dtype=torch.float64)
+                for name, value in zip(block.statistics, block.values[row].tolist(), strict=True)
+            }
+            for block in blocks
+            for row in range(len(block.names))
+        }
+
+
+def _quantities(config: MonitorConfig, world_size: int) -> tuple[str, ...]:
+    unreduced = (
+        "gradient_local" if config.monitor_mbs_grad else "gradient_accumulated" if world_size > 1 else "gradient"
+    )
+    wanted = {
+        "activation": config.xy_distribution and not config.backward_only,
+        unreduced: config.wg_distribution,
+        "moment_before": config.mv_distribution,
+        "weight_before": config.param_distribution,
+        "weight": config.param_distribution,
+    }
+    return tuple(quantity for quantity, is_wanted in wanted.items() if is_wanted)
+
+
+def _schedule(config: MonitorConfig, first_step: int) -> Schedule:
+    """Every `step_interval`-th step counted from `start_step`; the count begins where training does."""
+    late = max(0, first_step - config.start_step)
+    start = config.start_step + -(-late // config.step_interval) * config.step_interval
+    return Schedule(config.step_interval, start, config.collect_times)
+
+
+def _folder_to_continue(config: MonitorConfig, rank: int) -> Path | None:
+    if not config.append_output:
+        return None
+    from vario.compat.msprobe.csv_folders import rank_folders
+
+    found = [folder for at, folder in rank_folders(base_folder(), *config.append_output) if at == rank]
+    if not found:
+        log.warning("append_output: rank %d has no folder in that range; it begins a new one", rank)
+    return found[-1] if found else None
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"set_monitor: {name}: expected a whole number of at least {least}, got {value!r}")

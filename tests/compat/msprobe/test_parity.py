@@ -1,0 +1,148 @@
+"""The same training under msprobe and under vario, file by file: trees, headers, names and every value."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import reading
+import torch
+import training
+
+OPS = ["min", "max", "norm", "zeros", "nans", "mean"]
+EVERYTHING = {
+    "targets": {},
+    "wg_distribution": True,
+    "mv_distribution": True,
+    "param_distribution": True,
+    "xy_distribution": True,
+    "mg_direction": True,
+    "ops": OPS,
+    "ndigits": 16,
+}
+ATTENTION = ["0:decoder.layers.0.core_attention", "0:decoder.layers.1.core_attention"]
+FEATURES = {"recording_l2_features": True, "ndigits": 16}
+
+JOBS = {
+    "everything": {"config": EVERYTHING, "clip": 0.01},
+    "gpt": {"config": EVERYTHING, "model": "gpt"},
+    "tied weights": {"config": EVERYTHING, "model": "tied"},
+    "accumulation": {"config": EVERYTHING, "accumulate": 2, "clip": 0.01},
+    "gpt with accumulation": {"config": EVERYTHING, "model": "gpt", "accumulate": 3},
+    "forward only": {"config": {**EVERYTHING, "forward_only": True}},
+    "backward only": {"config": {**EVERYTHING, "backward_only": True}},
+    "both only": {"config": {"xy_distribution": True, "forward_only": True, "backward_only": True}},
+    "no valid ops": {"config": {"wg_distribution": True, "ops": ["median"], "ndigits": 16}},
+    "shape among the ops": {"config": {"wg_distribution": True, "ops": ["shape", "norm"], "ndigits": 16}},
+    "large eps": {"config": {"wg_distribution": True, "ops": ["zeros"], "eps": 0.01, "ndigits": 16}},
+    "steps per file": {"config": {**EVERYTHING, "step_count_per_record": 3}, "steps": 5},
+    "schedule": {"config": {**EVERYTHING, "start_step": 1, "step_interval": 2, "collect_times": 2}, "steps": 7},
+    "start iteration": {"config": {**EVERYTHING, "start_step": 1, "step_interval": 2}, "start": 10},
+    "chunks": {"config": EVERYTHING, "model": "chunks"},
+    "module targets": {
+        "config": {**EVERYTHING, "targets": {"0:decoder.layers.1": {}, "final_norm": {}, "0:final_norm": {}}},
+        "model": "gpt",
+    },
+    "parameter target": {"config": {**EVERYTHING, "targets": {"embedding.word.weight": {}}}, "model": "gpt"},
+    "all_xy with targets": {
+        "config": {**EVERYTHING, "targets": {"0:output_layer": {}}, "all_xy": True},
+        "model": "gpt",
+    },
+    "squashed names": {"config": {**EVERYTHING, "squash_name": True}, "model": "gpt"},
+    "attention s,b,h,d": {
+        "config": {**FEATURES, "l2_targets": {"attention_hook": ATTENTION}},
+        "model": "gpt",
+        "accumulate": 2,
+    },
+    "attention b,s,h,d": {
+        "config": {**FEATURES, "l2_targets": {"attention_hook": ATTENTION}, "sa_order": "b,s,h,d"},
+        "model": "gpt/b,s,h,d",
+    },
+    "linear layers": {"config": {**FEATURES, "l2_targets": {"linear_hook": []}}, "model": "gpt", "accumulate": 2},
+    "routers": {
+        "config": {
+            **FEATURES,
+            "l2_targets": {
+                "moe_router_weight_hook": ["0:decoder.layers.0.proj"],
+                "moe_router_logit_hook": ["0:decoder.layers.0.proj"],
+            },
+        },
+        "model": "gpt",
+    },
+    "SGD": {"config": {**EVERYTHING, "mv_distribution": False, "mg_direction": False}, "optimizer": "sgd"},
+}
+
+
+@pytest.fixture(scope="session")
+def trained(peer, tmp_path_factory):
+    """All jobs under msprobe in one process of its own, and under vario here: a folder for each."""
+    base = tmp_path_factory.mktemp("parity")
+    folders = {}
+    jobs = []
+    for number, (name, job) in enumerate(JOBS.items()):
+        folders[name] = base / f"msprobe-{number}", base / f"vario-{number}"
+        jobs.append({**job, "monitor": "msprobe", "out": str(folders[name][0])})
+    (base / "jobs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, training.__file__, str(base / "jobs.json")]
+    done = subprocess.run(command, env=peer("26.2.0"), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    # As many threads as there: a sum over two threads differs in its last digit, and Adam makes much of that.
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for name, job in JOBS.items():
+        training.train({**job, "monitor": "vario", "out": str(folders[name][1])})
+    torch.set_num_threads(num_threads)
+    return folders
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+@pytest.mark.parametrize("name", JOBS)
+def test_the_same_files_with_the_same_rows(trained, name):
+    theirs, ours = trained[name]
+    error = Path(f"{theirs}.error")
+    assert not error.exists(), error.read_text()
+    expected, found = reading.files(theirs), reading.files(ours)
+    assert list(found) == list(expected)
+    for file in expected:
+        compare(file, expected[file], found[file])
+
+
+def compare(file, expected, found):
+    assert found[0] == expected[0], file
+    num_keys = found[0].index("micro_step" if "micro_step" in found[0] else "step") + 1
+    named = {tuple(row[:num_keys]): row[num_keys:] for row in expected[1] if not is_hole(row[num_keys:])}
+    ours = {tuple(row[:num_keys]): row[num_keys:] for row in found[1]}
+    # msprobe writes a row of "nan" for the None in a tuple; there is no tensor, and no row here.
+    assert set(ours) == set(named), file
+    # Its backward hooks wait for a whole module; here a gradient stands where it came.
+    assert list(ours) == list(named) or file.startswith("actv_grad"), file
+    for key, cells in named.items():
+        for column, cell, own in zip(found[0][num_keys:], cells, ours[key], strict=True):
+            if not file.startswith("linear_hook"):
+                assert is_same(cell, own), (file, key, column, cell, own)
+        if file.startswith("linear_hook"):
+            # msprobe's largest singular value comes from three power iterations from a random vector, so it is too
+            # low by anything up to a third; its product with sr is the Frobenius norm all the same.
+            (their_rank, their_norm), (rank, norm) = map(float, cells), map(float, ours[key])
+            assert norm >= their_norm * (1 - 1e-5)
+            assert math.isclose(rank * norm, their_rank * their_norm, rel_tol=1e-5)
+
+
+def is_hole(cells):
+    return all(cell == "nan" for cell in cells)
+
+
+def is_same(cell, own):
+    try:
+        expected, found = float(cell), float(own)
+    except ValueError:
+        return cell == own
+    # Their statistics are computed in float64 but printed with 16 decimals, which is all a small value has.
+    return math.isclose(expected, found, rel_tol=1e-5, abs_tol=1e-15) or (math.isnan(expected) and math.isnan(found))
+
+
+def test_a_job_that_records_nothing_leaves_an_empty_folder(trained):
+    theirs, ours = trained["both only"]
+    assert list(reading.rank_folder(theirs).iterdir()) == list(reading.rank_folder(ours).iterdir()) == []
