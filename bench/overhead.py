@@ -21,7 +21,7 @@ import torch
 
 import vario
 from models import GPT, Llama, language_loss
-from peers import PEERS
+from peers import ACTIVATIONS, EVERYTHING, GRADIENTS, OPS, PEERS, trainer_mon
 
 VARIANTS: dict[str, list[str]] = {
     "gradients": ["gradient"],
@@ -29,6 +29,34 @@ VARIANTS: dict[str, list[str]] = {
     "activations and their gradients": ["activation", "activation_gradient"],
     "everything": ["gradient", "weight", "moment", "activation", "activation_gradient"],
 }
+
+# What msprobe's TrainerMon records, by vario's own names and through vario's TrainerMon: the same tensors twice.
+THEIR_GRADIENTS = ["gradient", "gradient_applied"]
+THEIR_EVERYTHING = [
+    *THEIR_GRADIENTS,
+    *("weight_before", "weight", "moment_before"),
+    *("activation", "activation_gradient"),
+]
+THROUGH_TRAINER_MON: dict[str, tuple[list[str], dict[str, bool]]] = {
+    "msprobe's gradients": (THEIR_GRADIENTS, GRADIENTS),
+    "msprobe's activations": (VARIANTS["activations and their gradients"], ACTIVATIONS),
+    "msprobe's everything": (THEIR_EVERYTHING, EVERYTHING),
+}
+
+Attach = Callable[[torch.nn.Module, torch.optim.Optimizer, str], Callable[[], None]]
+
+
+def ours(quantities: list[str], **options: object) -> Attach:
+    return lambda model, optimizer, folder: watched(model, optimizer, quantities, folder, **options).close
+
+
+def beside_trainer_mon() -> dict[str, Attach]:
+    """The same work by vario itself and through its TrainerMon."""
+    cases: dict[str, Attach] = {}
+    for name, (quantities, fields) in THROUGH_TRAINER_MON.items():
+        cases[f"{name}, vario itself"] = ours(quantities, statistics=OPS)
+        cases[f"{name}, vario through TrainerMon"] = trainer_mon("vario.compat.msprobe", **fields)
+    return cases
 
 
 def train_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> torch.Tensor:
@@ -54,12 +82,14 @@ def measure_gpu(rounds: int, steps: int, layers: int) -> None:
     ids = torch.randint(0, 32000, (8, 2048), device="cuda")
     for _ in range(3):
         train_step(model, optimizer, ids)
-    seconds: dict[str, list[float]] = {name: [] for name in ("plain", *VARIANTS)}
+    variants: dict[str, Attach] = {name: ours(quantities) for name, quantities in VARIANTS.items()}
+    variants.update(beside_trainer_mon())
+    seconds: dict[str, list[float]] = {name: [] for name in ("plain", *variants)}
     peak: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             for name in seconds:
-                monitor = watched(model, optimizer, VARIANTS[name], folder) if name in VARIANTS else None
+                detach = variants[name](model, optimizer, folder) if name in variants else None
                 for _ in range(3):
                     train_step(model, optimizer, ids)
                 torch.cuda.synchronize()
@@ -70,16 +100,16 @@ def measure_gpu(rounds: int, steps: int, layers: int) -> None:
                 torch.cuda.synchronize()
                 seconds[name].append((time.perf_counter() - began) / steps)
                 peak[name] = torch.cuda.max_memory_allocated()
-                if monitor is not None:
-                    monitor.close()
-                del monitor
+                if detach is not None:
+                    detach()
+                del detach
                 gc.collect()
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, {num_parameters / 1e9:.2f}B parameters, bf16,")
     print(f"batch 8 x 2048, fused AdamW, {steps} steps x {rounds} rounds, all statistics each step\n")
     print("| watched | step ms | overhead | extra peak memory |\n| --- | --- | --- | --- |")
     plain = seconds["plain"]
     print(f"| nothing | {statistics.median(plain) * 1e3:.1f} | | ({peak['plain'] / 2**30:.1f} GiB) |")
-    for name in VARIANTS:
+    for name in variants:
         ratio = statistics.median(ours / base for ours, base in zip(seconds[name], plain, strict=True))
         extra = peak[name] / peak["plain"] - 1
         step_ms = statistics.median(seconds[name]) * 1e3
@@ -89,9 +119,7 @@ def measure_gpu(rounds: int, steps: int, layers: int) -> None:
         print(f"  {name}: {', '.join(f'{one * 1e3:.1f}' for one in rounds_seconds)}")
 
 
-def cpu_ratio(
-    attach: Callable[[torch.nn.Module, torch.optim.Optimizer, str], Callable[[], None]], pairs: int, tokens: int
-) -> tuple[float, float]:
+def cpu_ratio(attach: Attach, pairs: int, tokens: int) -> tuple[float, float]:
     """Median CPU-time and wall-time ratio of a watched model to its unwatched twin, steps alternating."""
     twins = []
     for _ in range(2):
@@ -119,15 +147,12 @@ def cpu_ratio(
 def measure_cpu(pairs: int, tokens: int, only: str) -> None:
     # One thread: the ratio of CPU times is then that of the work, not of how two threads wait for each other.
     torch.set_num_threads(1)
-
-    def ours(quantities: list[str], **options: object) -> Callable[..., Callable[[], None]]:
-        return lambda model, optimizer, folder: watched(model, optimizer, quantities, folder, **options).close
-
-    cases: dict[str, Callable[..., Callable[[], None]]] = {
+    cases: dict[str, Attach] = {
         "vario: gradients": ours(["gradient"]),
         "vario: activations and their gradients": ours(["activation", "activation_gradient"]),
         "vario: everything": ours(VARIANTS["everything"]),
         "vario: everything, steps outside the schedule": ours(VARIANTS["everything"], start=10**6),
+        **beside_trainer_mon(),
         **PEERS,
     }
     print(f"\n{platform.processor() or platform.machine()}, torch {torch.__version__}, one thread,")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable
@@ -13,20 +14,22 @@ import torch
 Detach = Callable[[], None]
 
 
-def msprobe(**fields: Any) -> Callable[[torch.nn.Module, torch.optim.Optimizer, str], Detach]:
-    """mindstudio-probe's TrainerMon with six statistics."""
+OPS = ["min", "max", "norm", "mean", "zeros", "nans"]
+
+
+def trainer_mon(home: str, **fields: Any) -> Callable[[torch.nn.Module, torch.optim.Optimizer, str], Detach]:
+    """A TrainerMon with six statistics: mindstudio-probe's from `msprobe.pytorch`, ours from `vario.compat.msprobe`."""
 
     def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> Detach:
         os.environ["MONITOR_OUTPUT_DIR"] = folder
-        from msprobe.pytorch import TrainerMon
-
-        config = {"targets": {}, "format": "csv", "ops": ["min", "max", "norm", "mean", "zeros", "nans"], **fields}
+        TrainerMon = importlib.import_module(home).TrainerMon
+        config = {"targets": {}, "format": "csv", "ops": OPS, **fields}
         path = Path(folder) / "monitor.json"
         path.write_text(json.dumps(config))
         path.chmod(0o640)
         monitor = TrainerMon(str(path), params_have_main_grad=False)
         monitor.set_monitor(model, grad_acc_steps=1, optimizer=optimizer)
-        return lambda: None
+        return getattr(monitor, "close", lambda: None)
 
     return attach
 
@@ -55,18 +58,14 @@ def histograms(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder:
     return detach
 
 
-_everything = {
-    "wg_distribution": True,
-    "xy_distribution": True,
-    "all_xy": True,
-    "param_distribution": True,
-    "mv_distribution": True,
-}
+GRADIENTS = {"wg_distribution": True}
+ACTIVATIONS = {"xy_distribution": True, "all_xy": True}
+EVERYTHING = {**GRADIENTS, **ACTIVATIONS, "param_distribution": True, "mv_distribution": True}
 
 PEERS: dict[str, Callable[[torch.nn.Module, torch.optim.Optimizer, str], Detach]] = {
     "histograms of gradients (as wandb.watch)": histograms,
-    "msprobe: gradients": msprobe(wg_distribution=True),
-    "msprobe: activations and their gradients": msprobe(xy_distribution=True, all_xy=True),
-    "msprobe: everything": msprobe(**_everything),
-    "msprobe: everything, steps outside the schedule": msprobe(**_everything, start_step=10**6),
+    "msprobe: gradients": trainer_mon("msprobe.pytorch", **GRADIENTS),
+    "msprobe: activations and their gradients": trainer_mon("msprobe.pytorch", **ACTIVATIONS),
+    "msprobe: everything": trainer_mon("msprobe.pytorch", **EVERYTHING),
+    "msprobe: everything, steps outside the schedule": trainer_mon("msprobe.pytorch", **EVERYTHING, start_step=10**6),
 }

@@ -12,7 +12,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
 CORE |= {"rules", "event_file"}
-IN_PROCESS = {"backends", "probes", "frames", "sinks", "writer", "folders", "monitor", "control"}
+IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
 PUBLIC = "the public names"
 
 ALLOWED: dict[str, set[str]] = {
@@ -21,11 +21,12 @@ ALLOWED: dict[str, set[str]] = {
     "backends": CORE,
     "sinks": CORE,
     "frames": CORE | {"backends"},
+    "observer": CORE | {"backends", "frames"},
     "writer": CORE | {"sinks"},
     "folders": CORE,
     "probes": CORE | {"backends", "frames"},
     "control": CORE | {"backends", "probes", "frames", "sinks"},
-    "monitor": CORE | {"backends", "probes", "frames", "sinks", "writer", "folders", "control"},
+    "monitor": CORE | {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "control"},
     "launch": CORE | IN_PROCESS,
     "integrations": CORE | IN_PROCESS | {PUBLIC},
     "compat": CORE | IN_PROCESS,

@@ -23,6 +23,7 @@ from vario.config import Config, make_config
 from vario.errors import ModelError
 from vario.folders import run_folder
 from vario.frames import StepFrames
+from vario.observer import QuantityObserver
 from vario.probes import PROBES, Probe
 from vario.records import Frame, StepRecord
 from vario.selector import Choice, Selector
@@ -42,41 +43,6 @@ def watch(
     optimizer that updates the model is followed. A GradScaler is found by itself unless `scaler` names it.
     """
     return Monitor(model, optimizer, make_config(options, config), scaler)
-
-
-class _Observer:
-    """One quantity's way into the step in progress."""
-
-    def __init__(self, monitor: Monitor, quantity: str, scale: Callable[[], Tensor | None] | None) -> None:
-        self._monitor = monitor
-        self._quantity = quantity
-        self._scale = scale
-        self._schedule = monitor.config.schedule(quantity)
-        self.watching = False
-
-    def begin_step(self, step: int) -> None:
-        self.watching = self._schedule.watches(step) and self._quantity not in self._monitor.off
-
-    def observe(self, target: str, tensor: Tensor) -> int | None:
-        try:
-            scale = None if self._scale is None else self._scale()
-            return self._monitor.frames.observe(self._quantity, self._monitor.micro_step, target, tensor, scale)
-        except Exception as error:  # noqa: BLE001 - the failure policy: whatever it is, training goes on
-            self.failed(error)
-            return None
-
-    def observe_latest(self, target: str, tensor: Tensor) -> None:
-        scale = None if self._scale is None else self._scale()
-        self._monitor.frames.observe_latest(self._quantity, target, tensor, scale)
-
-    def failed(self, error: Exception) -> None:
-        self._monitor.switch_off(self._quantity, error)
-
-    def observe_again(self, target: str, row: int) -> None:
-        self._monitor.frames.observe_again(self._quantity, self._monitor.micro_step, target, row)
-
-    def observe_all(self, targets: list[str], tensors: list[Tensor], scale: Tensor | None = None) -> None:
-        self._monitor.frames.observe_all(self._quantity, targets, tensors, scale)
 
 
 class Monitor:
@@ -101,7 +67,7 @@ class Monitor:
         self._parts_off: PartsOff = []
         self._notes_are_new = False
         self._skips: set[str] = set()
-        self._observers: list[_Observer] = []
+        self._observers: list[QuantityObserver] = []
         self._step_ended_calls: list[Callable[[float], None]] = []
         self._step_recorded_calls: list[Callable[[int], None]] = []
         self._completed = False
@@ -255,9 +221,9 @@ class Monitor:
 
     # What probes and the watched model call
 
-    def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> _Observer:
+    def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> QuantityObserver:
         """A quantity's way into the step in progress; what it sees is divided by `scale()`."""
-        observer = _Observer(self, quantity, scale)
+        observer = QuantityObserver(self, quantity, scale)
         self._observers.append(observer)
         return observer
 
@@ -287,7 +253,7 @@ class Monitor:
             return
         self.off.add(part)
         for observer in self._observers:
-            observer.watching = observer.watching and observer._quantity not in self.off
+            observer.watching = observer.watching and observer.quantity not in self.off
         text = f"{type(error).__name__}: {error}"
         self._parts_off.append({"part": part, "step": self._clock.step, "error": text})
         log.warning(

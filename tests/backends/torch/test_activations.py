@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from models import Convolutional, Language, Nested, Perceptron, Recurrent, batch, ids, language_loss
 from vario.records import COUNT, MIN
@@ -382,3 +383,34 @@ def test_a_nan_is_seen_where_it_first_appears():
     assert recorded[0, "activation", 0, "dropout:output"][5] == 0
     assert recorded[0, "activation", 0, "down:output"][5] == 6
     assert summary(torch.tensor([float("nan")]))[5] == 1
+
+
+class Selective(nn.Module):
+    """Keeps sums and magnitudes and recomputes the rest: the very operators a Summary is made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        def policy(context, operator, *args, **kwargs):
+            kept = operator in (torch.ops.aten.sum.default, torch.ops.aten.abs.default, torch.ops.aten.max.default)
+            return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+        def run(x):
+            return self.inner(x * x.abs().sum())
+
+        contexts = lambda: create_selective_checkpoint_contexts(policy)  # noqa: E731
+        return self.head(checkpoint(run, x, use_reentrant=False, context_fn=contexts))
+
+
+def test_selective_checkpointing_keeps_the_models_own_results():
+    torch.manual_seed(0)
+    model = Selective()
+    twin = copy.deepcopy(model)
+    perceptron_loss(twin).backward()
+    found = one_step(model, perceptron_loss)
+    assert any("inner:output" in key[-1] for key in found)
+    for parameter, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(parameter.grad, expected.grad)

@@ -1,5 +1,7 @@
 import math
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 
 import pytest
@@ -7,7 +9,7 @@ from made_csv import NAMES, OPS, database, folder, tables, values, write
 
 from vario.compat.msprobe import CSV2DBConfig, csv2db
 from vario.compat.msprobe.to_sqlite import convert_to_sqlite
-from vario.errors import ConfigError
+from vario.errors import ConfigError, RunError
 
 
 def expected(kind, steps, names=NAMES, rank=0, ops=OPS, micros=(0,), shift=0.0):
@@ -122,13 +124,23 @@ def test_a_database_that_is_there_is_left_alone(tmp_path):
     assert (tmp_path / "monitor_metrics.db").read_text() == "precious"
 
 
-def test_a_failure_leaves_no_half_of_a_database(tmp_path):
-    path = folder(tmp_path / "in")
-    write(path, "grad_reduced", range(2))
-    (path / "grad_reduced_2-2.csv").mkdir()
-    with pytest.raises(IsADirectoryError):
-        csv2db(CSV2DBConfig(tmp_path / "in", output_dirpath=tmp_path / "out"))
+def test_a_disk_that_is_full_leaves_no_half_of_a_database(tmp_path):
+    write(folder(tmp_path / "in"), "grad_reduced", range(300))
+    config = f"CSV2DBConfig({str(tmp_path / 'in')!r}, output_dirpath={str(tmp_path / 'out')!r})"
+    code = f"from vario.compat.msprobe import CSV2DBConfig, csv2db; csv2db({config})"
+    # No file may grow beyond 64 KiB.
+    command = ["bash", "-c", 'ulimit -f 64; exec "$0" -c "$1"', sys.executable, code]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert "RunError" in result.stderr
+    assert "monitor_metrics.db: not made: " in result.stderr
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    (folder(tmp_path / "in") / "grad_reduced_2-2.csv").mkdir()
+    with pytest.raises(RunError, match=r"Is a directory: .*grad_reduced_2-2.csv"):
+        csv2db(CSV2DBConfig(tmp_path / "in", output_dirpath=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from made_csv import NAMES, OPS, TAG, expected, folder, scalars, write
 from vario.compat.msprobe import csv2tensorboard_by_step
 from vario.compat.msprobe.csv_folders import TENSOR_KINDS, find_folders
 from vario.compat.msprobe.to_tensorboard import Task, convert_to_tensorboard, plan, write_events
-from vario.errors import ConfigError
+from vario.errors import ConfigError, RunError
 
 
 def test_every_number_is_there_under_the_tag_msprobe_gives_it(tmp_path):
@@ -118,6 +118,14 @@ def test_a_damaged_line_in_the_middle_loses_only_itself(tmp_path, caplog, damage
     assert f"grad_reduced_0-0.csv:3: this line cannot be understood and is left out: '{damage}'" in caplog.text
 
 
+def test_bytes_that_are_no_text_lose_only_their_line(tmp_path, caplog):
+    path = folder(tmp_path / "in")
+    (path / "grad_reduced_0-0.csv").write_bytes(b"vpp_stage,name,step,norm\n0,a,0,1.5\n0,\xff\xfe,0,1\n0,c,0,2.5\n")
+    csv2tensorboard_by_step(tmp_path / "in", output_dirpath=tmp_path / "out")
+    assert list(scalars(tmp_path / "out/rank0/grad_reduced")) == ["vp0:a/norm", "vp0:c/norm"]
+    assert "grad_reduced_0-0.csv:3: this line cannot be understood" in caplog.text
+
+
 def test_a_file_without_a_header_is_named_and_the_others_are_converted(tmp_path, caplog):
     path = folder(tmp_path / "in")
     write(path, "grad_reduced", range(3))
@@ -201,7 +209,7 @@ def test_a_failure_in_a_worker_is_raised_here(tmp_path):
         path = folder(tmp_path / "in", rank)
         write(path, "grad_reduced", [0])
     (tmp_path / "in" / path.name / "grad_reduced_1-1.csv").mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(RunError, match=r"out: not complete: .*Is a directory: .*grad_reduced_1-1.csv"):
         csv2tensorboard_by_step(tmp_path / "in", process_num=2, output_dirpath=tmp_path / "out")
 
 

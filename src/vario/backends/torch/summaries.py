@@ -12,7 +12,7 @@ import torch
 
 from vario.backends.torch import cpu
 from vario.backends.torch.aten import AtenRows
-from vario.backends.torch.tensors import flat, local_part
+from vario.backends.torch.tensors import flat, local_part, unseen
 from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table
 
 
@@ -35,7 +35,7 @@ class TorchSummaries:
 
     def observe(self, tensor: torch.Tensor, scale: torch.Tensor | None = None) -> int | None:
         """Reduce one tensor, divided by `scale`; its row within the step, or None when it has no numbers."""
-        with torch.no_grad(), self._lock:
+        with torch.no_grad(), unseen(), self._lock:
             elements, num_elements = self._elements(tensor)
             if elements is None:
                 return None
@@ -49,7 +49,7 @@ class TorchSummaries:
         A list under the same name `again`, of the same sizes, takes the rows of the earlier one in this step: only
         the last backward of a step leaves its gradients.
         """
-        with torch.no_grad(), self._lock:
+        with torch.no_grad(), unseen(), self._lock:
             rows: list[int | None] = []
             groups: dict[tuple[Any, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
             for index, tensor in enumerate(tensors):

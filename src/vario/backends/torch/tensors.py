@@ -113,7 +113,16 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 @contextlib.contextmanager
 def aside(device: torch.device) -> Iterator[None]:
     """Compute beside the training: no gradients, the precision asked for, and unseen by what counts its operators."""
-    # Selective checkpointing counts operators in a dispatch mode: ours, not repeated in backward, would be taken for
-    # the model's.
-    with torch.no_grad(), torch.autocast(device.type, enabled=False), _disable_current_modes():
+    with torch.no_grad(), torch.autocast(device.type, enabled=False), unseen():
         yield
+
+
+def unseen() -> contextlib.AbstractContextManager[None]:
+    """Compute unseen by dispatch modes.
+
+    Selective checkpointing counts operators in one: ours, not repeated in backward, would be taken for the model's.
+    """
+    if not torch._C._len_torch_dispatch_stack():
+        return contextlib.nullcontext()
+    quiet: contextlib.AbstractContextManager[None] = _disable_current_modes()
+    return quiet

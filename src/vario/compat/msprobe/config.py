@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vario.errors import ConfigError
+from vario.schedule import Schedule
 from vario.text import unknown
 
 log = logging.getLogger("vario")
@@ -84,6 +85,24 @@ class MonitorConfig:
     def statistics(self) -> tuple[str, ...]:
         """The numbers among `ops`."""
         return tuple(op for op in self.ops if op not in FORM_OPS)
+
+    def quantities(self, world_size: int) -> tuple[str, ...]:
+        """What vario's own probes have to watch for this."""
+        unreduced = "gradient_accumulated" if world_size > 1 else "gradient"
+        wanted = {
+            "activation": self.xy_distribution and not self.backward_only,
+            "gradient_local" if self.monitor_mbs_grad else unreduced: self.wg_distribution,
+            "moment_before": self.mv_distribution,
+            "weight_before": self.param_distribution,
+            "weight": self.param_distribution,
+        }
+        return tuple(quantity for quantity, is_wanted in wanted.items() if is_wanted)
+
+    def schedule(self, first_step: int) -> Schedule:
+        """Every `step_interval`-th step counted from `start_step`; the count begins where training does."""
+        late = max(0, first_step - self.start_step)
+        start = self.start_step + -(-late // self.step_interval) * self.step_interval
+        return Schedule(self.step_interval, start, self.collect_times)
 
     def with_ops(self, ops: Any) -> MonitorConfig:
         """The same with other statistics."""

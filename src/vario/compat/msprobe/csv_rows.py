@@ -176,16 +176,13 @@ class Reading:
         return table
 
     def _is_understood(self, line: bytes, header: list[str]) -> bool:
-        cells = next(csv.reader([line.decode(errors="replace")]), [])
-        if len(cells) != len(header):
-            return False
-        row = dict(zip(header, cells, strict=True))
         try:
+            row = dict(zip(header, next(csv.reader([line.decode()]), []), strict=True))
             for name in ("vpp_stage", "step", "micro_step"):
                 int(row.get(name, "0"))
             for name in self.statistics:
                 float(row.get(name) or "nan")
-        except ValueError:
+        except ValueError:  # also of bytes that are no text, and of rows that are too long or too short
             return False
         return True
 

@@ -41,6 +41,18 @@ def new_folder(rank: int) -> Path:
     return base_folder() / f"{time_tag(time.time())}-rank{rank}-{uuid.uuid4().hex[:8]}"
 
 
+def folder_to_continue(config: MonitorConfig, rank: int) -> Path | None:
+    """The folder this rank wrote in the time that `append_output` names."""
+    if not config.append_output:
+        return None
+    from vario.compat.msprobe.csv_folders import rank_folders
+
+    found = [folder for at, folder in rank_folders(base_folder(), *config.append_output) if at == rank]
+    if not found:
+        log.warning("append_output: rank %d has no folder in that range; it begins a new one", rank)
+    return found[-1] if found else None
+
+
 class Output:
     """One rank's files, over all restarts of its monitor."""
 

@@ -24,7 +24,7 @@ from vario.compat.msprobe.csv_folders import (
 )
 from vario.compat.msprobe.csv_rows import NO_MICRO_STEP, Reading, floats, read_header
 from vario.compat.msprobe.workers import run_tasks
-from vario.errors import ConfigError
+from vario.errors import ConfigError, RunError
 
 KINDS = (*TENSOR_KINDS, "other")
 STATISTICS: tuple[str, ...] = ("norm", "min", "max", "zeros", "nans", "mean")
@@ -64,17 +64,19 @@ def convert_to_sqlite(config: CSV2DBConfig) -> Conversion:
     path = output_folder(config.monitor_path, config.output_dirpath, "csv2db") / FILE_NAME
     if path.exists():
         raise ConfigError(f"output_dirpath: '{path}' exists already. Name another folder, or remove it.")
-    tasks = plan(folders, kinds)
-    check_found(tasks, folders, kinds)
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".tmp")
-    unfinished.unlink(missing_ok=True)
     try:
+        tasks = plan(folders, kinds)
+        check_found(tasks, folders, kinds)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.unlink(missing_ok=True)
         with closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
             database = _Database(connection, tasks, partition)
             work = _insert(database, run_tasks(read_rows, tasks, num_processes))
             remarks, num_rows = watched(work, sum(task.file.num_bytes for task in tasks))
         os.replace(unfinished, path)
+    except (OSError, sqlite3.Error) as error:
+        raise RunError(f"{path}: not made: {error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
     return Conversion(path, sorted({folder.rank for folder in folders}), num_rows, remarks)

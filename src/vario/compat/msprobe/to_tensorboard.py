@@ -23,6 +23,7 @@ from vario.compat.msprobe.csv_folders import (
 )
 from vario.compat.msprobe.csv_rows import CHUNK_BYTES, NO_MICRO_STEP, Reading, StepRows
 from vario.compat.msprobe.workers import run_tasks
+from vario.errors import RunError
 from vario.event_file import EventFile
 
 STATISTICS = ("norm", "min", "max", "zeros", "nans", "id", "mean")
@@ -59,7 +60,11 @@ def convert_to_tensorboard(
     tasks = plan(folders, kinds, output)
     check_found(tasks, folders, kinds)
     empty_folder(output)
-    remarks, num_rows = watched(run_tasks(write_events, tasks, num_processes), sum(task.num_bytes for task in tasks))
+    try:
+        work = run_tasks(write_events, tasks, num_processes)
+        remarks, num_rows = watched(work, sum(task.num_bytes for task in tasks))
+    except OSError as error:
+        raise RunError(f"{output}: not complete: {error}") from error
     return Conversion(output, sorted({folder.rank for folder in folders}), num_rows, remarks)
 
 

@@ -18,7 +18,7 @@ from vario.compat.msprobe.config_file import ConfigFile
 from vario.compat.msprobe.heat_maps import HeatMaps
 from vario.compat.msprobe.model_side import duplicates, modules_of, named_by_config, place_of
 from vario.compat.msprobe.names import Names, TargetChoice
-from vario.compat.msprobe.output import Output, base_folder, new_folder
+from vario.compat.msprobe.output import Output, base_folder, folder_to_continue, new_folder
 from vario.compat.msprobe.probes import (
     Direction,
     FirstHead,
@@ -76,7 +76,7 @@ class TrainerMon:
         self._stacks: Stacks | None = None
         self._undos: list[Callable[[], None]] = []
         self._restart_is_due = False
-        folder = _folder_to_continue(self._config, self._place.rank)
+        folder = folder_to_continue(self._config, self._place.rank)
         self._output = Output(folder or new_folder(self._place.rank), self._place, continues=folder is not None)
         if self._is_on and self._writes:
             self._output.make_folder()
@@ -183,7 +183,7 @@ class TrainerMon:
         """Make the Monitor for the present config: one that only counts steps while nothing is recorded."""
         model = self._chunks[0] if len(self._chunks) == 1 else self._chunks
         config = self._config
-        self._schedule = _schedule(config, first_step)
+        self._schedule = config.schedule(first_step)
         self._num_collected = 0
         self._reduced = None
         names = Names(self._chunks, config.squash_name)
@@ -203,7 +203,7 @@ class TrainerMon:
         sides = Sides()
         self._output.configure(config, Translation(config, names, choice, sides))
         watched = Config(
-            quantities=() if config.print_struct else _quantities(config, self._world_size),
+            quantities=() if config.print_struct else config.quantities(self._world_size),
             statistics=config.statistics,
             every=self._schedule.every,
             start=self._schedule.start,
@@ -370,38 +370,6 @@ class TrainerMon:
             for block in blocks
             for row in range(len(block.names))
         }
-
-
-def _quantities(config: MonitorConfig, world_size: int) -> tuple[str, ...]:
-    unreduced = (
-        "gradient_local" if config.monitor_mbs_grad else "gradient_accumulated" if world_size > 1 else "gradient"
-    )
-    wanted = {
-        "activation": config.xy_distribution and not config.backward_only,
-        unreduced: config.wg_distribution,
-        "moment_before": config.mv_distribution,
-        "weight_before": config.param_distribution,
-        "weight": config.param_distribution,
-    }
-    return tuple(quantity for quantity, is_wanted in wanted.items() if is_wanted)
-
-
-def _schedule(config: MonitorConfig, first_step: int) -> Schedule:
-    """Every `step_interval`-th step counted from `start_step`; the count begins where training does."""
-    late = max(0, first_step - config.start_step)
-    start = config.start_step + -(-late // config.step_interval) * config.step_interval
-    return Schedule(config.step_interval, start, config.collect_times)
-
-
-def _folder_to_continue(config: MonitorConfig, rank: int) -> Path | None:
-    if not config.append_output:
-        return None
-    from vario.compat.msprobe.csv_folders import rank_folders
-
-    found = [folder for at, folder in rank_folders(base_folder(), *config.append_output) if at == rank]
-    if not found:
-        log.warning("append_output: rank %d has no folder in that range; it begins a new one", rank)
-    return found[-1] if found else None
 
 
 def _at_least(name: str, value: Any, least: int) -> None:
