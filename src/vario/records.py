@@ -19,8 +19,8 @@ Table = npt.NDArray[np.float64]
 COLUMNS = ("count", "sum", "sum_squares", "min", "max", "nans", "infs", "zeros")
 COUNT, SUM, SUM_SQUARES, MIN, MAX, NANS, INFS, ZEROS = range(len(COLUMNS))
 
-Form = tuple[tuple[int, ...], str]
-"""Shape and dtype of a tensor."""
+Form = tuple[Sequence[int], Any]
+"""Shape and dtype of a tensor, as its framework has them."""
 
 ROOT = "root"
 """The name of a model's outermost module, whose own name is empty."""

@@ -12,7 +12,7 @@ import training
 
 from vario.compat.msprobe.alarms import MAX_LINES, Alarms, Place
 from vario.compat.msprobe.anomaly_processor import main, sort_anomalies
-from vario.compat.msprobe.blocks import Block
+from vario.compat.msprobe.blocks import Block, Rows
 from vario.compat.msprobe.config import AlertRule
 
 TURBULENCE = AlertRule("AnomalyTurbulence", 0.5)
@@ -21,7 +21,7 @@ TURBULENCE = AlertRule("AnomalyTurbulence", 0.5)
 def block(values, columns=("norm",), names=None, suffix="post_grad", prefix="grad_reduced"):
     table = np.array(values, dtype=float).reshape(len(values), -1)
     names = names or [f"0:w{row}" for row in range(len(values))]
-    return Block(prefix, suffix, columns, names, None, table, None, list(range(len(values))))
+    return Block(Rows(prefix, suffix, columns, names, None), table, None, list(range(len(values))))
 
 
 def look(alarms, series, columns=("norm",)):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from vario.backends.base import Observer, Undo
 from vario.backends.torch import hooks, operators
@@ -27,19 +28,36 @@ _guards_before: list[bool] = []
 class Sighting:
     """One tensor at one version, under every name it was seen by: it is reduced once."""
 
-    __slots__ = ("gradient_hooked", "reference", "row", "targets", "version")
+    __slots__ = ("gradient_hooked", "of_only_user", "reference", "row", "targets", "version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.reference = weakref.ref(tensor)
         self.version = 0 if tensor.is_inference() else tensor._version
         self.row: int | None = None
         self.gradient_hooked = False
+        self.of_only_user: _GradientRow | None = None
+        """The gradient that came back through one module that uses this tensor."""
         self.targets: list[str] = []
 
     def is_of(self, tensor: torch.Tensor) -> bool:
         """Whether this is that very tensor, unchanged since: an address alone would be reused."""
         # Inference tensors do not count their versions, so each call may show another one.
         return self.reference() is tensor and not tensor.is_inference() and self.version == tensor._version
+
+
+class _GradientRow:
+    """The row of a gradient, for as long as that gradient is unchanged in memory."""
+
+    def __init__(self, gradient: torch.Tensor, row: int) -> None:
+        self.row = row
+        self._storage = StorageWeakRef(gradient.untyped_storage())
+        self._place = gradient.data_ptr(), gradient.shape, gradient.stride(), gradient._version
+
+    def is_of(self, gradient: torch.Tensor) -> bool:
+        """Whether this is that very gradient: memory that was freed in between may hold another one."""
+        if self._storage.expired() or type(gradient) is not torch.Tensor:
+            return False
+        return self._place == (gradient.data_ptr(), gradient.shape, gradient.stride(), gradient._version)
 
 
 class ModuleTensors:
@@ -127,7 +145,8 @@ class ModuleTensors:
                 return value
             # Attention asks whether its query is its key: it must stay so.
             view = views.setdefault(id(value), value.view_as(value))
-            hooks.on_gradient(view, lambda gradient: self._observe_gradient([f"{name}:{path}"], gradient))
+            sighting = self._sightings.get(id(value))
+            hooks.on_gradient(view, lambda gradient: self._came_through(f"{name}:{path}", sighting, gradient))
             return view
 
         one = len(args) == 1
@@ -195,17 +214,28 @@ class ModuleTensors:
         if target not in known[0].targets:
             known[0].targets.append(target)
 
-    def _gradient_came(self, sighting: Sighting, gradient: torch.Tensor | None) -> None:
-        self._observe_gradient(sighting.targets, gradient)
+    def _came_through(self, target: str, sighting: Sighting | None, gradient: torch.Tensor) -> None:
+        """A gradient came back through one module; where that is the tensor's only user it is the tensor's as well."""
+        observer = self._gradients
+        if observer is None or not observer.watching:
+            return
+        row = observer.observe(target, gradient)
+        if sighting is not None and row is not None and type(gradient) is torch.Tensor:
+            sighting.of_only_user = _GradientRow(gradient, row)
 
-    def _observe_gradient(self, targets: list[str], gradient: torch.Tensor | None) -> None:
+    def _gradient_came(self, sighting: Sighting, gradient: torch.Tensor | None) -> None:
         observer = self._gradients
         # An output of a compiled graph that the loss does not use has no gradient at all.
         if observer is None or not observer.watching or gradient is None:
             return
-        row = observer.observe(targets[0], gradient)
+        known, sighting.of_only_user = sighting.of_only_user, None
+        targets = sighting.targets
+        if known is not None and known.is_of(gradient):
+            row: int | None = known.row
+        else:
+            row, targets = observer.observe(targets[0], gradient), targets[1:]
         if row is not None:
-            for target in targets[1:]:
+            for target in targets:
                 observer.observe_again(target, row)
 
     def _trace(self, module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:

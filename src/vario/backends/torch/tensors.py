@@ -94,10 +94,9 @@ def why_without_numbers(tensor: torch.Tensor) -> str:
 def form(tensor: torch.Tensor) -> Form:
     """Shape and dtype of a tensor; one whose rows differ in length shows the number of its elements as its shape."""
     try:
-        shape = tuple(tensor.shape)
+        return tensor.shape, tensor.dtype
     except RuntimeError:
-        shape = (tensor.numel(),)
-    return tuple(int(size) for size in shape), str(tensor.dtype)
+        return torch.Size((tensor.numel(),)), tensor.dtype
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -80,7 +80,7 @@ def _fetch_later(rows: list[torch.Tensor], width: int) -> Callable[[], Values]:
     table = torch.stack([row.to(rows[0].device) for row in rows])
     if table.device.type != "cuda":
         return lambda: table.cpu().double().numpy()
-    host = torch.empty(table.shape, dtype=table.dtype, pin_memory=True)
+    host = torch.empty(table.shape, dtype=table.dtype, device="cpu", pin_memory=True)
     host.copy_(table, non_blocking=True)
     copied = torch.cuda.Event()
     copied.record()

@@ -46,16 +46,16 @@ class _History:
 
     def before(self, block: Block) -> Values:
         """Each series' mean before this step, which is the value itself at first; then takes the step in."""
-        micro_steps = block.micro_steps or [0] * len(block.names)
-        keys = zip(block.names, micro_steps, strict=True)
-        rows = np.array([self._rows.setdefault(key, len(self._rows)) for key in keys])
+        rows = block.rows
+        keys = zip(rows.names, rows.micro_steps or [0] * len(rows.names), strict=True)
+        at = np.array([self._rows.setdefault(key, len(self._rows)) for key in keys])
         if len(self._rows) > len(self._means):
             more = np.full((len(self._rows) - len(self._means), self._means.shape[1]), np.nan)
             self._means = np.concatenate([self._means, more])
         size = np.abs(block.values)
-        means = np.where(np.isnan(self._means[rows]), size, self._means[rows])
+        means = np.where(np.isnan(self._means[at]), size, self._means[at])
         # A NaN or Inf taken into the mean would silence the series for good.
-        self._means[rows] = np.where(np.isfinite(size), DECAY * means + (1 - DECAY) * size, self._means[rows])
+        self._means[at] = np.where(np.isfinite(size), DECAY * means + (1 - DECAY) * size, self._means[at])
         return means
 
 
@@ -73,8 +73,8 @@ class Alarms:
         """Check one block."""
         if not self.rules:
             return
-        statistics = block.statistics
-        key = block.suffix, tuple(statistics)
+        statistics = block.rows.statistics
+        key = block.rows.suffix, tuple(statistics)
         history = self._histories.setdefault(key, _History(len(statistics)))
         means = history.before(block)
         found = np.full(block.values.shape, -1)
@@ -83,7 +83,7 @@ class Alarms:
                 found[(found < 0) & _hits(rule, statistics, block.values, means)] = number
         for row, column in np.argwhere(found >= 0):
             rule = self.rules[found[row, column]]
-            tag = block.tag(row, self._place.rank)
+            tag = block.rows.tag(row, self._place.rank)
             message = (
                 f"Rule {rule.name} reports anomaly signal in {(tag, statistics[column])} at step {step}, "
                 f"current value {float(block.values[row, column])!r}, history mean {float(means[row, column])!r}."
@@ -102,11 +102,11 @@ class Alarms:
             log.warning("> more anomalies at step %d are not printed", step)
 
     def _entry(self, block: Block, row: int, step: int, tag: str, message: str) -> dict[str, Any]:
-        stage = block.names[row].partition(":")[0]
+        stage = block.rows.names[row].partition(":")[0]
         return {
             "rank": self._place.rank,
             "step": step,
-            "micro_step": 0 if block.micro_steps is None else block.micro_steps[row],
+            "micro_step": 0 if block.rows.micro_steps is None else block.rows.micro_steps[row],
             "pp_stage": self._place.pp_stage,
             "vpp_stage": int(stage),
             "call_id": block.order[row],

@@ -1,15 +1,20 @@
-"""A step's Frames as msprobe writes them: blocks of rows, one block per file prefix."""
+"""A step's Frames as msprobe writes them: blocks of rows, one block per file prefix.
+
+Which rows a block has hardly ever changes, so that is worked out once and kept: the thread that writes shares the
+interpreter with the one that trains.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from vario.compat.msprobe.config import FORM_OPS, MonitorConfig, Spec
-from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, SUM, Form, Frame, Table
+from vario.compat.msprobe.config import FORM_OPS, MonitorConfig
+from vario.records import COUNT, MAX, MIN, NANS, SUM, Form, Frame, Table
 from vario.statistics import STATISTICS, Values
 
 if TYPE_CHECKING:
@@ -42,9 +47,9 @@ _FEATURES = {
 _FEATURES_PER_PASS = ("attention_hook", "moe_router_logit_hook")
 
 
-@dataclass(frozen=True)
-class Block:
-    """Rows of one file prefix in one step."""
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Which rows a block has; the same object from step to step as long as they are the same."""
 
     prefix: str
     suffix: str
@@ -53,10 +58,8 @@ class Block:
     names: Sequence[str]
     """`0:fc.weight`."""
     micro_steps: Sequence[int] | None
-    values: Values
-    """One row per name, one column per statistic among `columns`."""
-    forms: Sequence[Form] | None
-    order: Sequence[int]
+    made: dict[str, Any] = field(default_factory=dict)
+    """What writers have made of these rows and want to keep."""
 
     def tag(self, row: int, rank: int) -> str:
         """`0:fc.weight/rank0/acc_grad`."""
@@ -69,6 +72,30 @@ class Block:
         return [column for column in self.columns if column not in FORM_OPS]
 
 
+@dataclass(frozen=True)
+class Block:
+    """One step's numbers in these rows."""
+
+    rows: Rows
+    values: Values
+    """One row per name, one column per statistic."""
+    forms: Sequence[Form] | None
+    order: Sequence[int]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How one block comes out of a quantity's frames, laid end to end."""
+
+    rows: Rows
+    picks: npt.NDArray[np.int64]
+    """One frame row per row, or for features one per cell."""
+
+
+_Found = tuple[str, int, int]
+"""A row's name here, its micro-step, and where it stands among the frames."""
+
+
 class Translation:
     """From vario's frames to msprobe's blocks, for one model and one config."""
 
@@ -77,6 +104,7 @@ class Translation:
         self._names = names
         self._choice = choice
         self._sides = sides
+        self._plans: dict[str, tuple[Any, list[_Plan]]] = {}
 
     def blocks(self, frames: Iterable[Frame]) -> list[Block]:
         """All blocks of a step, in msprobe's order."""
@@ -85,52 +113,82 @@ class Translation:
             by_quantity.setdefault(frame.quantity, []).append(frame)
         blocks: list[Block] = []
         for quantity, found in by_quantity.items():
-            if quantity == "activation":
-                blocks += self._activations(found, "actv", "")
-            elif quantity == "activation_gradient":
-                blocks += self._activations(found, "actv_grad", "_grad")
-            elif quantity == "moment_before":
-                blocks += self._moments(found[0])
-            elif quantity in _FEATURES:
-                blocks += self._features(quantity, found)
-            elif quantity in _PARAMETERS:
-                blocks.append(self._parameters(*_PARAMETERS[quantity], found))
-        return sorted((block for block in blocks if block.names), key=lambda block: _place(block.prefix))
+            plans = self._plans_for(quantity, found)
+            if not plans:
+                continue
+            table = np.concatenate([frame.summaries for frame in found])
+            order = np.concatenate([frame.order for frame in found])
+            forms = [form for frame in found for form in frame.forms or ()]
+            blocks += [self._block(plan, quantity, table, order, forms) for plan in plans]
+        return sorted(blocks, key=lambda block: _place(block.rows.prefix))
 
-    def _parameters(self, prefix: str, suffix: str, frames: list[Frame]) -> Block:
-        per_pass = prefix == "grad_unreduced" and self._config.monitor_mbs_grad
-        rows = [
-            (self._names.parameters[target], frame.micro_step, frame, row)
-            for frame in frames
-            for row, target in enumerate(frame.targets)
-            if self._names.tensors[target].requires_grad
+    def _block(
+        self, plan: _Plan, quantity: str, table: Table, order: npt.NDArray[np.int32], forms: list[Form]
+    ) -> Block:
+        if quantity in _FEATURES:
+            with np.errstate(all="ignore"):
+                means = np.append(table[:, SUM] / table[:, COUNT], np.nan)
+            return Block(plan.rows, means[plan.picks], None, order[plan.picks[:, 0]].tolist())
+        picks = plan.picks
+        kept = [forms[pick] for pick in picks.tolist()] if forms else None
+        return Block(plan.rows, measure(table[picks], self._config.statistics), kept, order[picks].tolist())
+
+    def _plans_for(self, quantity: str, frames: list[Frame]) -> list[_Plan]:
+        trained = tuple(tensor.requires_grad for tensor in self._names.tensors.values())
+        key = tuple((frame.micro_step, tuple(frame.targets)) for frame in frames), self._sides.version, trained
+        known = self._plans.get(quantity)
+        if known is None or known[0] != key:
+            known = self._plans[quantity] = (
+                key,
+                [plan for plan in self._make_plans(quantity, frames) if plan.rows.names],
+            )
+        return known[1]
+
+    def _make_plans(self, quantity: str, frames: list[Frame]) -> list[_Plan]:
+        targets = [(target, frame.micro_step) for frame in frames for target in frame.targets]
+        if quantity == "activation":
+            order = [int(number) for frame in frames for number in frame.order]
+            return [self._activations(targets, "actv", "", order)]
+        if quantity == "activation_gradient":
+            return [self._activations(targets, "actv_grad", "_grad", [])]
+        if quantity == "moment_before":
+            return self._moments(targets)
+        if quantity in _FEATURES:
+            return [self._features(quantity, targets)]
+        return [self._parameters(*_PARAMETERS[quantity], targets)] if quantity in _PARAMETERS else []
+
+    def _parameters(self, prefix: str, suffix: str, targets: list[tuple[str, int]]) -> _Plan:
+        names = self._names
+        found = [
+            (names.parameters[target], micro, at)
+            for at, (target, micro) in enumerate(targets)
+            if names.tensors[target].requires_grad
         ]
-        return self._block(prefix, suffix, rows, per_pass)
+        return self._plan(prefix, suffix, found, prefix == "grad_unreduced" and self._config.monitor_mbs_grad)
 
-    def _moments(self, frame: Frame) -> list[Block]:
-        rows: dict[str, list[tuple[str, int, Frame, int]]] = {}
-        for row, target in enumerate(frame.targets):
+    def _moments(self, targets: list[tuple[str, int]]) -> list[_Plan]:
+        found: dict[str, list[_Found]] = {}
+        for at, (target, _) in enumerate(targets):
             name, _, state = target.rpartition(":")
-            rows.setdefault(state, []).append((self._names.parameters[name], 0, frame, row))
-        return [self._block(state, state, found, False) for state, found in rows.items()]
+            found.setdefault(state, []).append((self._names.parameters[name], 0, at))
+        return [self._plan(state, state, rows, False) for state, rows in found.items()]
 
-    def _activations(self, frames: list[Frame], prefix: str, ending: str) -> list[Block]:
-        rows = []
-        for frame in frames:
-            for row, target in enumerate(frame.targets):
-                module, _, path = target.rpartition(":")
-                side = self._side(module, path, ending)
-                if side is not None:
-                    rows.append((f"{self._names.modules[module]}.{side}", frame.micro_step, frame, row))
-        if prefix == "actv":
+    def _activations(self, targets: list[tuple[str, int]], prefix: str, ending: str, order: list[int]) -> _Plan:
+        found: list[_Found] = []
+        for at, (target, micro) in enumerate(targets):
+            module, _, path = target.rpartition(":")
+            side = self._side(module, path, ending)
+            if side is not None:
+                found.append((f"{self._names.modules[module]}.{side}", micro, at))
+        if order:
             # A module's passes stand together, modules in the order in which they first returned.
             returned: dict[str, tuple[int, int]] = {}
-            for name, micro_step, frame, row in rows:
-                before = returned.get(_module(name), (micro_step, 0))
-                if before[0] == micro_step:
-                    returned[_module(name)] = micro_step, max(before[1], int(frame.order[row]))
-            rows.sort(key=lambda row: (returned[_module(row[0])], row[1]))
-        return [self._block(prefix, prefix, rows, True)]
+            for name, micro, at in found:
+                before = returned.get(_module(name), (micro, 0))
+                if before[0] == micro:
+                    returned[_module(name)] = micro, max(before[1], order[at])
+            found.sort(key=lambda row: (returned[_module(row[0])], row[1]))
+        return self._plan(prefix, prefix, found, True)
 
     def _side(self, module: str, path: str, ending: str) -> str | None:
         """How msprobe calls one side of a module, None where the config asks for other sides or elements."""
@@ -139,44 +197,32 @@ class Translation:
         if not specs:
             return name
         side = path.partition(".")[0]
-        spec: Spec | None = specs.get(side + ending)
+        spec = specs.get(side + ending)
         if spec is None:
             return None
         if spec.index is None:
             return name
         return side if nth == spec.index else None
 
-    def _features(self, hook: str, frames: list[Frame]) -> list[Block]:
+    def _features(self, hook: str, targets: list[tuple[str, int]]) -> _Plan:
         ending, suffix, columns = _FEATURES[hook]
-        cells: dict[tuple[str, int], dict[str, float]] = {}
-        order: dict[tuple[str, int], int] = {}
-        for frame in frames:
-            for row, target in enumerate(frame.targets):
-                module, _, column = target.rpartition(":")
-                key = f"{self._names.modules[module]}.{ending}", frame.micro_step
-                cells.setdefault(key, {})[column] = float(frame.summaries[row, SUM] / frame.summaries[row, COUNT])
-                order.setdefault(key, int(frame.order[row]))
-        if hook in _FEATURES_PER_PASS:
+        cells: dict[tuple[str, int], dict[str, int]] = {}
+        for at, (target, micro) in enumerate(targets):
+            module, _, column = target.rpartition(":")
+            cells.setdefault((f"{self._names.modules[module]}.{ending}", micro), {})[column] = at
+        per_pass = hook in _FEATURES_PER_PASS
+        if per_pass:
             # A module's passes stand together.
             seen = {name: nth for nth, name in enumerate(dict.fromkeys(name for name, _ in cells))}
             cells = dict(sorted(cells.items(), key=lambda cell: (seen[cell[0][0]], cell[0][1])))
-        values = np.array([[cell.get(column, np.nan) for column in columns] for cell in cells.values()])
-        micro_steps = [micro for _, micro in cells] if hook in _FEATURES_PER_PASS else None
-        names = [name for name, _ in cells]
-        return [Block(hook, suffix, columns, names, micro_steps, values, None, [order[key] for key in cells])]
+        micro_steps = [micro for _, micro in cells] if per_pass else None
+        picks = np.array([[cell.get(column, -1) for column in columns] for cell in cells.values()], dtype=np.int64)
+        return _Plan(Rows(hook, suffix, columns, [name for name, _ in cells], micro_steps), picks)
 
-    def _block(self, prefix: str, suffix: str, rows: list[tuple[str, int, Frame, int]], per_pass: bool) -> Block:
-        table = np.array([frame.summaries[row] for _, _, frame, row in rows]).reshape(len(rows), len(COLUMNS))
-        return Block(
-            prefix,
-            suffix,
-            self._config.ops,
-            [name for name, _, _, _ in rows],
-            [micro for _, micro, _, _ in rows] if per_pass else None,
-            measure(table, self._config.statistics) if rows else np.empty((0, 0)),
-            [frame.forms[row] for _, _, frame, row in rows if frame.forms is not None],
-            [int(frame.order[row]) for _, _, frame, row in rows],
-        )
+    def _plan(self, prefix: str, suffix: str, found: list[_Found], per_pass: bool) -> _Plan:
+        micro_steps = [micro for _, micro, _ in found] if per_pass else None
+        rows = Rows(prefix, suffix, self._config.ops, [name for name, _, _ in found], micro_steps)
+        return _Plan(rows, np.array([at for _, _, at in found], dtype=np.int64))
 
 
 def measure(table: Table, statistics: Sequence[str]) -> Values:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import logging
-import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from vario.compat.msprobe.blocks import Block
+from vario.compat.msprobe.config import FORM_OPS
+from vario.statistics import Values
 from vario.text import size
 
 log = logging.getLogger("vario")
@@ -40,13 +44,13 @@ class CsvFiles:
     def write(self, block: Block, step: int) -> None:
         """Append one block; what the disk does not take is tried again with the next."""
         first = step // self._steps_per_file * self._steps_per_file
-        path = self.folder / f"{block.prefix}_{first}-{first + self._steps_per_file - 1}.csv"
-        micro = ["micro_step"] if block.micro_steps is not None else []
-        text = csv_text(_rows(block, step, self._ndigits))
+        path = self.folder / f"{block.rows.prefix}_{first}-{first + self._steps_per_file - 1}.csv"
+        micro = ["micro_step"] if block.rows.micro_steps is not None else []
+        text = block_text(block, step, self._ndigits)
         if self._num_waiting + len(text) > MAX_WAITING_CHARACTERS:
             return
         self._num_waiting += len(text)
-        header = csv_text(iter([["vpp_stage", "name", "step", *micro, *block.columns]]))
+        header = csv_text(iter([["vpp_stage", "name", "step", *micro, *block.rows.columns]]))
         self._waiting.setdefault(path, [header]).append(text)
 
     def flush(self) -> None:
@@ -92,30 +96,73 @@ def drop_from_step(path: Path, first_step: int) -> None:
         os.replace(unfinished, path)
 
 
-def _rows(block: Block, step: int, ndigits: int) -> Iterator[list[str]]:
-    counts = {nth for nth, name in enumerate(block.statistics) if name == "nans"}
-    for row, (name, values) in enumerate(zip(block.names, block.values.tolist(), strict=True)):
-        stage, _, rest = name.partition(":")
-        cells = [stage, rest, str(step)]
-        if block.micro_steps is not None:
-            cells.append(str(block.micro_steps[row]))
-        numbers = iter(
-            str(int(value)) if nth in counts else number_text(value, ndigits) for nth, value in enumerate(values)
+def block_text(block: Block, step: int, ndigits: int) -> str:
+    """A block's rows as CSV. Done by pyarrow, which leaves the interpreter to the training meanwhile."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = block.rows
+    if "heads" not in rows.made:
+        cells = ([*name.partition(":")[::2]] for name in rows.names)
+        rows.made["heads"] = pa.array(csv_text(cells).split("\n")[:-1])
+        rows.made["micro_steps"] = (
+            None if rows.micro_steps is None else pa.array([str(micro) for micro in rows.micro_steps])
         )
-        form = {"shape": "nan", "dtype": "nan"}
+    columns = [rows.made["heads"], pa.scalar(str(step))]
+    if rows.micro_steps is not None:
+        columns.append(rows.made["micro_steps"])
+    numbers = iter(range(len(rows.statistics)))
+    for column in rows.columns:
+        if column in FORM_OPS:
+            columns.append(_form_column(block, column))
+            continue
+        values = block.values[:, next(numbers)]
+        columns.append(_count_column(values) if column == "nans" else _number_column(values, ndigits))
+    lines: Any = pc.binary_join_element_wise(*columns, ",")
+    text: Any = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")
+    return f"{text[0].as_py()}\n"
+
+
+def _form_column(block: Block, column: str) -> Any:
+    """The shapes or dtypes of the rows' tensors, made anew only when one has changed."""
+    import pyarrow as pa
+
+    known = block.rows.made.get(column)
+    if known is None or known[0] != block.forms:
+        cells = [["nan"]] * len(block.rows.names)
         if block.forms:
-            form = {"shape": str(list(block.forms[row][0])), "dtype": block.forms[row][1]}
-        yield cells + [form.get(column) or next(numbers) for column in block.columns]
+            which = FORM_OPS.index(column)
+            cells = [[str(list(form[0]) if which == 0 else form[1])] for form in block.forms]
+        known = block.rows.made[column] = block.forms, pa.array(csv_text(iter(cells)).split("\n")[:-1])
+    return known[1]
 
 
-def number_text(value: float, ndigits: int) -> str:
-    """A number rounded to so many decimals; below 1 to as many significant digits, so that nothing small becomes 0."""
-    if not math.isfinite(value):
-        return str(value)
-    return repr(round(value, ndigits)) if abs(value) >= 1 else repr(float(f"{value:.{ndigits}g}"))
+def _count_column(values: Values) -> Any:
+    import pyarrow as pa
+
+    return pa.array(values.astype(np.int64)).cast(pa.string())
 
 
-def csv_text(rows: Iterator[list[str]]) -> str:
+def _number_column(values: Values, ndigits: int) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.array(rounded(values, ndigits)).cast(pa.string())
+    return pc.replace_substring_regex(text, r"^(-?\d+)$", r"\1.0")
+
+
+def rounded(values: Values, ndigits: int) -> Values:
+    """Numbers rounded to so many decimals; below 1 to as many significant digits, so that nothing small becomes 0."""
+    with np.errstate(all="ignore"):
+        exponent = np.floor(np.log10(np.abs(values)))
+        decimals = np.where(exponent < 0, ndigits - 1 - exponent, ndigits)
+        scale = np.power(10.0, decimals)
+        short = np.rint(values * scale) / scale
+    # Where the scale leaves the range of a double (1e-310, 1e305) the number stays as it is.
+    return np.where(np.isfinite(short) & (short != 0), short, values)
+
+
+def csv_text(rows: Iterable[list[str]]) -> str:
     """Rows as CSV, quoted where needed."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)

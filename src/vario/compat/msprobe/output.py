@@ -137,9 +137,11 @@ class Output:
         return self._translation.blocks(frames)
 
     def _add_scalars(self, events: EventFile, block: Block, step: int, now: float) -> None:
-        rows = range(len(block.names))
-        tags = [f"{block.tag(row, self._place.rank)}_{op}" for row in rows for op in block.statistics]
-        events.add_scalars(tags, block.values.ravel(), step, now)
+        rows = block.rows
+        if "tags" not in rows.made:
+            heads = [rows.tag(row, self._place.rank) for row in range(len(rows.names))]
+            rows.made["tags"] = [f"{head}_{op}" for head in heads for op in rows.statistics]
+        events.add_scalars(rows.made["tags"], block.values.ravel(), step, now)
 
     def write_stacks(self, stacks: dict[str, str]) -> None:
         """Keep the call stacks of the first step."""

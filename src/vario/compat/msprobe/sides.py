@@ -17,12 +17,23 @@ class Sides:
 
     def __init__(self) -> None:
         self._suffixes: dict[str, Mapping[str, str]] = {}
+        self._seen: dict[str, tuple[Any, ...]] = {}
+        self.version = 0
+        """Changes whenever a module was called in another way than before."""
 
     def follow(self, modules: Mapping[str, Any]) -> Undo:
         """Hook these modules, by their names."""
         return after_each_call(modules, self._note)
 
     def _note(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
+        length = len(output) if isinstance(output, (tuple, list)) else None
+        call = (*map(type, args), *kwargs, *map(type, kwargs.values()), length)
+        if self._seen.get(name) != call:
+            self._seen[name] = call
+            self._number(name, args, kwargs, output)
+            self.version += 1
+
+    def _number(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         paths = ["input"] if len(args) == 1 else [f"input.{index}" for index in range(len(args))]
         paths += [f"input.{key}" for key in kwargs]
         tensors = [path for path, value in zip(paths, [*args, *kwargs.values()], strict=True) if _is_tensor(value)]

@@ -361,14 +361,14 @@ class TrainerMon:
         if not frames:
             self._monitor.wait()
             frames = self._output.last
-        blocks = [block for block in self._output.blocks(frames) if block.prefix == prefix]
+        blocks = [block for block in self._output.blocks(frames) if block.rows.prefix == prefix]
         return {
-            block.tag(row, self._place.rank): {
+            block.rows.tag(row, self._place.rank): {
                 name: torch.tensor(value, dtype=torch.float64)
-                for name, value in zip(block.statistics, block.values[row].tolist(), strict=True)
+                for name, value in zip(block.rows.statistics, block.values[row].tolist(), strict=True)
             }
             for block in blocks
-            for row in range(len(block.names))
+            for row in range(len(block.rows.names))
         }
 
 
