@@ -26,8 +26,9 @@ class Config:
     """Options of one Monitor. Every field can be a keyword of `vario.watch`, a key of a config file or a flag."""
 
     quantities: Sequence[str] = ("gradient", "weight", "moment", "activation", "activation_gradient")
-    """What to watch: any of weight, gradient, gradient_local, gradient_applied, activation, activation_gradient,
-    moment, attention, spectrum. Plain numbers (what you log, step time, memory) are always kept."""
+    """What to watch: any of weight, weight_before, gradient, gradient_local, gradient_accumulated, gradient_applied,
+    activation, activation_gradient, moment, moment_before, attention, spectrum. Plain numbers (what you log, step time,
+    memory) are always kept."""
 
     statistics: Sequence[str] = ("norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count")
     """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are

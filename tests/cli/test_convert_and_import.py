@@ -36,7 +36,7 @@ def test_converting_to_tensorboard_says_where_it_went(monitor_output, capsys):
 
 
 def test_converting_to_sqlite_answers_in_json(monitor_output, capsys):
-    words = ["--from-time", "Dec03_21-34-41", "--to-time", "Dec03_21-34-59", "--step-partition", "2", "--json"]
+    words = ["--time-start", "Dec03_21-34-41", "--time-end", "Dec03_21-34-59", "--step-partition", "2", "--json"]
     done = json.loads(answer(capsys, "convert", "--to", "sqlite", "monitor_output", *words))
     assert (done["ranks"], done["num_rows"], done["remarks"]) == ([1], 6, [])
     with closing(sqlite3.connect(done["output"])) as connection:

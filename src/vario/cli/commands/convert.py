@@ -13,7 +13,7 @@ from vario.cli import arguments as shared
 EXAMPLES = """
 vario convert --to tensorboard monitor_output
 vario convert --to tensorboard monitor_output --types grad_reduced,param_origin --processes 8 --output events
-vario convert --to sqlite monitor_output --from-time Dec03_21-34-40 --to-time Dec03_21-34-42
+vario convert --to sqlite monitor_output --time-start Dec03_21-34-40 --time-end Dec03_21-34-42
 """
 
 
@@ -21,8 +21,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the folder, the kind of output and the choice of files."""
     parser.add_argument("directory", metavar="DIR", help="folder that msprobe wrote")
     parser.add_argument("--to", choices=("tensorboard", "sqlite"), required=True, help="what to make of it")
-    parser.add_argument("--from-time", metavar="TAG", help="only folders begun then or later, like Dec03_21-34-40")
-    parser.add_argument("--to-time", metavar="TAG", help="only folders begun then or before")
+    parser.add_argument("--time-start", metavar="TAG", help="only folders begun then or later, like Dec03_21-34-40")
+    parser.add_argument("--time-end", metavar="TAG", help="only folders begun then or before")
     parser.add_argument("--types", metavar="A,B", help="only these files, by the beginning of their names")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="how many processes work (default: 1)")
     parser.add_argument("--output", metavar="DIR", help="folder for the output (default: a new one in DIR)")
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vario.cli import output
 
     kinds = arguments.types.split(",") if arguments.types else None
-    chosen = (arguments.directory, arguments.from_time, arguments.to_time, arguments.processes, kinds)
+    chosen = (arguments.directory, arguments.time_start, arguments.time_end, arguments.processes, kinds)
     if arguments.to == "tensorboard":
         from vario.compat.msprobe.to_tensorboard import convert_to_tensorboard
 
