@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import vario
+from models import Perceptron, batch
 from vario.errors import ConfigError, ModelError, RunTaken
+from vario.records import SUM_SQUARES
 from watching import EVERYTHING, made, records, rows, scalar, steps_of, train, watch
 
 # Schedule
@@ -204,3 +206,47 @@ def test_targets_that_leave_nothing_are_refused():
     model, optimizer = made()
     with pytest.raises(ConfigError, match="leave nothing to watch"):
         watch(model, optimizer, targets=["*"], invert=True)
+
+
+def test_the_step_in_progress_can_be_looked_at(tmp_path):
+    model = Perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = watch(model, optimizer, ["activation", "gradient"])
+    assert monitor.is_between_steps
+    assert monitor.frames_so_far() == []
+    loss = model(batch(0)).square().mean()
+    assert {frame.quantity for frame in monitor.frames_so_far()} == {"activation"}
+    loss.backward()
+    (gradients,) = [frame for frame in monitor.frames_so_far() if frame.quantity == "gradient"]
+    assert (gradients.step, monitor.next_step_number, monitor.is_between_steps) == (0, 0, False)
+    expected = float(model.down.weight.grad.double().square().sum())
+    row = gradients.summaries[list(gradients.targets).index("down.weight")]
+    assert row[SUM_SQUARES] == pytest.approx(expected, rel=1e-5)
+    optimizer.step()
+    assert (monitor.next_step_number, monitor.is_between_steps) == (1, True)
+    monitor.wait()
+    # Looking took nothing away.
+    (record,) = records(monitor)
+    assert sorted(frame.quantity for frame in record.frames) == ["activation", "gradient"]
+    monitor.close()
+
+
+def test_a_monitor_may_be_closed_and_another_made_when_a_step_is_recorded():
+    model = Perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitors = []
+
+    def restart(step):
+        if monitors:
+            monitors[-1].close()
+        monitors.append(watch(model, optimizer, ["gradient"], first_step=step + 1))
+        monitors[-1].on_step_recorded(restart)
+
+    restart(-1)
+    for step in range(3):
+        model(batch(step)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitors[-1].close()
+    assert [[record.step for record in records(monitor)] for monitor in monitors] == [[0], [1], [2], []]
+    assert not any(module._forward_pre_hooks for module in model.modules())

@@ -153,6 +153,8 @@ def _number_column(values: Values, ndigits: int) -> Any:
 
 def rounded(values: Values, ndigits: int) -> Values:
     """Numbers rounded to so many decimals; below 1 to as many significant digits, so that nothing small becomes 0."""
+    if ndigits > 15:
+        return values  # all the digits a double has
     with np.errstate(all="ignore"):
         exponent = np.floor(np.log10(np.abs(values)))
         decimals = np.where(exponent < 0, ndigits - 1 - exponent, ndigits)
