@@ -133,13 +133,15 @@ def train(job, each_step=None):
     accumulate = job.get("accumulate", 1)
     monitor = importlib.import_module(module).TrainerMon(str(config), params_have_main_grad=False)
     monitor.set_monitor(model, grad_acc_steps=accumulate, optimizer=optimizer, start_iteration=job.get("start", 0))
-    losses = []
+    losses, asked = [], []
     try:
         for step in range(job.get("steps", 3)):
             for _ in range(accumulate):
                 loss = forward(model, batch()).square().mean() / accumulate
                 loss.backward()
             losses.append(loss.item())
+            if job.get("asks"):
+                asked.append(ask(monitor))
             if "clip" in job:
                 nn.utils.clip_grad_norm_(parameters, job["clip"])
             optimizer.step()
@@ -150,8 +152,18 @@ def train(job, each_step=None):
         if job["monitor"] == "vario":
             monitor.close()
         else:
-            monitor.summary_writer.close()  # at the end of the process it would lose its last events now and then
+            writer = getattr(monitor, "summary_writer", None)
+            # At the end of the process it would lose its last events now and then.
+            getattr(writer, "close", lambda: None)()
+    if asked:
+        Path(job["out"] + ".asked.json").write_text(json.dumps(asked))
     return losses
+
+
+def ask(monitor):
+    """What the API answers between backward and the update."""
+    answers = [*monitor.generate_wgrad_metrics(), *monitor.generate_xy_metrics()]
+    return [{tag: {op: float(value) for op, value in found.items()} for tag, found in one.items()} for one in answers]
 
 
 if __name__ == "__main__":
