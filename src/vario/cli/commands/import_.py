@@ -43,5 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json(done)
     else:
-        print(f"{done.path}  {done.num_steps} steps, {done.num_rows} rows, {len(done.ranks)} ranks")
+        ranks = "1 rank" if len(done.ranks) == 1 else f"{len(done.ranks)} ranks"
+        print(f"{done.path}  {done.num_steps} steps, {done.num_rows} rows, {ranks}")
     return 0
