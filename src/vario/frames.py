@@ -38,6 +38,7 @@ class StepFrames:
         self._later_scalars: dict[str, int] = {}
         self._forms: dict[int, Form] = {}
         self._order = 0
+        self._first_of_pass = 0
 
     def observe(
         self, quantity: str, micro_step: int, target: str, tensor: Tensor, scale: Tensor | None = None
@@ -88,6 +89,21 @@ class StepFrames:
         frame = self._frames.get((quantity, 0), {})
         for target in targets:
             frame.pop(target, None)
+
+    def begin_pass(self) -> None:
+        """A forward pass begins."""
+        self._first_of_pass = self._order
+
+    def forget_pass(self) -> None:
+        """The forward pass that began last came to nothing: forget its rows."""
+        for key, rows in list(self._frames.items()):
+            kept = {
+                target: [seen for seen in all_seen if seen[1] < self._first_of_pass]
+                for target, all_seen in rows.items()
+            }
+            self._frames[key] = {target: all_seen for target, all_seen in kept.items() if all_seen}
+            if not self._frames[key]:
+                del self._frames[key]
 
     def seal(self) -> None:
         """An update used what was observed: later lists get rows of their own."""

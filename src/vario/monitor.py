@@ -58,6 +58,7 @@ class Monitor:
         choice: Choice | None = None,
         probes: Sequence[Probe] = (),
         sinks: Mapping[str, Sink] | None = None,
+        passes_per_step: int = 1,
     ) -> None:
         """Other packages' ways of watching add to the config: their own choice of targets, probes and sinks."""
         self.config = config
@@ -78,6 +79,7 @@ class Monitor:
         choice = choice or Selector(tuple(config.targets), config.invert)
         self._watched = _watched(model, optimizer, choice, scaler)
         self._clock = self._watched.clock
+        self._clock.passes_per_step = passes_per_step
         self.sinks: dict[str, Sink] = {name: SINKS.get(name, "sinks")() for name in config.sinks}
         self.sinks.update(sinks or {})
         self.frames = StepFrames(
@@ -284,6 +286,14 @@ class Monitor:
     def take_back(self, quantity: str, targets: list[str]) -> None:
         """These targets have no row of that quantity in this step after all."""
         self.frames.take_back(quantity, targets)
+
+    def forward_began(self) -> None:
+        """The outermost module is called in a pass that trains."""
+        self.frames.begin_pass()
+
+    def forward_failed(self) -> None:
+        """It raised: a loop that tries again must not find both attempts in one row."""
+        self.frames.forget_pass()
 
     def seal(self) -> None:
         """An update has used the gradients observed so far."""

@@ -7,6 +7,7 @@ to the next one: a new forward pass or backward, or an update of parameters this
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 
@@ -18,6 +19,10 @@ class Clock:
         self.micro_step = 0
         self.manual = False
         """Set once the loop says itself where its steps end."""
+        self.passes_per_step = 1
+        """As told, if told: in a pipeline several forward passes are under way before the first backward."""
+        self._passes: Counter[str] = Counter()
+        self._counts_passes = True
         self._updated: set[int] = set()
         self._updated_before: set[int] = set()
         self._backward_seen = False
@@ -34,6 +39,22 @@ class Clock:
             self.micro_step += 1
             self._backward_seen = False
         return ended
+
+    def pass_began(self, root: str) -> int:
+        """A forward pass of one of the outermost modules begins; answers which one it is."""
+        self._passes[root] += 1
+        if self.passes_per_step > 1 and self._counts_passes:
+            self.micro_step = self._passes[root] - 1
+        return self.micro_step
+
+    def pass_failed(self, root: str) -> None:
+        """It raised."""
+        self._passes[root] -= 1
+
+    def backward_began(self, micro_step: int) -> None:
+        """Backward goes back through that forward pass."""
+        if self.passes_per_step > 1 and self._counts_passes:
+            self.micro_step = micro_step
 
     def gradient_came(self, parameter: int) -> bool:
         """Backward reached a parameter."""
@@ -58,6 +79,9 @@ class Clock:
         self.step += 1
         self.micro_step = 0
         self._backward_seen = False
+        # A model called several times per pass says by backward where its passes end.
+        self._counts_passes = all(number == self.passes_per_step for number in self._passes.values())
+        self._passes.clear()
         self._updated_before, self._updated = self._updated, set()
 
     @property

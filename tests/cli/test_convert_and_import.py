@@ -76,3 +76,26 @@ def test_import_takes_a_range_and_answers_in_json(monitor_output, capsys):
 def test_a_mistake_is_one_line_and_exit_code_2(monitor_output, capsys, words):
     assert main(words) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "beginning"),
+    [
+        (["convert", "--to", "sqlite", "nowhere"], "DIR: 'nowhere' is not a folder"),
+        (["convert", "--to", "sqlite", ".", "--types", "grad_reduced, x"], "--types: unknown 'x'. Known: actv, "),
+        (["convert", "--to", "sqlite", ".", "--processes", "0"], "--processes: expected a whole number"),
+        (["convert", "--to", "sqlite", ".", "--step-partition", "0"], "--step-partition: expected a whole number"),
+        (["convert", "--to", "tensorboard", "monitor_output", "--output", "."], "--output: '.' exists"),
+        (["convert", "--to", "tensorboard", ".", "--time-start", "now"], "--time-start: expected a time like"),
+        (["import", "--from", "msprobe", "nowhere"], "DIR: 'nowhere' is not a folder"),
+        (["import", "--from", "msprobe", ".", "--time-end", "now"], "--time-end: expected a time like"),
+    ],
+)
+def test_a_mistake_is_named_as_it_was_typed(monitor_output, capsys, words, beginning):
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"vario: {beginning}")
+
+
+def test_types_that_nobody_knows_are_answered_with_the_list_once(monitor_output, capsys):
+    assert main(["convert", "--to", "tensorboard", "monitor_output", "--types", "xyz"]) == 2
+    assert capsys.readouterr().err.count("param_updated") == 1

@@ -85,6 +85,12 @@ class Events(Protocol):
     def take_back(self, quantity: str, targets: list[str]) -> None:
         """These targets have no row of that quantity in this step after all."""
 
+    def forward_began(self) -> None:
+        """The outermost module is called in a pass that trains."""
+
+    def forward_failed(self) -> None:
+        """It raised: what it has shown belongs to no pass."""
+
     def switch_off(self, part: str, error: Exception) -> None:
         """A part failed: go on without it."""
 
@@ -169,6 +175,9 @@ class Watched(Protocol):
 
     def on_backward_ended(self, call: Callable[[], None]) -> None:
         """Call when gradients are complete and not yet clipped."""
+
+    def on_update_called(self, call: Callable[[Any], None]) -> None:
+        """Call with the optimizer before it does anything, also before a closure that it runs."""
 
     def on_update_began(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer when it gets its gradients."""

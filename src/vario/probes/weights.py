@@ -40,11 +40,11 @@ class WeightsBefore:
     every: ClassVar[int] = 10
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to the beginning of updates."""
+        """Subscribe to the calls of updates."""
         observer = recorder.observer(self.quantity)
 
-        def update_began(optimizer: Any) -> None:
+        def update_called(optimizer: Any) -> None:
             if observer.watching:
                 observer.observe_all(*watched.targets.weights(optimizer))
 
-        watched.on_update_began(recorder.guarded(self.quantity, update_began))
+        watched.on_update_called(recorder.guarded(self.quantity, update_called))

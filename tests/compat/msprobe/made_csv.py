@@ -2,7 +2,11 @@
 
 import csv
 import os
+import signal
 import sqlite3
+import subprocess
+import sys
+import time
 import zlib
 from contextlib import closing
 from datetime import datetime
@@ -48,6 +52,17 @@ def write(path, kind, steps, names=NAMES, rank=0, ops=OPS, micros=None, per_file
                     numbers = [value + shift for value in values(kind, name, step, rank, ops, micro)]
                     form = ["[4, 8]", "torch.float32"] if forms else []
                     writer.writerow([stage, name, step, *([micro] if micros else []), *numbers, *form])
+
+
+def interrupted(code, has_begun):
+    """What a Python process writes to stderr when Ctrl-C comes, once it has begun."""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        while not has_begun():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes at once
+        return process.stderr.read()
 
 
 def scalars(folder):

@@ -27,6 +27,7 @@ def block(values, columns=("norm",), names=None, suffix="post_grad", prefix="gra
 def look(alarms, series, columns=("norm",)):
     for step, value in enumerate(series):
         alarms.look(block([value], columns), step)
+        alarms.step_ended(step)
 
 
 @pytest.fixture
@@ -59,8 +60,10 @@ def test_turbulence_looks_up_only_and_at_norm_and_mean_only(said):
     alarms = Alarms([TURBULENCE], Place(), None)
     alarms.look(block([[1.0, -1.0, 1.0, 0.0]], columns), 0)
     alarms.look(block([[0.1, -0.1, 9.0, 9.0]], columns), 1)
+    alarms.step_ended(1)
     assert said() == []
     alarms.look(block([[1.0, -9.0, 1.0, 0.0]], columns), 2)
+    alarms.step_ended(2)
     assert len(said()) == 1
     assert "'mean')" in said()[0]
 
@@ -90,11 +93,17 @@ def test_the_first_rule_that_fits_speaks(said):
     assert [message.split()[1] for message in said()] == ["AnomalyNan", "AnomalyTurbulence"]
 
 
-def test_a_storm_of_alarms_is_cut_short(said):
-    alarms = Alarms([AlertRule("AnomalyNan")], Place(), None)
-    alarms.look(block([float("nan")] * 100), 5)
+def test_a_storm_of_alarms_is_cut_short_and_the_first_rule_speaks_first(said, tmp_path):
+    alarms = Alarms([AlertRule("AnomalyNan"), TURBULENCE], Place(), tmp_path)
+    names = [f"0:w{number}" for number in range(100)]
+    for step, values in enumerate(([1.0] * 100, [9.0] * 99 + [float("nan")])):
+        alarms.look(block(values, names=names), step)
+        alarms.step_ended(step)
     assert len(said()) == MAX_LINES + 1
-    assert said()[-1] == "more anomalies at step 5 are not printed"
+    assert "Rule AnomalyNan reports anomaly signal in ('0:w99/" in said()[0]
+    assert said()[-1] == (
+        f"80 more anomalies at step 1 are not printed; all are in {tmp_path / 'rank0' / 'anomaly.json'}"
+    )
 
 
 def test_anomalies_are_kept_with_the_documented_keys(tmp_path):
@@ -205,7 +214,7 @@ def test_the_sorter_writes_and_prints_the_first_anomalies(tmp_path):
     ("arguments", "message"),
     [
         (["-k", "0"], "--topk: expected a whole number of at least 1, got 0"),
-        (["-s", "1"], "--step_list: expected a list of steps such as '[1, 2]', got '1'"),
+        (["-s", "two"], "--step_list: expected steps such as 2 or 2,3 or '[2, 3]', got 'two'"),
         (["-d", "nowhere"], "nowhere: there is no such folder"),
     ],
 )

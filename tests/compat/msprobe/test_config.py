@@ -112,6 +112,7 @@ def test_the_config_of_the_documents_is_taken():
         ("cc_distribution", {"enabled": True}, "cc_distribution: unknown 'enabled'. Did you mean 'enable'?"),
         ("cc_distribution", {"enable": 1}, "cc_distribution: enable: expected true or false, got 1"),
         ("append_output", ["Dec03_21-34-40"], "append_output: expected two time tags such as 'Dec03_21-34-40', or []"),
+        ("append_output", ["yesterday", "today"], "append_output: expected two time tags such as 'Dec03_21-34-40'"),
         ("l2_targets", {"attn_hook": []}, "l2_targets: unknown 'attn_hook'. Did you mean 'attention_hook'?"),
         ("l2_targets", {"linear_hook": "fc"}, "l2_targets: linear_hook: expected a list of module names"),
         ("sa_order", "h,s,b,d", "sa_order: expected one of 's,b,h,d', 'b,s,h,d'"),

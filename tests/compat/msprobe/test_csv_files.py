@@ -41,6 +41,13 @@ def test_rounding_agrees_with_formatting_by_python(ndigits):
     np.testing.assert_allclose(rounded(values, ndigits), expected, rtol=6e-16)
 
 
+def test_no_digits_are_made_up_for_small_numbers():
+    assert [repr(float(value)) for value in rounded(np.array([6.6660750993204e-12, 1.0 / 3e30]), 12)] == [
+        "6.66607509932e-12",
+        "3.33333333333e-31",
+    ]
+
+
 def test_nothing_small_becomes_zero_and_nothing_large_infinite():
     values = np.array([5e-324, -3.3e-310, 1.23456789e-9, 0.0, 1.7e308, -np.inf, np.nan])
     found = rounded(values, 6)

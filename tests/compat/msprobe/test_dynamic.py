@@ -103,6 +103,7 @@ def test_scenario_5_collect_times_0_stops_it(session):
     config = {**GRADIENTS, "dynamic_on": True}
     session.train(config, {3: {**config, "collect_times": 0}})
     assert session.steps() == [1, 2, 3]
+    assert session.content["dynamic_on"] is False
 
 
 def test_scenario_6_it_can_be_restarted_after_it_ended(session):
@@ -155,3 +156,57 @@ def test_all_restarts_write_into_one_folder_and_leave_the_model_as_it_was(sessio
     model = session.train(config, {3: {**config, "ops": ["mean"]}, 6: {**config, "ops": ["max"]}})
     assert session.steps() == [1, 2, 4, 5, 7]
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_read_only_config_stays_as_it_is(session, caplog):
+    session.edit({**GRADIENTS, "dynamic_on": True, "collect_times": 2})
+    model = training.Perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = TrainerMon(session.path)
+    monitor.set_monitor(model, 1, optimizer)
+    session.path.chmod(0o444)
+    for _ in range(6):
+        model(torch.randn(4, 6)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+    assert session.steps() == [1, 2]
+    assert session.content["dynamic_on"] is True
+    assert session.path.stat().st_mode & 0o777 == 0o444
+    assert "read-only, so dynamic_on stays true there" in caplog.text
+
+
+def test_a_linked_config_stays_a_link_and_keeps_its_permissions(session, tmp_path):
+    real = tmp_path / "shared.json"
+    real.write_text("{}")
+    real.chmod(0o664)
+    session.path.symlink_to(real)
+    session.train({**GRADIENTS, "dynamic_on": True, "collect_times": 2})
+    assert session.steps() == [1, 2]
+    assert session.path.is_symlink()
+    assert json.loads(real.read_text())["dynamic_on"] is False
+    assert real.stat().st_mode & 0o777 == 0o664
+
+
+def test_a_file_put_in_place_of_the_config_is_noticed_however_old_it_looks(session, tmp_path):
+    session.edit(GRADIENTS)
+    model = training.Perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = TrainerMon(session.path)
+    monitor.set_monitor(model, 1, optimizer)
+    for step in range(4):
+        model(torch.randn(4, 6)).square().mean().backward()
+        if step == 1:
+            before = session.path.stat()
+            other = tmp_path / "other.json"
+            text = json.dumps({**GRADIENTS, "dynamic_on": True})
+            session.path.write_text(json.dumps(GRADIENTS).ljust(len(text)))
+            os.utime(session.path, ns=(before.st_mtime_ns,) * 2)
+            optimizer.step()
+            other.write_text(text)
+            os.utime(other, ns=(before.st_mtime_ns,) * 2)
+            os.replace(other, session.path)
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+    assert session.steps() == [3, 4]

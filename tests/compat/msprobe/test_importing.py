@@ -1,10 +1,14 @@
+import os
+import threading
+
 import numpy as np
 import pytest
-from made_csv import folder, values, write
+from made_csv import folder, interrupted, values, write
 
 import vario
 from vario.compat.msprobe.importing import import_msprobe
-from vario.errors import ConfigError, RunTaken
+from vario.errors import ConfigError, RunError, RunTaken
+from vario.event_file import EventFile
 
 
 def imported(base, **options):
@@ -177,8 +181,35 @@ def test_the_run_says_where_it_came_from(tmp_path):
 def test_a_run_that_is_there_is_left_alone(tmp_path):
     write(folder(tmp_path / "in"), "grad_reduced", [0])
     imported(tmp_path)
-    with pytest.raises(RunTaken):
+    before = sorted((tmp_path / "runs").rglob("*"))
+    with pytest.raises(RunTaken, match=r"runs/run: there is something already. Choose another --name, or remove"):
         imported(tmp_path)
+    assert sorted((tmp_path / "runs").rglob("*")) == before
+
+
+def test_an_interrupted_import_leaves_nothing(tmp_path):
+    write(folder(tmp_path / "in"), "grad_reduced", range(5))
+    slow = folder(tmp_path / "in") / "grad_reduced_5-5.csv"
+    os.mkfifo(slow)
+    # Its header is read beforehand; nobody ever writes into it again, so whoever reads it then waits.
+    header = threading.Thread(target=slow.write_text, args=("vpp_stage,name,step,norm\n",))
+    header.start()
+    words = ["import", "--from", "msprobe", str(tmp_path / "in"), "--directory", str(tmp_path / "runs")]
+    code = f"import sys; from vario.cli import main; sys.exit(main({words!r}))"
+    said = interrupted(code, lambda: any(tmp_path.glob("runs/**/*.live.arrow")))
+    header.join()
+    assert said == "vario: interrupted\n"
+    assert [found.name for found in tmp_path.iterdir()] == ["in"]
+
+
+def test_an_import_that_fails_leaves_nothing_and_names_the_file(tmp_path):
+    path = folder(tmp_path / "in")
+    write(path, "grad_reduced", range(2))
+    (path / "grad_reduced_2-2.csv").mkdir()
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(RunError, match=r"runs/run: not imported: .*Is a directory: .*grad_reduced_2-2.csv"):
+        imported(tmp_path)
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_a_name_is_made_from_when_it_began(tmp_path):
@@ -189,6 +220,89 @@ def test_a_name_is_made_from_when_it_began(tmp_path):
 
 def test_nothing_is_made_of_nothing(tmp_path):
     path = folder(tmp_path / "in")
-    with pytest.raises(ConfigError, match="have no file"):
+    with pytest.raises(ConfigError, match=f"'{path}' has no file `<type>_<step>-<step>.csv`$"):
+        import_msprobe(tmp_path / "in", tmp_path / "in", "run")
+    EventFile(path, 0.0).close()
+    with pytest.raises(ConfigError, match="these are event files; import and convert read CSV"):
         import_msprobe(tmp_path / "in", tmp_path / "in", "run")
     assert list((tmp_path / "in").iterdir()) == [path]
+
+
+def test_a_column_that_a_file_does_not_have_is_no_nan(tmp_path):
+    header = "vpp_stage,name,step,norm,nans,shape,dtype"
+    put(folder(tmp_path / "in", tag="Dec03_21-34-40"), "grad_reduced_0-0.csv", header, "0,v,0,1.5,0,[4],float32")
+    without = "vpp_stage,name,step,norm,shape,dtype"
+    put(folder(tmp_path / "in", tag="Dec03_22-34-40"), "grad_reduced_0-0.csv", without, "0,w,0,1.6,[4],float32")
+    put(folder(tmp_path / "in", tag="Dec03_23-34-40"), "grad_reduced_0-0.csv", "vpp_stage,name,step,norm", "0,x,0,1.7")
+    run = imported(tmp_path)
+    assert run.targets("gradient_applied") == ["v", "w", "x"]
+    assert [run.series(name, "gradient_applied", "nans").values.tolist() for name in "vwx"] == [[0], [0], [0]]
+    assert run.series("x", "gradient_applied", "norm").values == pytest.approx([1.7])
+    assert vario.first_bad(run) is None
+
+
+def test_a_nan_is_found_beside_files_with_other_columns(tmp_path):
+    header = "vpp_stage,name,step,norm,nans,shape,dtype"
+    put(folder(tmp_path / "in", tag="Dec03_21-34-40"), "grad_reduced_0-0.csv", header, "0,v,0,1.5,0,[4],float32")
+    put(folder(tmp_path / "in", tag="Dec03_22-34-40"), "grad_reduced_0-0.csv", "vpp_stage,name,step,norm", "0,w,0,nan")
+    assert vario.first_bad(imported(tmp_path)).target == "w"
+
+
+def test_a_column_that_only_files_in_the_middle_have_is_kept(tmp_path):
+    path = folder(tmp_path / "in")
+    for step, ops in enumerate([("norm",), ("norm", "max"), ("norm",)]):
+        write(path, "grad_reduced", [step], ops=ops)
+    found = imported(tmp_path).series("head.weight", "gradient_applied", "max").values
+    wanted = values("grad_reduced", "head.weight", 1, ops=("norm", "max"))[1]
+    assert found == pytest.approx([np.nan, wanted, np.nan], nan_ok=True)
+
+
+def test_several_folders_of_a_rank_are_named_as_one_run_continued(tmp_path):
+    for rank in range(3):
+        for nth in range(2):
+            write(folder(tmp_path / "in", rank, f"Dec0{nth + 3}_00-00-00"), "grad_reduced", [nth], rank=rank)
+    done = import_msprobe(tmp_path / "in", tmp_path / "runs")
+    assert done.remarks == [
+        "rank 0 has 2 folders (Dec03_00-00-00-rank0-0a1b2c3d, Dec04_00-00-00-rank0-0a1b2c3d), and 2 other ranks "
+        "several too: read as one run continued; --time-start and --time-end (time_start, time_end) choose"
+    ]
+
+
+def test_folders_that_share_steps_are_named_once_for_each_rank(tmp_path):
+    for kind in ("grad_reduced", "param_origin"):
+        write(folder(tmp_path / "in", tag="Dec03_00-00-00"), kind, range(4), names=("a", "b"), per_file=2)
+        write(folder(tmp_path / "in", tag="Dec04_00-00-00"), kind, range(2, 6), names=("b", "c"), per_file=2)
+    first, second = import_msprobe(tmp_path / "in", tmp_path / "runs").remarks
+    assert first.startswith("rank 0 has 2 folders")
+    assert second == (
+        "rank 0: folders share 2 steps (2 to 3); what later ones have replaces what earlier ones have (4 rows)"
+    )
+
+
+def test_steps_that_are_shared_without_a_row_replaced_are_named_too(tmp_path):
+    for tag, name in (("Dec03_00-00-00", "a"), ("Dec04_00-00-00", "b")):
+        write(folder(tmp_path / "in", tag=tag), "grad_reduced", [0], names=(name,))
+    assert import_msprobe(tmp_path / "in", tmp_path / "runs").remarks[1].startswith("rank 0: folders share step 0;")
+
+
+def test_rows_that_one_folder_has_twice_are_named_once(tmp_path):
+    write(folder(tmp_path / "in"), "grad_reduced", [0, 1, 1], names=("a",))
+    done = import_msprobe(tmp_path / "in", tmp_path / "runs")
+    assert done.remarks == ["rank 0: 1 row of step 1 came twice; the later ones count"]
+
+
+def test_a_folder_of_plain_numbers_needs_no_shapes_and_keeps_its_numbers(tmp_path):
+    path = folder(tmp_path / "in")
+    put(path, "linear_hook_0-0.csv", "vpp_stage,name,step,sr", "0,layers.0.mlp.linear,0,3.5")
+    done = import_msprobe(tmp_path / "in", tmp_path / "runs")
+    run = vario.open_run(done.path)
+    assert done.remarks == []
+    assert run.targets("spectrum") == ["layers.0.mlp:sr"]  # nothing of a column that is not there
+    assert run.series("layers.0.mlp:sr", "spectrum", "mean").values.tolist() == [3.5]
+    assert vario.first_bad(run) is None
+
+
+def test_what_was_imported_is_one_line(tmp_path):
+    write(folder(tmp_path / "in"), "grad_reduced", [0], names=("a",))
+    done = import_msprobe(tmp_path / "in", tmp_path / "runs", "run")
+    assert done.line == f"{tmp_path / 'runs/run'}  1 step, 1 row, 1 rank"

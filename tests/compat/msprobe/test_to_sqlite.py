@@ -1,11 +1,13 @@
 import math
+import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 
 import pytest
-from made_csv import NAMES, OPS, database, folder, tables, values, write
+from made_csv import NAMES, OPS, database, folder, interrupted, tables, values, write
 
 from vario.compat.msprobe import CSV2DBConfig, csv2db
 from vario.compat.msprobe.to_sqlite import convert_to_sqlite
@@ -105,7 +107,7 @@ def test_of_rows_that_are_there_twice_the_later_ones_count(tmp_path, caplog):
     csv2db(CSV2DBConfig(tmp_path, process_num=2, output_dirpath=tmp_path))
     wanted = expected("grad_reduced", range(2)) | expected("grad_reduced", range(2, 6), shift=100.0)
     assert database(tmp_path / "monitor_metrics.db") == wanted
-    assert "metric_1_step_0_499: 8 rows were there twice for their step; the later ones count" in caplog.text
+    assert "metric_1_step_0_499: 8 rows came twice; the later ones count" in caplog.text
 
 
 def test_a_step_outside_the_range_in_the_files_name_has_its_place(tmp_path):
@@ -133,7 +135,35 @@ def test_a_disk_that_is_full_leaves_no_half_of_a_database(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True)
     assert "RunError" in result.stderr
     assert "monitor_metrics.db: not made: " in result.stderr
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [found.name for found in tmp_path.iterdir()] == ["in"]
+
+
+def test_an_interrupted_conversion_leaves_nothing(tmp_path):
+    write(folder(tmp_path / "in"), "grad_reduced", range(5))
+    slow = folder(tmp_path / "in") / "grad_reduced_5-5.csv"
+    os.mkfifo(slow)
+    # Its header is read beforehand; nobody ever writes into it again, so whoever reads it then waits.
+    header = threading.Thread(target=slow.write_text, args=("vpp_stage,name,step,norm\n",))
+    header.start()
+    config = f"CSV2DBConfig({str(tmp_path / 'in')!r}, output_dirpath={str(tmp_path / 'some' / 'out')!r})"
+    code = f"from vario.compat.msprobe import CSV2DBConfig, csv2db; csv2db({config})"
+    said = interrupted(code, (tmp_path / "some/out/monitor_metrics.db.tmp").exists)
+    header.join()
+    assert said.splitlines()[-1] == "KeyboardInterrupt"
+    assert [found.name for found in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_line_says_where_it_went(tmp_path, capsys):
+    write(folder(tmp_path / "in"), "grad_reduced", [0], names=("head.weight",))
+    assert csv2db(CSV2DBConfig(tmp_path / "in", output_dirpath=tmp_path / "out")) is None
+    assert capsys.readouterr().out == f"{tmp_path / 'out/monitor_metrics.db'}  1 row, 1 rank\n"
+
+
+def test_kinds_that_are_there_but_not_converted_are_named(tmp_path):
+    for kind in ("grad_reduced", "other", "linear_hook"):
+        write(folder(tmp_path / "in"), kind, [0])
+    done = convert_to_sqlite(CSV2DBConfig(tmp_path / "in", output_dirpath=tmp_path / "out"))
+    assert done.remarks == ["not converted: the files of linear_hook; `vario import` reads them"]
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -164,6 +194,6 @@ def test_a_mistake_is_named_before_anything_is_written(tmp_path, monkeypatch, ch
 
 def test_nothing_is_made_of_nothing(tmp_path):
     path = folder(tmp_path / "in")
-    with pytest.raises(ConfigError, match="have no file"):
+    with pytest.raises(ConfigError, match=f"'{path}' has no file"):
         csv2db(CSV2DBConfig(tmp_path / "in"))
     assert list((tmp_path / "in").iterdir()) == [path]

@@ -1,9 +1,10 @@
 import logging
+import os
 import subprocess
 import sys
 
 import pytest
-from made_csv import NAMES, OPS, TAG, expected, folder, scalars, write
+from made_csv import NAMES, OPS, TAG, expected, folder, interrupted, scalars, write
 
 from vario.compat.msprobe import csv2tensorboard_by_step
 from vario.compat.msprobe.csv_folders import TENSOR_KINDS, find_folders
@@ -59,7 +60,7 @@ def test_a_script_without_a_main_guard_can_use_processes(tmp_path):
         "print('once')\n"
     )
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "once\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{tmp_path / 'out'}  8 rows, 2 ranks\nonce\n", "")
     assert scalars(tmp_path / "out/rank1/grad_reduced") == expected("grad_reduced", [0], rank=1)
 
 
@@ -142,7 +143,7 @@ def test_a_step_that_is_there_twice_keeps_the_later_rows(tmp_path, caplog):
     csv2tensorboard_by_step(tmp_path / "in", output_dirpath=tmp_path / "out")
     before, after = expected("grad_reduced", [0, 1]), expected("grad_reduced", [2, 3], shift=100.0)
     assert scalars(tmp_path / "out/rank0/grad_reduced") == {tag: before[tag] + after[tag] for tag in before}
-    assert "grad_reduced_0-9.csv: 4 rows of step 2 are there twice" in caplog.text
+    assert "rank0, grad_reduced: 8 rows of 2 steps (2 to 3) came twice; the later ones count" in caplog.text
 
 
 def test_of_several_folders_of_a_rank_all_are_converted_and_the_later_one_counts(tmp_path, caplog):
@@ -153,7 +154,12 @@ def test_of_several_folders_of_a_rank_all_are_converted_and_the_later_one_counts
     # What only the earlier one has is kept.
     wanted = {tag: before[tag] + after[tag] for tag in before} | expected("grad_reduced", range(4), ["old.weight"])
     assert scalars(tmp_path / "out/rank0/grad_reduced") == wanted
-    assert "4 rows of step 3 are there twice" in caplog.text
+    assert [record.message for record in caplog.records] == [
+        "rank 0 has 2 folders (Dec03_23-59-59-rank0-0a1b2c3d, Dec04_00-00-00-rank0-0a1b2c3d): read as one run "
+        "continued; --time-start and --time-end (time_start, time_end) choose",
+        "rank0, grad_reduced: folders share 2 steps (2 to 3); what later ones have replaces what earlier ones have "
+        "(8 rows)",
+    ]
 
 
 def test_names_may_hold_anything(tmp_path):
@@ -184,7 +190,7 @@ def test_what_did_not_fit_into_one_file_goes_on_in_its_parts(tmp_path):
     ("changes", "words"),
     [
         ({"data_type_list": ["grad_reducd"]}, "data_type_list: unknown 'grad_reducd'. Did you mean 'grad_reduced'?"),
-        ({"data_type_list": ["other"]}, "Accepted: actv, actv_grad, exp_avg, exp_avg_sq, grad_unreduced"),
+        ({"data_type_list": ["other"]}, "Known: actv, actv_grad, exp_avg, exp_avg_sq, grad_reduced"),
         ({"data_type_list": "actv"}, "data_type_list: expected a list"),
         ({"process_num": 0}, "process_num: expected a whole number of at least 1, got 0"),
         ({"process_num": True}, "process_num: expected a whole number"),
@@ -209,8 +215,47 @@ def test_a_failure_in_a_worker_is_raised_here(tmp_path):
         path = folder(tmp_path / "in", rank)
         write(path, "grad_reduced", [0])
     (tmp_path / "in" / path.name / "grad_reduced_1-1.csv").mkdir()
-    with pytest.raises(RunError, match=r"out: not complete: .*Is a directory: .*grad_reduced_1-1.csv"):
+    with pytest.raises(RunError, match=r"out: not made: .*Is a directory: .*grad_reduced_1-1.csv"):
         csv2tensorboard_by_step(tmp_path / "in", process_num=2, output_dirpath=tmp_path / "out")
+    assert [found.name for found in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_interrupted_conversion_leaves_nothing(tmp_path, processes, is_there):
+    for rank in range(2):
+        write(folder(tmp_path / "in", rank), "grad_reduced", range(5))
+    # Nobody ever writes into it: whoever reads it waits.
+    os.mkfifo(folder(tmp_path / "in") / "grad_reduced_5-5.csv")
+    out = tmp_path / "some" / "out"
+    if is_there:
+        out.mkdir(parents=True)
+    code = f"csv2tensorboard_by_step({str(tmp_path / 'in')!r}, process_num={processes}, output_dirpath={str(out)!r})"
+    code = f"from vario.compat.msprobe import csv2tensorboard_by_step; {code}"
+    said = interrupted(code, lambda: any(tmp_path.glob("some/**/*tfevents*")))
+    assert said.splitlines()[-1] == "KeyboardInterrupt"
+    assert "serve()" not in said  # workers have nothing to say about it
+    assert list((tmp_path / "some").rglob("*")) == ([out] if is_there else [])
+    assert (tmp_path / "some").exists() == is_there
+
+
+def test_a_folder_that_is_there_and_empty_is_filled(tmp_path, monkeypatch):
+    write(folder(tmp_path / "in"), "grad_reduced", [0])
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    csv2tensorboard_by_step(tmp_path / "in", output_dirpath=".")
+    assert [found.name for found in (tmp_path / "out").iterdir()] == ["rank0"]
+    assert scalars(tmp_path / "out/rank0/grad_reduced") == expected("grad_reduced", [0])
+
+
+def test_kinds_that_are_there_but_not_converted_are_named_once(tmp_path):
+    for rank in range(2):
+        for kind in ("grad_reduced", "other", "attention_hook"):
+            write(folder(tmp_path / "in", rank), kind, [0, 1])
+    done = convert_to_tensorboard(tmp_path / "in", output_dirpath=tmp_path / "out")
+    assert done.remarks == ["not converted: the files of attention_hook, other; `vario import` reads them"]
+    asked = convert_to_tensorboard(tmp_path / "in", data_type_list=["grad_reduced"], output_dirpath=tmp_path / "one")
+    assert asked.remarks == []
 
 
 def test_remarks_of_workers_are_logged_here(tmp_path, caplog):
@@ -226,6 +271,10 @@ def test_remarks_of_workers_are_logged_here(tmp_path, caplog):
 
 def test_nothing_is_made_of_nothing(tmp_path):
     path = folder(tmp_path / "in")
-    with pytest.raises(ConfigError, match="have no file"):
+    with pytest.raises(ConfigError, match=f"'{path}' has no file .* of these types: actv, .*param$"):
         csv2tensorboard_by_step(tmp_path / "in")
-    assert list((tmp_path / "in").iterdir()) == [path]
+    write(path, "other", [0])
+    folder(tmp_path / "in", rank=1)
+    with pytest.raises(ConfigError, match=f"'{path}' and 1 further folder have no file .*; there are other$"):
+        csv2tensorboard_by_step(tmp_path / "in")
+    assert len(list((tmp_path / "in").iterdir())) == 2

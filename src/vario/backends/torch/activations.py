@@ -6,6 +6,7 @@ import logging
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from vario.backends.base import Observer, Undo
 from vario.backends.torch import hooks, operators
+from vario.backends.torch.passages import Passage
 from vario.backends.torch.tensors import inputs, leaves
+from vario.steps import Clock
 
 log = logging.getLogger("vario")
 
@@ -28,9 +31,11 @@ _guards_before: list[bool] = []
 class Sighting:
     """One tensor at one version, under every name it was seen by: it is reduced once."""
 
-    __slots__ = ("gradient_hooked", "of_only_user", "reference", "row", "targets", "version")
+    __slots__ = ("gradient_hooked", "micro_step", "of_only_user", "reference", "row", "targets", "version")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, micro_step: int | None) -> None:
+        self.micro_step = micro_step
+        """The forward pass it belongs to; none for a leaf, which all of them may use."""
         self.reference = weakref.ref(tensor)
         self.version = 0 if tensor.is_inference() else tensor._version
         self.row: int | None = None
@@ -55,23 +60,33 @@ class _GradientRow:
 
     def is_of(self, gradient: torch.Tensor) -> bool:
         """Whether this is that very gradient: memory that was freed in between may hold another one."""
-        if self._storage.expired() or type(gradient) is not torch.Tensor:
+        if self._storage.expired() or not _has_place(gradient):
             return False
         return self._place == (gradient.data_ptr(), gradient.shape, gradient.stride(), gradient._version)
+
+
+def _has_place(gradient: torch.Tensor) -> bool:
+    """Whether a gradient lies in memory of its own as a plain block of numbers."""
+    return type(gradient) is torch.Tensor and gradient.layout is torch.strided and not gradient.is_nested
 
 
 class ModuleTensors:
     """Hands the tensors that modules take and return to the observers of two quantities."""
 
-    def __init__(self, values: Observer | None, gradients: Observer | None, separates: bool = False) -> None:
+    def __init__(
+        self, values: Observer | None, gradients: Observer | None, clock: Clock, separates: bool = False
+    ) -> None:
         """With `separates` the gradient of an input is what comes back through that module, not from all its users."""
         self._values = values
         self._gradients = gradients
+        self._clock = clock
         self._separates = separates
         self._with_gradients = gradients is not None
         self._sightings: dict[int, Sighting] = {}
         self._leaves: dict[int, tuple[Sighting, Undo]] = {}
         """Inputs that nothing computed: they outlive a pass, so one hook serves all passes of a step."""
+        self._passages: list[tuple[str, Passage]] = []
+        """Calls of modules that have not returned, by the module's name."""
         self._told_of_graphs = False
         self._inside_root: bool | None = None
         self._passes: Counter[str] = Counter()
@@ -100,6 +115,7 @@ class ModuleTensors:
         """The outermost module is called; what it runs counts as training if gradients are on here."""
         self._inside_root = with_gradients
         self._sightings.clear()
+        self._passages.clear()
         for key in [key for key, (sighting, _) in self._leaves.items() if sighting.reference() is None]:
             del self._leaves[key]
 
@@ -115,43 +131,45 @@ class ModuleTensors:
     def forget(self) -> None:
         """Drop what was seen in the step before."""
         self._sightings.clear()
+        self._passages.clear()
         for _, undo in self._leaves.values():
             undo()
         self._leaves.clear()
 
     def _before(self, name: str) -> Callable[..., None]:
-        def before_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        def before_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
                 self._trace(module, inputs(args, kwargs))
-                return None
+                return
             if not self._is_training():
-                return None
-            # A module that overwrites its input has no gradient of its own for what it overwrote.
-            separates = self._separates and not getattr(module, "inplace", False)
-            self._look(name, inputs(args, kwargs), with_gradients=not separates)
-            return self._separated(name, args, kwargs) if separates else None
+                return
+            self._look(name, inputs(args, kwargs), with_gradients=not self._separates)
+            if self._separates:
+                self._enter(name, args, kwargs)
 
         return before_forward
 
-    def _separated(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The same arguments, tensors as views that only this module uses: their gradients are its own."""
-        observer = self._gradients
-        if observer is None or not observer.watching:
-            return None
-        views: dict[int, torch.Tensor] = {}
+    def _enter(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note where the gradients of these inputs will go, before the module may overwrite them."""
+        if self._gradients is None or not self._gradients.watching or not torch.is_grad_enabled():
+            return
+        try:
+            self._passages.append((name, Passage(args, kwargs)))
+        except Exception as error:  # noqa: BLE001 - the failure policy
+            self._gradients.failed(error)
 
-        def view_of(path: str, value: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or not value.requires_grad or not torch.is_grad_enabled():
-                return value
-            # Attention asks whether its query is its key: it must stay so.
-            view = views.setdefault(id(value), value.view_as(value))
-            sighting = self._sightings.get(id(value))
-            hooks.on_gradient(view, lambda gradient: self._came_through(f"{name}:{path}", sighting, gradient))
-            return view
+    def _leave(self, name: str, output: Any) -> None:
+        """Follow the gradients of the inputs of the call that ends; calls inside it that raised are forgotten."""
+        while self._passages:
+            entered, passage = self._passages.pop()
+            if entered == name:
+                assert self._gradients is not None
+                passage.follow(output, partial(self._through, name), self._gradients.failed)
+                return
 
-        one = len(args) == 1
-        kept = tuple(view_of("input" if one else f"input.{index}", value) for index, value in enumerate(args))
-        return kept, {key: view_of(f"input.{key}", value) for key, value in kwargs.items()}
+    def _through(self, name: str, path: str, tensor: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        sighting = self._sightings.get(id(tensor))
+        return lambda gradient: self._came_through(f"{name}:{path}", sighting, gradient)
 
     def _after(self, name: str) -> Callable[..., None]:
         def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -159,6 +177,7 @@ class ModuleTensors:
                 self._trace(module, leaves(output, "output"))
             elif self._is_training():
                 self._look(name, leaves(output, "output"))
+                self._leave(name, output)
 
         return after_forward
 
@@ -183,7 +202,7 @@ class ModuleTensors:
     def _see(self, target: str, tensor: torch.Tensor, with_gradients: bool) -> None:
         sighting = self._sightings.get(id(tensor))
         if sighting is None or not sighting.is_of(tensor):
-            sighting = self._sightings[id(tensor)] = Sighting(tensor)
+            sighting = self._sightings[id(tensor)] = Sighting(tensor, self._clock.micro_step)
         values, gradients = self._values, self._gradients
         # Inside backward a forward is a recomputation for checkpointing: its values were seen before.
         recomputing = hooks.current_backward() != -1
@@ -208,7 +227,7 @@ class ModuleTensors:
     def _see_leaf(self, target: str, tensor: torch.Tensor) -> None:
         known = self._leaves.get(id(tensor))
         if known is None or known[0].reference() is not tensor:
-            sighting = Sighting(tensor)
+            sighting = Sighting(tensor, None)
             undo = hooks.on_gradient(tensor, lambda gradient: self._gradient_came(sighting, gradient))
             known = self._leaves[id(tensor)] = sighting, undo
         if target not in known[0].targets:
@@ -219,8 +238,9 @@ class ModuleTensors:
         observer = self._gradients
         if observer is None or not observer.watching:
             return
+        self._turn_to_pass_of(sighting)
         row = observer.observe(target, gradient)
-        if sighting is not None and row is not None and type(gradient) is torch.Tensor:
+        if sighting is not None and row is not None and _has_place(gradient):
             sighting.of_only_user = _GradientRow(gradient, row)
 
     def _gradient_came(self, sighting: Sighting, gradient: torch.Tensor | None) -> None:
@@ -228,6 +248,7 @@ class ModuleTensors:
         # An output of a compiled graph that the loss does not use has no gradient at all.
         if observer is None or not observer.watching or gradient is None:
             return
+        self._turn_to_pass_of(sighting)
         known, sighting.of_only_user = sighting.of_only_user, None
         targets = sighting.targets
         if known is not None and known.is_of(gradient):
@@ -237,6 +258,10 @@ class ModuleTensors:
         if row is not None:
             for target in targets:
                 observer.observe_again(target, row)
+
+    def _turn_to_pass_of(self, sighting: Sighting | None) -> None:
+        if sighting is not None and sighting.micro_step is not None:
+            self._clock.backward_began(sighting.micro_step)
 
     def _trace(self, module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """The same from inside a compiled graph: the operators decide at run time whether the step is watched."""

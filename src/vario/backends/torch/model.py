@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,10 +45,12 @@ class TorchModel:
         self._module_tensors: ModuleTensors | None = None
         self._module_calls = ModuleCalls(self._is_training_pass)
         self._pass_trains: bool | None = None
+        self._pass = 0
         self._spectral_norms = SpectralNorms()
         self._local_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self._accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self._backward_ended_calls: list[Callable[[], None]] = []
+        self._update_called_calls: list[Callable[[Any], None]] = []
         self._update_began_calls: list[Callable[[Any], None]] = []
         self._update_ended_calls: list[Callable[[Any], None]] = []
         self._expects_optimizers = bool(self._optimizers)
@@ -80,12 +84,14 @@ class TorchModel:
         self._undo.add(self._scaling.undo)
         self._scaling.attach()
         if self._module_values is not None or self._module_gradients is not None:
-            self._module_tensors = ModuleTensors(self._module_values, self._module_gradients, self._separates_gradients)
+            self._module_tensors = ModuleTensors(
+                self._module_values, self._module_gradients, self.clock, self._separates_gradients
+            )
             self._undo.add(self._module_tensors.attach(self.targets.modules))
         self._undo.add(self._module_calls.attach(self.targets.all_modules))
         # Last, so that its hooks run before those on the root's own inputs: the pass begins with them.
-        for root in self.targets.roots.values():
-            self._follow_root(root)
+        for name, root in self.targets.roots.items():
+            self._follow_root(name, root)
         self._unfollowed = dict(self.targets.all_parameters)
         self._follow_parameters()
         self._undo.add(hooks.around_updates(self._update_began, self._update_ended))
@@ -99,18 +105,22 @@ class TorchModel:
             if self._local_gradient and name in self.targets.parameters:
                 self._undo.add(hooks.on_gradient(parameter, self._local_gradient_came(name)))
 
-    def _follow_root(self, root: torch.nn.Module) -> None:
-        slot = operators.new_beginning(self._forward_began)
+    def _follow_root(self, name: str, root: torch.nn.Module) -> None:
+        slot = operators.new_beginning(partial(self._forward_began, name))
         self._undo.add(lambda: operators.free_slot(slot))
 
         def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
                 torch.ops.vario.begin_forward(slot, torch.is_grad_enabled(), module.training)
             else:
-                self._forward_began(torch.is_grad_enabled(), module.training)
+                self._forward_began(name, torch.is_grad_enabled(), module.training)
 
         def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if not torch.compiler.is_compiling():
+                # torch calls this one also when forward raised, without an output.
+                if output is None and self._pass_trains and sys.exc_info()[0] is not None:
+                    self.clock.pass_failed(name)
+                    self._events.forward_failed()
                 self._forward_ended(output)
 
         self._undo.add(hooks.before_forward(root, before))
@@ -145,6 +155,10 @@ class TorchModel:
         """Call when gradients are complete and not yet clipped."""
         self._backward_ended_calls.append(call)
 
+    def on_update_called(self, call: Callable[[Any], None]) -> None:
+        """Call with the optimizer before it does anything, also before a closure that it runs."""
+        self._update_called_calls.append(call)
+
     def on_update_began(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer when it gets its gradients."""
         self._update_began_calls.append(call)
@@ -155,7 +169,7 @@ class TorchModel:
 
     # The training loop's events
 
-    def _forward_began(self, with_gradients: bool, is_training: bool) -> None:
+    def _forward_began(self, root: str, with_gradients: bool, is_training: bool) -> None:
         if hooks.current_backward() != -1:
             return  # a checkpoint around the whole model recomputes it
         # An evaluation may forget to switch gradients off; a model trained in evaluation mode is never in the other.
@@ -176,6 +190,8 @@ class TorchModel:
         self._outermost_backward_is_followed = False
         if self.clock.forward_began():
             self._end_step()
+        self._pass = self.clock.pass_began(root)
+        self._events.forward_began()
 
     def _is_training_pass(self) -> bool:
         # Reentrant checkpointing runs its first forward without gradients: what counts is how the root was called.
@@ -189,11 +205,12 @@ class TorchModel:
             try:
                 for _, tensor in leaves(output, ""):
                     if tensor.grad_fn is not None:
-                        tensor.register_hook(self._outermost_backward_began)
+                        tensor.register_hook(partial(self._outermost_backward_began, self._pass))
             except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
                 self._events.switch_off("model output", error)
 
-    def _outermost_backward_began(self, gradient: torch.Tensor) -> None:
+    def _outermost_backward_began(self, micro_step: int, gradient: torch.Tensor) -> None:
+        self.clock.backward_began(micro_step)
         # Reentrant checkpointing runs a backward of its own per segment; the one that starts at the model's
         # output is the outermost, and its end is the end.
         backward = hooks.current_backward()
@@ -256,6 +273,8 @@ class TorchModel:
             # Optimizers that take turns unevenly: this one's gradients came while the step before was still open.
             for look_again in self._backward_ended_calls:
                 look_again()
+        for called in self._update_called_calls:
+            called(optimizer)
         # With a closure, backward runs inside step: these gradients are stale, the right ones come at its end.
         if not plain.has_closure(args, kwargs):
             for call in self._update_began_calls:
@@ -290,7 +309,7 @@ class TorchModel:
     def update_by_hand(self) -> None:
         """The loop says that it has updated the weights itself."""
         if not self.clock.has_update:
-            for call in (*self._update_began_calls, *self._update_ended_calls):
+            for call in (*self._update_called_calls, *self._update_began_calls, *self._update_ended_calls):
                 call(None)
 
     def _after_scaler_step(self, optimizer: Any, *_: Any) -> None:

@@ -116,10 +116,10 @@ class TorchSummaries:
 
     def _device_rows(self, elements: torch.Tensor) -> Any:
         """Where this tensor is reduced: None stands for the host."""
-        device = elements.device
-        if device.type == "cpu":
+        if elements.is_cpu:
             return None
-        kind = "triton" if device.type == "cuda" and self._has_triton and not elements.is_complex() else "aten"
+        device = elements.device
+        kind = "triton" if elements.is_cuda and self._has_triton and not elements.is_complex() else "aten"
         found = self._on_device.get((device, kind))
         if found is None:
             if kind == "triton":

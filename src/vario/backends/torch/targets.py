@@ -150,6 +150,11 @@ def _check(model: Any) -> None:
     name = type(bare).__name__
     if next(bare.parameters(), None) is None:
         raise ModelError(f"watch: {name} has no parameters, so there is nothing to train or to watch")
+    for parameter_name, parameter in bare.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter):
+            raise ModelError(
+                f"watch: '{parameter_name}' of {name} has no shape yet. Call the model once with a batch before."
+            )
     if is_watched(bare):
         raise ModelError(f"watch: {name}, or a part of it, is watched already. Close that Monitor first.")
 

@@ -26,8 +26,8 @@ def sign_agreement(optimizer: torch.optim.Optimizer, name_of: Name) -> tuple[lis
             continue
         for parameter in group["params"]:
             name, gradient = name_of(parameter), plain.gradient(parameter)
-            if name is None or gradient is None:
-                continue
+            if name is None or gradient is None or gradient.is_complex():
+                continue  # a complex number points neither this way nor that
             state = optimizer.state.get(parameter, {})
             momentum = state.get("exp_avg", state.get("momentum_buffer"))
             if momentum is None:

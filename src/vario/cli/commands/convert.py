@@ -7,8 +7,13 @@ are left out and named. Nothing is overwritten.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
+from vario.cli.typed_names import named_as_typed
+
+if TYPE_CHECKING:
+    from vario.compat.msprobe.conversion import Conversion
 
 EXAMPLES = """
 vario convert --to tensorboard monitor_output
@@ -23,7 +28,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=("tensorboard", "sqlite"), required=True, help="what to make of it")
     parser.add_argument("--time-start", metavar="TAG", help="only folders begun then or later, like Dec03_21-34-40")
     parser.add_argument("--time-end", metavar="TAG", help="only folders begun then or before")
-    parser.add_argument("--types", metavar="A,B", help="only these files, by the beginning of their names")
+    parser.add_argument("--types", metavar="A,B", help="only these types of files, by their whole names")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="how many processes work (default: 1)")
     parser.add_argument("--output", metavar="DIR", help="folder for the output (default: a new one in DIR)")
     parser.add_argument(
@@ -36,18 +41,22 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert the files."""
     from vario.cli import output
 
-    kinds = arguments.types.split(",") if arguments.types else None
+    with named_as_typed():
+        done = _convert(arguments)
+    if arguments.json:
+        output.print_json(done)
+    else:
+        print(done.line)
+    return 0
+
+
+def _convert(arguments: argparse.Namespace) -> Conversion:
+    kinds = [kind.strip() for kind in arguments.types.split(",")] if arguments.types else None
     chosen = (arguments.directory, arguments.time_start, arguments.time_end, arguments.processes, kinds)
     if arguments.to == "tensorboard":
         from vario.compat.msprobe.to_tensorboard import convert_to_tensorboard
 
-        done = convert_to_tensorboard(*chosen, arguments.output)
-    else:
-        from vario.compat.msprobe.to_sqlite import CSV2DBConfig, convert_to_sqlite
+        return convert_to_tensorboard(*chosen, arguments.output)
+    from vario.compat.msprobe.to_sqlite import CSV2DBConfig, convert_to_sqlite
 
-        done = convert_to_sqlite(CSV2DBConfig(*chosen, arguments.step_partition, arguments.output))
-    if arguments.json:
-        output.print_json(done)
-    else:
-        print(f"{done.output}  {done.num_rows} rows, {len(done.ranks)} ranks")
-    return 0
+    return convert_to_sqlite(CSV2DBConfig(*chosen, arguments.step_partition, arguments.output))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from vario.cli import arguments as shared
+from vario.cli.typed_names import named_as_typed
 
 EXAMPLES = """
 vario import --from msprobe monitor_output
@@ -37,12 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     from vario.cli import output
     from vario.compat.msprobe.importing import import_msprobe
 
-    done = import_msprobe(
-        arguments.source, arguments.directory, arguments.name, arguments.time_start, arguments.time_end
-    )
+    with named_as_typed():
+        done = import_msprobe(
+            arguments.source, arguments.directory, arguments.name, arguments.time_start, arguments.time_end
+        )
     if arguments.json:
         output.print_json(done)
     else:
-        ranks = "1 rank" if len(done.ranks) == 1 else f"{len(done.ranks)} ranks"
-        print(f"{done.path}  {done.num_steps} steps, {done.num_rows} rows, {ranks}")
+        print(done.line)
     return 0

@@ -67,7 +67,8 @@ class Alarms:
         self._place = place
         self._dump = None if dump_folder is None else AnomalyFile(dump_folder / f"rank{place.rank}" / "anomaly.json")
         self._histories: dict[tuple[str, tuple[str, ...]], _History] = {}
-        self._num_said = -1, 0
+        self._found: list[tuple[int, str]] = []
+        """Of this step: the rule's number and what it says."""
 
     def look(self, block: Block, step: int) -> None:
         """Check one block."""
@@ -88,18 +89,9 @@ class Alarms:
                 f"Rule {rule.name} reports anomaly signal in {(tag, statistics[column])} at step {step}, "
                 f"current value {float(block.values[row, column])!r}, history mean {float(means[row, column])!r}."
             )
-            self._say(step, message)
+            self._found.append((int(found[row, column]), message))
             if self._dump is not None:
                 self._dump.add(self._entry(block, int(row), step, tag, message))
-
-    def _say(self, step: int, message: str) -> None:
-        said_at, num_said = self._num_said
-        num_said = num_said + 1 if said_at == step else 1
-        self._num_said = step, num_said
-        if num_said <= MAX_LINES:
-            log.warning("> %s", message)
-        elif num_said == MAX_LINES + 1:
-            log.warning("> more anomalies at step %d are not printed", step)
 
     def _entry(self, block: Block, row: int, step: int, tag: str, message: str) -> dict[str, Any]:
         stage = block.rows.names[row].partition(":")[0]
@@ -115,8 +107,15 @@ class Alarms:
             "group_mates": list(self._place.group_mates),
         }
 
-    def step_ended(self) -> None:
-        """Bring the file up to date, if it is time."""
+    def step_ended(self, step: int) -> None:
+        """Say what was found in this step, the first rule's findings first, and bring the file up to date in time."""
+        found = [message for _, message in sorted(self._found, key=lambda item: item[0])]
+        self._found = []
+        for message in found[:MAX_LINES]:
+            log.warning("> %s", message)
+        if len(found) > MAX_LINES:
+            where = "" if self._dump is None else f"; all are in {self._dump.path}"
+            log.warning("> %d more anomalies at step %d are not printed%s", len(found) - MAX_LINES, step, where)
         if self._dump is not None:
             self._dump.write_if_due()
 
@@ -144,10 +143,17 @@ class AnomalyFile:
     """`anomaly.json`: one object, a key per tag and step; an earlier run's entries stay."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._entries: dict[str, dict[str, Any]] = read_anomalies(path) if path.exists() else {}
-        self._is_new = not path.exists()
+        self.path = path
+        self._entries: dict[str, dict[str, Any]] = {}
+        self._is_new = True
         self._next_write = 0.0
+        self._has_warned = False
+        try:
+            if path.exists():
+                self._entries = read_anomalies(path)
+            self._is_new = not path.exists()
+        except OSError as error:
+            log.warning("%s: cannot be read: %s. What it had is lost.", path, error)
         self.write()
 
     def add(self, entry: dict[str, Any]) -> None:
@@ -169,11 +175,18 @@ class AnomalyFile:
         if not self._is_new:
             return
         began = time.monotonic()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._path.with_name(self._path.name + ".tmp")
-        unfinished.write_text(json.dumps(self._entries, indent=1), encoding="utf8")
-        os.replace(unfinished, self._path)
-        self._is_new = False
+        unfinished = self.path.with_name(self.path.name + ".tmp")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(json.dumps(self._entries, indent=1), encoding="utf8")
+            os.replace(unfinished, self.path)
+            self._is_new = False
+        except OSError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "%s: cannot be written: %s. Alarms are still printed, and it is tried again.", self.path, error
+                )
         # A file that takes long to write is written more rarely.
         self._next_write = time.monotonic() + max(DUMP_SECONDS, 20 * (time.monotonic() - began))
 

@@ -27,6 +27,10 @@ def sort_anomalies(folder: Path, topk: int = 8, steps: Sequence[int] = ()) -> di
     """The first `topk` anomalies under `anomaly_detected`, of some steps or of all, the earliest first."""
     if not folder.is_dir():
         raise RunNotFound(f"{folder}: there is no such folder. It is $MONITOR_OUTPUT_DIR/anomaly_detected.")
+    if not any(folder.glob("rank*/anomaly.json")):
+        inner = folder / "anomaly_detected"
+        hint = f"; did you mean {inner}?" if inner.is_dir() else ""
+        raise RunNotFound(f"no rank*/anomaly.json in {folder}{hint}")
     found = ((key, anomaly) for key, anomaly in _all_anomalies(folder) if not steps or anomaly["step"] in steps)
     return dict(heapq.nsmallest(topk, found, key=lambda item: _when(item[1])))
 
@@ -53,9 +57,10 @@ def _steps(text: str) -> list[int]:
         steps = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError):
         steps = None
-    if not isinstance(steps, list) or not all(isinstance(step, int) for step in steps):
-        raise ConfigError(f"--step_list: expected a list of steps such as '[1, 2]', got '{text}'")
-    return steps
+    found = list(steps) if isinstance(steps, (list, tuple)) else [steps]
+    if not all(isinstance(step, int) and not isinstance(step, bool) for step in found):
+        raise ConfigError(f"--step_list: expected steps such as 2 or 2,3 or '[2, 3]', got '{text}'")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--out_path", type=Path, help=f"where {RESULT} goes; the same folder by default")
     parser.add_argument("-k", "--topk", type=int, default=8, help="how many to keep; 8 by default")
     parser.add_argument(
-        "-s", "--step_list", "--step", default="[]", help="steps to look at, as '[1, 2]'; all by default"
+        "-s", "--step_list", "--step", default="[]", help="steps to look at: 2 or 2,3 or '[2, 3]'; all by default"
     )
     given = parser.parse_args(arguments)
     try:
@@ -81,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     lines = [str(anomaly.get("message", anomaly["tag_name"])) for anomaly in first.values()]
-    lines.append(f"{len(first)} anomalies are in {out / RESULT}" if first else "There are no anomalies.")
+    number = "1 anomaly is" if len(first) == 1 else f"{len(first)} anomalies are"
+    lines.append(f"{number} in {out / RESULT}" if first else "There are no anomalies.")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

@@ -6,6 +6,7 @@ interpreter with the one that trains.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from vario.compat.msprobe.names import Names, TargetChoice
     from vario.compat.msprobe.sides import Sides
 
+log = logging.getLogger("vario")
+
 STAGES = {"actv": 0, "actv_grad": 1, "acc_grad": 1, "post_grad": 1, "exp_avg": 2, "exp_avg_sq": 2}
 """When in a step a tag's tensor exists: forward 0, backward 1, optimizer 2."""
 
@@ -28,10 +31,10 @@ _EARLY = ["actv", "actv_grad", "attention_hook", "linear_hook", "moe_router_weig
 _EARLY += ["grad_unreduced", "grad_reduced", "exp_avg", "exp_avg_sq"]
 _LATE = ("param_origin", "param_updated", "other")
 
+UNREDUCED = ("gradient", "gradient_accumulated", "gradient_local")
+"""Quantities that may stand for gradients before ranks share them."""
 _PARAMETERS = {
-    "gradient": ("grad_unreduced", "acc_grad"),
-    "gradient_accumulated": ("grad_unreduced", "acc_grad"),
-    "gradient_local": ("grad_unreduced", "acc_grad"),
+    **dict.fromkeys(UNREDUCED, ("grad_unreduced", "acc_grad")),
     "gradient_applied": ("grad_reduced", "post_grad"),
     "weight_before": ("param_origin", "param_origin"),
     "weight": ("param_updated", "param_updated"),
@@ -105,6 +108,7 @@ class Translation:
         self._choice = choice
         self._sides = sides
         self._plans: dict[str, tuple[Any, list[_Plan]]] = {}
+        self._missing: set[tuple[str, str]] = set()
 
     def blocks(self, frames: Iterable[Frame]) -> list[Block]:
         """All blocks of a step, in msprobe's order."""
@@ -134,8 +138,7 @@ class Translation:
         return Block(plan.rows, measure(table[picks], self._config.statistics), kept, order[picks].tolist())
 
     def _plans_for(self, quantity: str, frames: list[Frame]) -> list[_Plan]:
-        trained = tuple(tensor.requires_grad for tensor in self._names.tensors.values())
-        key = tuple((frame.micro_step, tuple(frame.targets)) for frame in frames), self._sides.version, trained
+        key = tuple((frame.micro_step, tuple(frame.targets)) for frame in frames), self._sides.version
         known = self._plans.get(quantity)
         if known is None or known[0] != key:
             known = self._plans[quantity] = (
@@ -158,12 +161,7 @@ class Translation:
         return [self._parameters(*_PARAMETERS[quantity], targets)] if quantity in _PARAMETERS else []
 
     def _parameters(self, prefix: str, suffix: str, targets: list[tuple[str, int]]) -> _Plan:
-        names = self._names
-        found = [
-            (names.parameters[target], micro, at)
-            for at, (target, micro) in enumerate(targets)
-            if names.tensors[target].requires_grad
-        ]
+        found = [(self._names.parameters[target], micro, at) for at, (target, micro) in enumerate(targets)]
         return self._plan(prefix, suffix, found, prefix == "grad_unreduced" and self._config.monitor_mbs_grad)
 
     def _moments(self, targets: list[tuple[str, int]]) -> list[_Plan]:
@@ -180,6 +178,7 @@ class Translation:
             side = self._side(module, path, ending)
             if side is not None:
                 found.append((f"{self._names.modules[module]}.{side}", micro, at))
+        self._check_specs(targets, found, ending)
         if order:
             # A module's passes stand together, modules in the order in which they first returned.
             returned: dict[str, tuple[int, int]] = {}
@@ -203,6 +202,18 @@ class Translation:
         if spec.index is None:
             return name
         return side if nth == spec.index else None
+
+    def _check_specs(self, targets: list[tuple[str, int]], found: list[_Found], ending: str) -> None:
+        """Say once which side or element that the config asks for is not there."""
+        kept = {targets[at][0] for _, _, at in found}
+        for module in {target.rpartition(":")[0] for target, _ in targets}:
+            for side in ("input", "output"):
+                spec = (self._choice.specs(module) or {}).get(side + ending)
+                here = [path for path in kept if path.startswith(f"{module}:{side}")]
+                if spec is not None and not here and (module, side + ending) not in self._missing:
+                    self._missing.add((module, side + ending))
+                    name = self._names.modules[module]
+                    log.warning("targets: %s: there is no such %s%s, so it has no rows", name, side, ending)
 
     def _features(self, hook: str, targets: list[tuple[str, int]]) -> _Plan:
         ending, suffix, columns = _FEATURES[hook]

@@ -26,6 +26,7 @@ HOOKS = ("attention_hook", "linear_hook", "moe_router_weight_hook", "moe_router_
 ORDERS = ("s,b,h,d", "b,s,h,d")
 RULES = ("AnomalyTurbulence", "AnomalyNan")
 
+_TIME_TAG = re.compile(r"[A-Z][a-z]{2}\d{2}_\d{2}-\d{2}-\d{2}")
 _SPEC = re.compile(r"(?P<kind>tensor|tuple|list)(\[(?P<length>\d+)\](:(?P<index>\d+))?)?")
 
 
@@ -93,16 +94,21 @@ class MonitorConfig:
             "activation": self.xy_distribution and not self.backward_only,
             "gradient_local" if self.monitor_mbs_grad else unreduced: self.wg_distribution,
             "moment_before": self.mv_distribution,
-            "weight_before": self.param_distribution,
-            "weight": self.param_distribution,
         }
         return tuple(quantity for quantity, is_wanted in wanted.items() if is_wanted)
 
-    def schedule(self, first_step: int) -> Schedule:
-        """Every `step_interval`-th step counted from `start_step`; the count begins where training does."""
+    def schedule(self, first_step: int, num_collected: int) -> Schedule:
+        """Every `step_interval`-th step counted from `start_step`, as many as are still to be collected."""
         late = max(0, first_step - self.start_step)
         start = self.start_step + -(-late // self.step_interval) * self.step_interval
-        return Schedule(self.step_interval, start, self.collect_times)
+        return Schedule(self.step_interval, start, self.collect_times - num_collected)
+
+    @property
+    def records_something(self) -> bool:
+        """Whether any kind of recording is switched on."""
+        switches = (self.xy_distribution, self.wg_distribution, self.mv_distribution, self.param_distribution)
+        more = (self.mg_direction, self.ur_distribution, self.stack_info, self.print_struct, self.cc_enable)
+        return any((*switches, *more, self.recording_l2_features and self.l2_targets))
 
     def with_ops(self, ops: Any) -> MonitorConfig:
         """The same with other statistics."""
@@ -280,7 +286,7 @@ def _l2_targets(key: str, value: Any) -> dict[str, tuple[str, ...]]:
 
 def _time_tags(key: str, value: Any) -> tuple[str, ...]:
     tags = _list_of(str, "two time tags such as 'Dec03_21-34-40', or []")(key, value)
-    if len(tags) not in (0, 2):
+    if len(tags) not in (0, 2) or not all(_TIME_TAG.fullmatch(tag) for tag in tags):
         raise _refuse(key, "two time tags such as 'Dec03_21-34-40', or []", value)
     return tags
 

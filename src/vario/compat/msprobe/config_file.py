@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
 
 from vario.compat.msprobe.config import MonitorConfig, read_monitor_config
@@ -17,8 +18,10 @@ class ConfigFile:
     """The file of one TrainerMon."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser()
-        self._seen: tuple[int, int] | None = None
+        if not isinstance(path, (str, os.PathLike)):
+            raise ConfigError(f"config_file_path: expected the path of a JSON file, got {type(path).__name__}")
+        self.path = Path(path).expanduser().absolute()
+        self._seen: tuple[int, ...] | None = None
         self._said = ""
 
     def read(self) -> MonitorConfig:
@@ -41,22 +44,29 @@ class ConfigFile:
         self._said = ""
         return config
 
-    def _stamp(self) -> tuple[int, int]:
+    def _stamp(self) -> tuple[int, ...]:
+        # An editor may put another file in its place, one that is as old.
         status = self.path.stat()
-        return status.st_mtime_ns, status.st_size
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def switch_off(self) -> None:
-        """Write `dynamic_on: false`, unless somebody is editing the file at this moment."""
+        """Write `dynamic_on: false`, unless the file is read-only or somebody is editing it at this moment."""
         try:
             stamp = self._stamp()
+            # The file itself, with its permissions: others edit it as well.
+            path = self.path.resolve()
+            if not path.stat().st_mode & 0o222:
+                log.warning("%s: read-only, so dynamic_on stays true there; nothing more is recorded", self.path)
+                return
             content = json.loads(self.path.read_text(encoding="utf8"))
             content["dynamic_on"] = False
-            unfinished = self.path.with_name(self.path.name + ".tmp")
+            unfinished = path.with_name(path.name + ".tmp")
             unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")
+            shutil.copymode(path, unfinished)
             if self._stamp() != stamp:
                 unfinished.unlink()
                 return
-            os.replace(unfinished, self.path)
+            os.replace(unfinished, path)
             self._seen = self._stamp()
         except (OSError, ValueError, TypeError) as error:
             log.warning("%s: dynamic_on could not be set to false: %s", self.path, error)

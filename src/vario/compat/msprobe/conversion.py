@@ -6,12 +6,13 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vario.compat.msprobe.csv_folders import RankFolder
+from vario.compat.msprobe.csv_folders import RankFolder, kinds_in, refuse_event_files
 from vario.compat.msprobe.output import time_tag
+from vario.compat.msprobe.wording import continued, counted
 from vario.errors import ConfigError
 
 log = logging.getLogger("vario")
@@ -29,14 +30,36 @@ class Conversion:
     remarks: list[str]
     """What was left out, and why."""
 
+    @property
+    def line(self) -> str:
+        """What came of it, for a person to read."""
+        return f"{self.output}  {counted(self.num_rows, 'row')}, {counted(len(self.ranks), 'rank')}"
 
-def check_found(files: Sequence[object], folders: Sequence[RankFolder], kinds: Sequence[str]) -> None:
+
+def check_found(files: Sequence[object], folders: Sequence[RankFolder], kinds: Sequence[str] | None = None) -> None:
     """Refuse to make something of nothing."""
-    if not files:
-        raise ConfigError(
-            f"monitor_path: '{folders[0].path}' and {len(folders) - 1} further folders have no file "
-            f"`<type>_<step>-<step>.csv` of these types: {', '.join(kinds)}"
-        )
+    if files:
+        return
+    present = kinds_in(folders)
+    if not present:
+        for folder in folders:
+            refuse_event_files(folder.path)
+    who = f"'{folders[0].path}' has"
+    if len(folders) > 1:
+        who = f"'{folders[0].path}' and {counted(len(folders) - 1, 'further folder')} have"
+    types = f" of these types: {', '.join(kinds)}" if kinds else ""
+    others = f"; there are {', '.join(present)}" if present else ""
+    raise ConfigError(f"monitor_path: {who} no file `<type>_<step>-<step>.csv`{types}{others}")
+
+
+def remarks_before(
+    folders: Sequence[RankFolder], asked: Sequence[str] | None, converted: Sequence[str]
+) -> Iterator[str]:
+    """What to know before a conversion: which folders are taken together, and which kinds nobody asked to leave out."""
+    yield from continued(folders)
+    left_out = [] if asked else [kind for kind in kinds_in(folders) if kind not in converted]
+    if left_out:
+        yield f"not converted: the files of {', '.join(left_out)}; `vario import` reads them"
 
 
 def output_folder(
@@ -48,11 +71,9 @@ def output_folder(
     return Path(monitor_path).expanduser() / f"{time_tag(time.time())}-{what}"
 
 
-def empty_folder(path: Path) -> None:
-    """Make a folder; one that holds something is refused."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"output_dirpath: '{path}' exists and is not empty. Name a new folder, or empty that one.")
-    path.mkdir(parents=True, exist_ok=True)
+def is_free(path: Path) -> bool:
+    """Whether a folder can be made there: nothing is, or an empty folder."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def watched(work: Iterable[str | tuple[int, int]], total_bytes: int) -> tuple[list[str], int]:

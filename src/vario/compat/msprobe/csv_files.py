@@ -35,6 +35,8 @@ class CsvFiles:
         self._has_warned = False
         self._rewound: dict[Path, None] | None = None
         self._first_step = 0
+        self._last: dict[str, tuple[str, str, Path]] = {}
+        """Per prefix: the name, the header and the file of what was written last."""
 
     def rewind_to(self, step: int) -> None:
         """A training run goes on in this folder from that step: rows its first attempt left after it are dropped."""
@@ -43,15 +45,37 @@ class CsvFiles:
 
     def write(self, block: Block, step: int) -> None:
         """Append one block; what the disk does not take is tried again with the next."""
-        first = step // self._steps_per_file * self._steps_per_file
-        path = self.folder / f"{block.rows.prefix}_{first}-{first + self._steps_per_file - 1}.csv"
         micro = ["micro_step"] if block.rows.micro_steps is not None else []
         text = block_text(block, step, self._ndigits)
         if self._num_waiting + len(text) > MAX_WAITING_CHARACTERS:
             return
         self._num_waiting += len(text)
         header = csv_text(iter([["vpp_stage", "name", "step", *micro, *block.rows.columns]]))
-        self._waiting.setdefault(path, [header]).append(text)
+        self._waiting.setdefault(self._path(block.rows.prefix, step, header), [header]).append(text)
+
+    def _path(self, prefix: str, step: int, header: str) -> Path:
+        """The file for a step's rows: a further part where the columns have changed in between."""
+        first = step // self._steps_per_file * self._steps_per_file
+        name = f"{prefix}_{first}-{first + self._steps_per_file - 1}"
+        last = self._last.get(prefix)
+        if last is not None and last[:2] == (name, header):
+            return last[2]
+        part, path = 0, self.folder / f"{name}.csv"
+        while self._header(path) not in ("", header):
+            part += 1
+            path = self.folder / f"{name}_part_{part}.csv"
+        self._last[prefix] = name, header, path
+        return path
+
+    def _header(self, path: Path) -> str:
+        """The first line of a file, or of what waits to become one; nothing where there is neither."""
+        if path in self._waiting:
+            return self._waiting[path][0]
+        try:
+            with path.open(encoding="utf8", newline="") as file:
+                return file.readline()
+        except OSError:
+            return ""
 
     def flush(self) -> None:
         """Give everything to the disk; say once that it does not take it."""
@@ -70,30 +94,51 @@ class CsvFiles:
                     size(MAX_WAITING_CHARACTERS),
                 )
 
+    def close(self) -> None:
+        """Give everything to the disk, and say what it did not take to the last."""
+        self.flush()
+        if self._waiting:
+            num_rows = sum(text.count("\n") for _, *texts in self._waiting.values() for text in texts)
+            log.warning("%s: %d rows could not be written and are lost", self.folder, num_rows)
+
     def _append(self, path: Path) -> None:
         os.makedirs(self.folder, exist_ok=True)
         if self._rewound is not None and path not in self._rewound:
             self._rewound[path] = None
             drop_from_step(path, self._first_step)
         header, *texts = self._waiting[path]
-        is_new = not path.exists() or path.stat().st_size == 0
-        # One write for all: a kill leaves the file as it was, or with whole rows.
-        with path.open("a", encoding="utf8", newline="") as file:
-            file.write("".join([header, *texts] if is_new else texts))
+        with path.open("ab", buffering=0) as file:
+            size_before = file.tell()
+            rest = "".join(texts if size_before else [header, *texts]).encode("utf8")
+            try:
+                # One write for all: a kill leaves the file as it was, or with whole rows.
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                # A disk that became full took a part, and all of it is tried again.
+                file.truncate(size_before)
+                raise
 
 
 def drop_from_step(path: Path, first_step: int) -> None:
-    """Remove the rows of that step and later ones from a file."""
+    """Remove the rows of that step and later ones from a file, and a last line that a kill has torn."""
     if not path.exists():
         return
-    with path.open(encoding="utf8", newline="") as file:
-        rows = list(csv.reader(file))
-    at = rows[0].index("step") if rows and "step" in rows[0] else -1
-    kept = [row for nth, row in enumerate(rows) if nth == 0 or (at < len(row) and int(row[at]) < first_step)]
-    if at >= 0 and len(kept) < len(rows):
+    text = path.read_bytes().decode("utf8", errors="replace")
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    if not rows or "step" not in rows[0]:
+        return
+    at, is_torn = rows[0].index("step"), not text.endswith("\n")
+    whole = rows[:-1] if is_torn else rows
+    kept = [row for nth, row in enumerate(whole) if nth == 0 or _is_before(row, at, first_step)]
+    if len(kept) < len(rows):
         unfinished = path.with_name(path.name + ".tmp")
         unfinished.write_text(csv_text(iter(kept)), encoding="utf8")
         os.replace(unfinished, path)
+
+
+def _is_before(row: list[str], at: int, first_step: int) -> bool:
+    return at < len(row) and row[at].isdigit() and int(row[at]) < first_step
 
 
 def block_text(block: Block, step: int, ndigits: int) -> str:
@@ -160,6 +205,9 @@ def rounded(values: Values, ndigits: int) -> Values:
         decimals = np.where(exponent < 0, ndigits - 1 - exponent, ndigits)
         scale = np.power(10.0, decimals)
         short = np.rint(values * scale) / scale
+        # Beyond 1e22 a power of ten is no exact double, and dividing by it leaves digits nobody asked for.
+        for at in np.flatnonzero(decimals > 22):
+            short[at] = float(f"{values[at]:.{ndigits}g}")
     # Where the scale leaves the range of a double (1e-310, 1e305) the number stays as it is.
     return np.where(np.isfinite(short) & (short != 0), short, values)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from vario.compat.msprobe.wording import counted
 from vario.errors import ConfigError
 from vario.text import unknown
 
@@ -67,14 +68,28 @@ def find_folders(
     if not base.is_dir():
         raise ConfigError(f"monitor_path: '{monitor_path}' is not a folder")
     is_one = _FOLDER.fullmatch(base.resolve().name) is not None
-    chosen = _chosen([base] if is_one else sorted(base.iterdir()), time_start, time_end)
-    if not chosen:
-        others = ", ".join(sorted(folder.path.name for folder in _chosen(base.iterdir(), None, None))[:5])
+    entries = [base] if is_one else sorted(base.iterdir())
+    chosen = _chosen(entries, time_start, time_end)
+    if chosen:
+        return chosen
+    others = [folder.path.resolve().name for folder in _chosen(entries, None, None)]
+    if others:
+        begun = f" {time_start} or later" if time_start else ""
+        begun += " and" if time_start and time_end else ""
+        begun += f" {time_end} or before" if time_end else ""
+        more = f" and {counted(len(others) - 5, 'other')}" if len(others) > 5 else ""
         raise ConfigError(
-            f"monitor_path: '{monitor_path}' has no folder `<time>-rank<n>-<id>` from {time_start or 'the beginning'} "
-            f"to {time_end or 'the end'}. It has {others or 'no such folder at all'}."
+            f"monitor_path: '{monitor_path}' has no folder begun{begun}. It has {', '.join(others[:5])}{more}."
         )
-    return chosen
+    refuse_event_files(base)
+    raise ConfigError(f"monitor_path: '{monitor_path}' has no folder `<time>-rank<n>-<id>`")
+
+
+def refuse_event_files(folder: Path) -> None:
+    """A ConfigError where a folder holds what msprobe or a conversion wrote for TensorBoard."""
+    for above in ("", "*/", "*/*/", "*/*/*/"):
+        if any(folder.glob(f"{above}*.tfevents.*")):
+            raise ConfigError(f"monitor_path: '{folder}': these are event files; import and convert read CSV")
 
 
 def rank_folders(base: Path, time_start: str | None, time_end: str | None) -> list[tuple[int, Path]]:
@@ -87,7 +102,7 @@ def _chosen(entries: Iterable[Path], time_start: str | None, time_end: str | Non
     start, end = _parse_tag("time_start", time_start), _parse_tag("time_end", time_end)
     # Across New Year the end has the smaller tag; more than half a year of that is a mistake.
     if start and end and end < start and end - start + timedelta(days=366) > timedelta(days=183):
-        raise ConfigError(f"time_start: '{time_start}' is after time_end '{time_end}'")
+        raise ConfigError(f"time_start: '{time_start}' is after the end, '{time_end}'")
     found = []
     for path in entries:
         match = _FOLDER.fullmatch(path.resolve().name)
@@ -118,6 +133,12 @@ def find_files(folders: Iterable[RankFolder], kinds: Sequence[str] | None = None
     return dict(sorted(found.items()))
 
 
+def kinds_in(folders: Iterable[RankFolder]) -> list[str]:
+    """The kinds of CSV files that some folders hold, by name."""
+    names = (entry.name for folder in folders for entry in os.scandir(folder.path))
+    return sorted({match["kind"] for match in map(_FILE.fullmatch, names) if match})
+
+
 def checked_kinds(asked: Sequence[str] | None, known: Sequence[str]) -> list[str]:
     """The kinds of files a caller means by `data_type_list`: those named, or all."""
     if not asked:
@@ -126,7 +147,7 @@ def checked_kinds(asked: Sequence[str] | None, known: Sequence[str]) -> list[str
         raise ConfigError(f"data_type_list: expected a list of {', '.join(known)}; got {asked!r}")
     for kind in asked:
         if kind not in known:
-            raise ConfigError(f"{unknown('data_type_list', str(kind), known)} Accepted: {', '.join(known)}.")
+            raise ConfigError(unknown("data_type_list", str(kind), known))
     return list(dict.fromkeys(asked))
 
 

@@ -22,6 +22,7 @@ from pyarrow import csv as arrow_csv
 from pyarrow import feather
 
 from vario.compat.msprobe.csv_folders import CsvFile
+from vario.compat.msprobe.wording import counted
 
 Remark = Callable[[str], None]
 """Takes a sentence about something that was left out."""
@@ -47,6 +48,10 @@ class StepRows:
     """Unix seconds at which the newest of the files was last written."""
     num_bytes_read: int
     """How much of all files was read by now."""
+    num_replaced: int
+    """Rows left out because a later one is about the same target."""
+    is_shared: bool
+    """Whether several folders have rows of this step."""
 
     def targets(self) -> Iterator[tuple[int, str, int]]:
         """Stage, name and micro-step of each row."""
@@ -56,6 +61,14 @@ class StepRows:
     def values(self, statistics: Sequence[str]) -> npt.NDArray[np.float64]:
         """A column for each statistic; NaN where a file has no such number."""
         return floats(self.rows, statistics)
+
+    def known(self, statistics: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Whether a file has such a column with something in it, which may be `nan`; as `values` is laid out."""
+        known = np.zeros((self.rows.num_rows, len(statistics)), np.bool_)
+        for position, name in enumerate(statistics):
+            if name in self.rows.column_names:
+                known[:, position] = self.rows.column(name).is_valid().to_numpy()
+        return known
 
 
 @dataclass(frozen=True)
@@ -94,23 +107,22 @@ class Reading:
             num_bytes_read += sum(file.num_bytes for file in chunk)
             newest = max(file.path.stat().st_mtime for file in chunk)
             for table in self._windows(chunk, remark):
-                for step, rows in _by_step(table):
-                    same = previous is not None and _targets_equal(previous, rows)
+                for step, whole in _by_step(table):
+                    rows, same = whole, previous is not None and _targets_equal(previous, whole)
                     if not same:
-                        whole = rows
                         rows = _latest(whole)
                         same = previous is not None and rows is not whole and _targets_equal(previous, rows)
-                        if num_repeated := whole.num_rows - rows.num_rows:
-                            places = ", ".join(str(file.path) for file in chunk)
-                            remark(
-                                f"{places}: {num_repeated} rows of step {step} are there twice; the later ones count"
-                            )
                     previous = rows
-                    yield StepRows(step, rows, same, newest, num_bytes_read)
+                    num_replaced = whole.num_rows - rows.num_rows
+                    yield StepRows(step, rows, same, newest, num_bytes_read, num_replaced, _is_shared(whole))
 
     def _windows(self, files: Sequence[CsvFile], remark: Remark) -> Iterator[Any]:
         """The rows of some files, oldest first, in tables that each hold whole steps, steps ascending."""
-        blocks = (block for file in sorted(files, key=lambda file: file.age) for block in self.blocks(file, remark))
+        ordered = sorted(files, key=lambda file: file.age)
+        if ordered[0].age[0] == ordered[-1].age[0]:
+            blocks = (block for file in ordered for block in self.blocks(file, remark))
+        else:
+            blocks = (_from_folder(file, block) for file in ordered for block in self.blocks(file, remark))
         if sum(file.num_bytes for file in files) <= self.chunk_bytes:
             tables = list(blocks)
             if tables:
@@ -150,8 +162,10 @@ class Reading:
             table = self._read(b"".join(itertools.compress(lines, understood)), header, note)
         if damaged:
             number, text = damaged[0]
-            others = f" and {len(damaged) - 1} further lines" if len(damaged) > 1 else ""
-            remark(f"{path}:{number}: this line{others} cannot be understood and is left out: {_shown(text)}")
+            others, verb = "", "is"
+            if len(damaged) > 1:
+                others, verb = f" and {counted(len(damaged) - 1, 'further line')}", "are"
+            remark(f"{path}:{number}: this line{others} cannot be understood and {verb} left out: {_shown(text)}")
         return table
 
     def _read(self, block: bytes, header: list[str], note: Callable[[Any], Literal["skip"]]) -> Any:
@@ -253,6 +267,14 @@ def _by_step(table: Any) -> Iterator[tuple[int, Any]]:
     starts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]
     for start, end in itertools.pairwise(starts):
         yield int(steps[start]), table.slice(start, end - start)
+
+
+def _from_folder(file: CsvFile, block: Any) -> Any:
+    return block.append_column("folder", pa.array(np.full(block.num_rows, file.age[0])))
+
+
+def _is_shared(rows: Any) -> bool:
+    return "folder" in rows.column_names and len(np.unique(rows.column("folder").to_numpy())) > 1
 
 
 def _targets_equal(one: Any, other: Any) -> bool:

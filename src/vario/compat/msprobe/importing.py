@@ -8,7 +8,8 @@ import logging
 import math
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -17,27 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.compat.msprobe.conversion import check_found
+from vario.compat.msprobe.conversion import check_found, is_free
 from vario.compat.msprobe.csv_folders import CsvFile, RankFolder, find_files, find_folders
 from vario.compat.msprobe.csv_rows import NO_MICRO_STEP, Reading, StepRows, read_header
-from vario.errors import RunError
-from vario.records import (
-    COUNT,
-    INFS,
-    MAX,
-    MIN,
-    NANS,
-    ROOT,
-    SUM,
-    SUM_SQUARES,
-    ZEROS,
-    Frame,
-    Scalars,
-    StepRecord,
-    Structure,
-    Table,
-    empty_table,
-)
+from vario.compat.msprobe.csv_summaries import STATISTICS, number_summaries, shape_of, summaries
+from vario.compat.msprobe.unfinished import whole_folder
+from vario.compat.msprobe.wording import Repeated, continued, counted
+from vario.errors import RunError, RunTaken
+from vario.records import ROOT, Frame, Scalars, StepRecord, Structure, Table
 from vario.sinks import RunHeader
 from vario.sinks.store import Store
 
@@ -62,7 +50,6 @@ QUANTITIES = {
 """What the kinds of files are called here, in the order in which a step makes them. Any other file is an optimizer
 state of that name."""
 
-_STATISTICS = ("norm", "min", "max", "mean", "zeros", "nans")
 _FEATURES = {
     "attention_hook": ("attention", ("entropy", "softmax_max")),
     "linear_hook": ("linear", ("sr", "kernel_norm")),
@@ -88,6 +75,12 @@ class Imported:
     remarks: list[str]
     """What was left out, and why."""
 
+    @property
+    def line(self) -> str:
+        """What came of it, for a person to read."""
+        amount = f"{counted(self.num_steps, 'step')}, {counted(self.num_rows, 'row')}"
+        return f"{self.path}  {amount}, {counted(len(self.ranks), 'rank')}"
+
 
 def import_msprobe(
     source: str | Path,
@@ -96,43 +89,54 @@ def import_msprobe(
     time_start: str | None = None,
     time_end: str | None = None,
 ) -> Imported:
-    """Write what msprobe left in its output folder, or in the folder of one rank, as a run under `directory`."""
+    """Write what msprobe left in its output folder, or in the folder of one rank, as a run under `directory`.
+
+    It has its name when it is complete; of an import that fails or is interrupted nothing stays.
+    """
     folders = find_folders(source, time_start, time_end)
-    check_found(list(find_files(folders)), folders, list(QUANTITIES))
+    check_found(list(find_files(folders)), folders)
     path = Path(directory).expanduser() / (name or f"msprobe-{folders[0].started:%Y%m%d-%H%M%S}")
+    if not is_free(path):
+        raise RunTaken(f"{path}: there is something already. Choose another --name, or remove that folder.")
     ranks = sorted({folder.rank for folder in folders})
     remarks: list[str] = []
-    command = f"vario import --from msprobe {source}"
-    counts = []
-    for rank in ranks:
-        own = [folder for folder in folders if folder.rank == rank]
-        counts.append(_import_rank(path, rank, ranks, own, command, remarks))
-    return Imported(path, ranks, max(steps for steps, _ in counts), sum(rows for _, rows in counts), remarks)
-
-
-def _import_rank(
-    path: Path, rank: int, ranks: list[int], folders: Sequence[RankFolder], command: str, remarks: list[str]
-) -> tuple[int, int]:
-    """Write one rank; the number of its steps and rows."""
 
     def remark(text: str) -> None:
         remarks.append(text)
         log.warning("%s", text)
 
+    for text in continued(folders):
+        remark(text)
+    command = f"vario import --from msprobe {source}"
+    counts = []
+    try:
+        with whole_folder(path) as unfinished:
+            for rank in ranks:
+                own = [folder for folder in folders if folder.rank == rank]
+                counts.append(_import_rank(unfinished, rank, ranks, own, command, remark))
+    except OSError as error:
+        raise RunError(f"{path}: not imported: {error}") from error
+    return Imported(path, ranks, max(steps for steps, _ in counts), sum(rows for _, rows in counts), remarks)
+
+
+def _import_rank(
+    path: Path, rank: int, ranks: list[int], folders: Sequence[RankFolder], command: str, remark: Callable[[str], None]
+) -> tuple[int, int]:
+    """Write one rank; the number of its steps and rows."""
     files = find_files(folders)
-    columns = {
-        column for of_kind in files.values() for file in (of_kind[0], of_kind[-1]) for column in read_header(file)
-    }
+    columns = _columns(files)
+    if any(kind not in _FEATURES for kind in files) and "shape" not in columns:
+        remark(
+            f"{folders[0].path}: the files have no column `shape`, so sizes are unknown: norm, min, max and nans are "
+            "kept; mean and zeros, which need the size, are not"
+        )
+    if any(kind in _FEATURES for kind in files):
+        columns |= {*STATISTICS, "shape"}  # of a plain number all of them are known
     kinds = sorted(files, key=_place)
     readers = [_Kind(kind, files[kind], remark) for kind in kinds]
     has_stages = any(reader.has_stages for reader in readers)
     for reader in readers:
         reader.has_stages = has_stages
-    if files and "shape" not in columns:
-        remark(
-            f"{folders[0].path}: the files have no column `shape`, so sizes are unknown: norm, min, max and nans are "
-            "kept; mean and zeros, which need the size, are not"
-        )
     config = {
         "quantities": list(dict.fromkeys(quantity_of(kind) for kind in kinds)),
         "statistics": _statistics(columns),
@@ -141,21 +145,45 @@ def _import_rank(
     }
     first_written = min((file.path.stat().st_mtime for of_kind in files.values() for file in of_kind), default=math.inf)
     started = min(folders[0].started.timestamp(), first_written)
-    store = Store()
     world_size = max(ranks) + 1
     structure = _structure(readers)
-    store.open(RunHeader(path, rank, world_size, config, _versions(), command, structure, None, False, started))
+    header = RunHeader(path, rank, world_size, config, _versions(), command, structure, None, False, started)
+    repeated = Repeated()
+    counts = _write_rank(header, readers, repeated)
+    for text in repeated.remarks(f"rank {rank}"):
+        remark(text)
+    return counts
+
+
+def _write_rank(header: RunHeader, readers: Sequence[_Kind], repeated: Repeated) -> tuple[int, int]:
+    store = Store()
     num_steps = num_rows = 0
-    merged = heapq.merge(*(reader.steps() for reader in readers), key=itemgetter(0))
-    for step, found in itertools.groupby(merged, key=itemgetter(0)):
-        record = _record(step, [(kind, rows) for _, kind, rows in found])
-        store.write(record)
-        num_steps += 1
-        num_rows += sum(len(frame.targets) for frame in record.frames)
-    store.close("finished", None)
+    try:
+        store.open(header)
+        merged = heapq.merge(*(reader.steps() for reader in readers), key=itemgetter(0))
+        for step, of_step in itertools.groupby(merged, key=itemgetter(0)):
+            found = [(kind, rows) for _, kind, rows in of_step]
+            for _, rows in found:
+                repeated.add(rows)
+            record = _record(step, found)
+            store.write(record)
+            num_steps += 1
+            num_rows += sum(len(frame.targets) for frame in record.frames)
+        store.close("finished", None)
+    except BaseException:
+        # Its thread must not write any more when the folder is removed; the first error is the one to tell.
+        with suppress(Exception):
+            store.close("failed", None)
+        raise
     if store.dropped_steps:
-        raise RunError(f"{path}: {store.dropped_steps} steps could not be written")
+        raise RunError(f"{counted(store.dropped_steps, 'step')} of rank {header.rank} could not be written")
     return num_steps, num_rows
+
+
+def _columns(files: Mapping[str, Sequence[CsvFile]]) -> set[str]:
+    """The columns of all files whose rows are tensors: a restart or a changed config may bring others."""
+    headers = (read_header(file) for kind, of_kind in files.items() if kind not in _FEATURES for file in of_kind)
+    return {column for header in headers for column in header}
 
 
 def quantity_of(kind: str) -> str:
@@ -204,7 +232,7 @@ class _Kind:
     """Whether the model has several pipeline stages on this rank: then their numbers are part of the names."""
 
     def __post_init__(self) -> None:
-        columns = _FEATURES[self.kind][1] if self.kind in _FEATURES else _STATISTICS
+        columns = _FEATURES[self.kind][1] if self.kind in _FEATURES else STATISTICS
         reading = Reading(columns, ("shape", "dtype"), _CHUNK_BYTES)
         steps = reading.steps(self.files, self.remark)
         self.first = next(steps, None)
@@ -249,9 +277,9 @@ def _record(step: int, found: Sequence[tuple[_Kind, StepRows]]) -> StepRecord:
             columns = _FEATURES[kind.kind][1]
             targets = [f"{target}:{column}" for target in targets for column in columns]
             micro_steps = np.repeat(micro_steps, len(columns))
-            table, is_there = _feature_table(kind, rows), np.ones(len(targets), np.bool_)
+            table, is_there = number_summaries(rows, columns)
         else:
-            table, is_there = _summaries(rows)
+            table, is_there = summaries(rows)
         for micro_step in np.unique(micro_steps).tolist():
             chosen = np.flatnonzero((micro_steps == micro_step) & is_there)
             # What knows no micro-step is seen before the first (weights) or after the last (all others).
@@ -282,65 +310,6 @@ def _frames(step: int, pieces: Sequence[tuple[int, int, str, list[str], Table]])
     ]
 
 
-def _summaries(rows: StepRows) -> tuple[Table, npt.NDArray[np.bool_]]:
-    """A Summary of each row, and whether there was a tensor at all."""
-    norm, low, high, mean, zeros, nans = rows.values(_STATISTICS).T
-    counts = _counts(rows)
-    table = empty_table(len(norm))
-    table[:, COUNT] = counts
-    with np.errstate(all="ignore"):
-        table[:, SUM] = mean * counts
-        table[:, SUM_SQUARES] = np.square(norm)
-        table[:, ZEROS] = np.round(zeros * counts)
-    table[:, MIN], table[:, MAX] = low, high
-    # msprobe counts no infinities, but they show in the extremes, or else in the norm: at least so many there are.
-    table[:, INFS] = np.maximum(np.isinf(low).astype(float) + np.isinf(high), np.isinf(norm))
-    # Where NaN were not counted, any other number that is NaN tells of one at least; of nothing there is no minimum.
-    present = [name for name in _STATISTICS if name in rows.rows.column_names]
-    is_nan = np.isnan(rows.values(present)).any(axis=1) & (counts != 0)
-    table[:, NANS] = np.where(np.isnan(nans), is_nan, nans)
-    if "shape" not in rows.rows.column_names and "nans" not in present:
-        return table, np.ones(len(norm), np.bool_)
-    # A tensor that was not there (an input without a gradient) leaves a row of `nan` in every column.
-    return table, np.isfinite(counts) | ~np.isnan(nans)
-
-
-def _counts(rows: StepRows) -> npt.NDArray[np.float64]:
-    if "shape" not in rows.rows.column_names:
-        return np.full(rows.rows.num_rows, np.nan)
-    shapes = rows.rows.column("shape").combine_chunks().dictionary_encode()
-    sizes = [_count(text) for text in shapes.dictionary.to_pylist()]
-    indices = shapes.indices.fill_null(len(sizes)).to_numpy()
-    counts: npt.NDArray[np.float64] = np.array([*sizes, np.nan])[indices]
-    return counts
-
-
-def _shape(text: str | None) -> list[int] | None:
-    """The numbers in `[4, 8]` or `(4, 8)`; None for anything else."""
-    if text is None or not re.fullmatch(r"[\[(][\d, ]*[\])]", text):
-        return None
-    return [int(number) for number in re.findall(r"\d+", text)]
-
-
-def _count(text: str | None) -> float:
-    shape = _shape(text)
-    return math.nan if shape is None else float(math.prod(shape))
-
-
-def _feature_table(kind: _Kind, rows: StepRows) -> Table:
-    """A Summary of each plain number."""
-    values = rows.values(_FEATURES[kind.kind][1]).reshape(-1)
-    table = empty_table(len(values))
-    table[:, COUNT] = 1
-    for column in (SUM, MIN, MAX):
-        table[:, column] = values
-    table[:, SUM_SQUARES] = np.square(values)
-    table[:, NANS] = np.isnan(values)
-    table[:, INFS] = np.isinf(values)
-    table[:, ZEROS] = values == 0
-    return table
-
-
 def _structure(readers: Sequence[_Kind]) -> Structure:
     """Modules and parameters as far as the names and shapes of the first step tell."""
     parameters: dict[str, dict[str, Any]] = {}
@@ -353,7 +322,7 @@ def _structure(readers: Sequence[_Kind]) -> Structure:
                 row = reader.first.rows.slice(nth, 1).to_pylist()[0]
                 parameters[target] = {
                     "name": target,
-                    "shape": _shape(row.get("shape")),
+                    "shape": shape_of(row.get("shape")),
                     "dtype": str(row.get("dtype") or "").removeprefix("torch.") or None,
                     "trainable": True,
                     "shared_with": [],

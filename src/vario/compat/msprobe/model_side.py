@@ -8,6 +8,7 @@ from typing import Any
 
 from vario.compat.msprobe.alarms import Place
 from vario.compat.msprobe.names import Names
+from vario.errors import ConfigError, ModelError
 from vario.text import suggestion
 
 log = logging.getLogger("vario")
@@ -59,3 +60,28 @@ def duplicates(names: Names, dp_group: Any, tp_group: Any) -> set[str]:
     if tp_group is None or dist.get_rank(group=tp_group) == 0:
         return set()
     return {name for name, tensor in names.tensors.items() if not getattr(tensor, "tensor_model_parallel", False)}
+
+
+def check_arguments(chunks: Sequence[Any], optimizer: Any) -> None:
+    """Refuse what is no model, or no optimizer, by its name."""
+    import torch
+
+    from vario.backends.torch.engines import plain
+
+    if optimizer is None:
+        raise ModelError("set_monitor: optimizer: needs the one that updates the model")
+    for chunk in chunks:
+        if not isinstance(chunk, torch.nn.Module):
+            kind = type(chunk).__name__
+            raise ModelError(f"set_monitor: model: expected a torch.nn.Module, or a list of them, got {kind}")
+    try:
+        plain.innermost(optimizer)
+    except ModelError:
+        kind = type(optimizer).__name__
+        raise ModelError(f"set_monitor: optimizer: expected a torch.optim.Optimizer, got {kind}") from None
+
+
+def check_at_least(name: str, value: Any, least: int) -> None:
+    """Refuse what is no whole number of at least that."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"set_monitor: {name}: expected a whole number of at least {least}, got {value!r}")

@@ -37,20 +37,23 @@ class Names:
         self.parameters: dict[str, str] = {}
         self.tensors: dict[str, Any] = {}
         self._full: dict[str, str] = {}
+        self._bare: dict[str, str] = {}
+        """Without what wrappers add: `module.`, `_orig_mod.`."""
         self._given: set[tuple[int, str]] = set()
         for stage, chunk in enumerate(chunks):
             prefix = f"{stage}." if len(chunks) > 1 else ""
             bare = naming.unwrap(chunk)
             full = {id(module): name for name, module in chunk.named_modules()}
             for name, module in naming.named_modules(bare, prefix):
-                self._add(self.modules, name, stage, full[id(module)])
+                self._add(self.modules, name, stage, full[id(module)], name.removeprefix(prefix))
             full = {id(parameter): name for name, parameter in chunk.named_parameters()}
             for name, parameter in naming.named_parameters(bare, prefix):
-                self._add(self.parameters, name, stage, full[id(parameter)])
+                self._add(self.parameters, name, stage, full[id(parameter)], name.removeprefix(prefix))
                 self.tensors[name] = parameter
 
-    def _add(self, names: dict[str, str], ours: str, stage: int, theirs: str) -> None:
+    def _add(self, names: dict[str, str], ours: str, stage: int, theirs: str, bare: str) -> None:
         self._full[ours] = f"{stage}:{theirs}"
+        self._bare[ours] = bare
         short = f"{stage}:{squash(theirs)}" if self._squashes else f"{stage}:{theirs}"
         # Two towers with a `layers.0` each: the second keeps its whole name.
         names[ours] = f"{stage}:{theirs}" if (id(names), short) in self._given else short
@@ -59,9 +62,11 @@ class Names:
     def spellings(self, ours: str) -> list[str]:
         """All ways a config may call this target."""
         full = self._full[ours]
-        names = [full, full.partition(":")[2]]
         stage, _, name = full.partition(":")
-        names += [f"{stage}:{squash(name)}", squash(name)]
+        names = [full, name, f"{stage}:{squash(name)}", squash(name)]
+        bare = self._bare[ours]
+        if bare not in (name, ROOT):
+            names += [f"{stage}:{bare}", bare]
         return [spelling for spelling in names if spelling] or [ROOT]
 
 

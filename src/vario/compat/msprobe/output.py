@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,12 +24,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vario")
 
+Statistics = dict[str, dict[str, Any]]
+"""Per tag, each statistic as a tensor without dimensions."""
+
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def base_folder() -> Path:
     """`MONITOR_OUTPUT_DIR`, or `monitor_output` here."""
-    return Path(os.environ.get("MONITOR_OUTPUT_DIR") or "monitor_output").expanduser()
+    # As it is now: a script may change its directory on the way.
+    return Path(os.environ.get("MONITOR_OUTPUT_DIR") or "monitor_output").expanduser().absolute()
 
 
 def time_tag(now: float) -> str:
@@ -76,7 +82,7 @@ class Output:
     def configure(self, config: MonitorConfig, translation: Translation) -> None:
         """Write as this config asks from now on; only while no monitor is open."""
         self._translation = translation
-        dump = base_folder() / "anomaly_detected" if config.alert_dump and config.alert_rules else None
+        dump = self.folder.parent / "anomaly_detected" if config.alert_dump and config.alert_rules else None
         if tuple(config.alert_rules) != tuple(self._alarms.rules) or dump is not None:
             self._alarms.close()
             self._alarms = Alarms(config.alert_rules, self._place, dump)
@@ -86,10 +92,9 @@ class Output:
 
     def make_folder(self) -> None:
         """Show at once where the numbers will be."""
-        try:
+        # Where it cannot be made the first write says so, and tries again.
+        with contextlib.suppress(OSError):
             os.makedirs(self.folder, exist_ok=True)
-        except OSError as error:
-            log.warning("%s: cannot be made: %s. Training goes on, and it is tried again.", self.folder, error)
 
     def _new_csv(self, config: MonitorConfig) -> CsvFiles:
         return CsvFiles(self.folder, config.ndigits, config.step_count_per_record)
@@ -123,7 +128,7 @@ class Output:
                 self._csv.write(block, record.step)
             elif events is not None:
                 self._add_scalars(events, block, record.step, record.scalars.time)
-        self._alarms.step_ended()
+        self._alarms.step_ended(record.step)
         if self._csv is not None:
             self._csv.flush()
         elif events is not None:
@@ -131,10 +136,24 @@ class Output:
                 call(events, False)
             events.flush()
 
-    def blocks(self, frames: list[Frame] | Any) -> list[Block]:
+    def blocks(self, frames: Sequence[Frame]) -> list[Block]:
         """Frames in msprobe's words."""
         assert self._translation is not None
         return self._translation.blocks(frames)
+
+    def statistics(self, frames: Sequence[Frame], prefix: str) -> Statistics:
+        """What these frames have of one file prefix."""
+        import torch
+
+        return {
+            block.rows.tag(row, self._place.rank): {
+                name: torch.tensor(value, dtype=torch.float64)
+                for name, value in zip(block.rows.statistics, block.values[row].tolist(), strict=True)
+            }
+            for block in self.blocks(frames)
+            if block.rows.prefix == prefix
+            for row in range(len(block.rows.names))
+        }
 
     def _add_scalars(self, events: EventFile, block: Block, step: int, now: float) -> None:
         rows = block.rows
@@ -149,13 +168,20 @@ class Output:
         rows = [["module_name", "stack_info"], *([name, stack] for name, stack in stacks.items())]
         (self.folder / "stack_info.csv").write_text(csv_text(iter(rows)), encoding="utf8")
 
+    def write_structure(self, modules: dict[str, Any]) -> Path:
+        """Keep what every module takes and returns; where."""
+        path = self.folder.parent / "module_struct" / f"rank{self._place.rank}" / "module_struct.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf8")
+        return path
+
     def note(self, parts_off: PartsOff, num_refused: int) -> None:
         """Nothing here shows what failed; the log said it."""
 
     def close(self, state: str, error: str | None) -> None:
         """A monitor has stopped: everything is on disk now."""
         if self._csv is not None:
-            self._csv.flush()
+            self._csv.close()
         if self._events is not None:
             for call in self._before_flush:
                 call(self._events, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 from vario.backends.base import Watched
@@ -33,6 +33,41 @@ class ReducedGradients:
         names, tensors = self._watched.gradients(optimizer)
         kept = [(name, tensor) for name, tensor in zip(names, tensors, strict=True) if name not in self._duplicates]
         self._observer.observe_all([name for name, _ in kept], [tensor for _, tensor in kept], scale)
+
+
+class TrainedWeightsBefore:
+    """Parameters that are being trained, as the update finds them."""
+
+    quantity: ClassVar[str] = "weight_before"
+    every: ClassVar[int] = 1
+
+    def attach(self, watched: Watched, recorder: Recorder) -> None:
+        """Subscribe to the calls of updates."""
+        watched.on_update_called(_looks_at_trained_weights(self.quantity, watched, recorder))
+
+
+class TrainedWeights:
+    """The same as the update leaves them."""
+
+    quantity: ClassVar[str] = "weight"
+    every: ClassVar[int] = 1
+
+    def attach(self, watched: Watched, recorder: Recorder) -> None:
+        """Subscribe to the end of updates."""
+        watched.on_update_ended(_looks_at_trained_weights(self.quantity, watched, recorder))
+
+
+def _looks_at_trained_weights(quantity: str, watched: Watched, recorder: Recorder) -> Callable[[Any], None]:
+    observer = recorder.observer(quantity)
+
+    def look(optimizer: Any) -> None:
+        if observer.watching:
+            names, tensors = watched.targets.weights(optimizer)
+            # Now, for a loop may freeze and thaw them from step to step.
+            trained = [at for at, tensor in enumerate(tensors) if tensor.requires_grad]
+            observer.observe_all([names[at] for at in trained], [tensors[at] for at in trained])
+
+    return recorder.guarded(quantity, look)
 
 
 class GradientsThroughModules:

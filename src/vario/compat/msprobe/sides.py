@@ -23,7 +23,7 @@ class Sides:
 
     def follow(self, modules: Mapping[str, Any]) -> Undo:
         """Hook these modules, by their names."""
-        return after_each_call(modules, self._note)
+        return after_each_call(modules, self._note, in_any_mode=True)
 
     def _note(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         length = len(output) if isinstance(output, (tuple, list)) else None
@@ -102,8 +102,11 @@ def _is_plumbing(filename: str) -> bool:
     )
 
 
-def after_each_call(modules: Mapping[str, Any], note: Callable[..., None]) -> Undo:
-    """Run `note(name, args, kwargs, output)` after calls of these modules that train, outside compiled graphs."""
+def after_each_call(modules: Mapping[str, Any], note: Callable[..., None], in_any_mode: bool = False) -> Undo:
+    """Run `note(name, args, kwargs, output)` after calls of these modules, outside compiled graphs.
+
+    Modules in evaluation mode are passed over, unless `in_any_mode`: frozen ones may stay in it while others train.
+    """
     import torch
 
     from vario.backends.torch import hooks
@@ -112,7 +115,8 @@ def after_each_call(modules: Mapping[str, Any], note: Callable[..., None]) -> Un
     for name, module in modules.items():
 
         def after(module: Any, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
-            if torch.compiler.is_compiling() or not module.training or hooks.current_backward() != -1:
+            is_of_interest = in_any_mode or module.training
+            if torch.compiler.is_compiling() or not is_of_interest or hooks.current_backward() != -1:
                 return
             note(name, args, kwargs, output)
 

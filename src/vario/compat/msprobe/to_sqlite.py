@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import groupby, repeat
+from itertools import chain, groupby, repeat
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from vario.compat.msprobe.conversion import Conversion, check_found, output_folder, watched
+from vario.compat.msprobe.conversion import Conversion, check_found, output_folder, remarks_before, watched
 from vario.compat.msprobe.csv_folders import (
     TENSOR_KINDS,
     CsvFile,
@@ -23,6 +25,8 @@ from vario.compat.msprobe.csv_folders import (
     find_folders,
 )
 from vario.compat.msprobe.csv_rows import NO_MICRO_STEP, Reading, floats, read_header
+from vario.compat.msprobe.unfinished import made_folder
+from vario.compat.msprobe.wording import counted
 from vario.compat.msprobe.workers import run_tasks
 from vario.errors import ConfigError, RunError
 
@@ -51,8 +55,8 @@ class CSV2DBConfig:
 
 
 def csv2db(config: CSV2DBConfig) -> None:
-    """Write the CSV files of all ranks begun in a range of time into `monitor_metrics.db`."""
-    convert_to_sqlite(config)
+    """Write the CSV files of all ranks begun in a range of time into `monitor_metrics.db`; a line says where it is."""
+    sys.stdout.write(f"{convert_to_sqlite(config).line}\n")
 
 
 def convert_to_sqlite(config: CSV2DBConfig) -> Conversion:
@@ -68,18 +72,28 @@ def convert_to_sqlite(config: CSV2DBConfig) -> Conversion:
     try:
         tasks = plan(folders, kinds)
         check_found(tasks, folders, kinds)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.unlink(missing_ok=True)
-        with closing(sqlite3.connect(unfinished, isolation_level=None)) as connection:
-            database = _Database(connection, tasks, partition)
-            work = _insert(database, run_tasks(read_rows, tasks, num_processes))
-            remarks, num_rows = watched(work, sum(task.file.num_bytes for task in tasks))
-        os.replace(unfinished, path)
+        before = remarks_before(folders, config.data_type_list, KINDS)
+        with made_folder(path.parent), _removed_at_the_end(unfinished):
+            with (
+                closing(sqlite3.connect(unfinished, isolation_level=None)) as connection,
+                closing(run_tasks(read_rows, tasks, num_processes)) as found,
+            ):
+                work = _insert(_Database(connection, tasks, partition), found)
+                remarks, num_rows = watched(chain(before, work), sum(task.file.num_bytes for task in tasks))
+            os.replace(unfinished, path)
     except (OSError, sqlite3.Error) as error:
         raise RunError(f"{path}: not made: {error}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
     return Conversion(path, sorted({folder.rank for folder in folders}), num_rows, remarks)
+
+
+@contextmanager
+def _removed_at_the_end(path: Path) -> Iterator[None]:
+    """Take away what an earlier attempt left, and what this one leaves."""
+    path.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -255,5 +269,5 @@ class _Database:
         for table, num_inserted in self._num_inserted.items():
             (num_kept,) = self._connection.execute(f"SELECT count(*) FROM {table}").fetchone()
             if num_kept < num_inserted:
-                yield f"{table}: {num_inserted - num_kept} rows were there twice for their step; the later ones count"
+                yield f"{table}: {counted(num_inserted - num_kept, 'row')} came twice; the later ones count"
         self._connection.execute("COMMIT")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 import numpy as np
 
-from vario.compat.msprobe.conversion import Conversion, check_found, empty_folder, output_folder, watched
+from vario.compat.msprobe.conversion import Conversion, check_found, is_free, output_folder, remarks_before, watched
 from vario.compat.msprobe.csv_folders import (
     TENSOR_KINDS,
     CsvFile,
@@ -22,8 +24,10 @@ from vario.compat.msprobe.csv_folders import (
     find_folders,
 )
 from vario.compat.msprobe.csv_rows import CHUNK_BYTES, NO_MICRO_STEP, Reading, StepRows
+from vario.compat.msprobe.unfinished import whole_folder
+from vario.compat.msprobe.wording import Repeated
 from vario.compat.msprobe.workers import run_tasks
-from vario.errors import RunError
+from vario.errors import ConfigError, RunError
 from vario.event_file import EventFile
 
 STATISTICS = ("norm", "min", "max", "zeros", "nans", "id", "mean")
@@ -39,9 +43,11 @@ def csv2tensorboard_by_step(
 ) -> None:
     """Write the CSV files of all ranks begun in a range of time as TensorBoard event files.
 
-    They go to `rank<n>/<kind>/` under `output_dirpath`, or under a new folder in `monitor_path`.
+    They go to `rank<n>/<kind>/` under `output_dirpath`, or under a new folder in `monitor_path`; a line on stdout says
+    where.
     """
-    convert_to_tensorboard(monitor_path, time_start, time_end, process_num, data_type_list, output_dirpath)
+    done = convert_to_tensorboard(monitor_path, time_start, time_end, process_num, data_type_list, output_dirpath)
+    sys.stdout.write(f"{done.line}\n")
 
 
 def convert_to_tensorboard(
@@ -57,14 +63,18 @@ def convert_to_tensorboard(
     kinds = checked_kinds(data_type_list, TENSOR_KINDS)
     folders = find_folders(monitor_path, time_start, time_end)
     output = output_folder(monitor_path, output_dirpath, "csv2tensorboard_by_step")
-    tasks = plan(folders, kinds, output)
-    check_found(tasks, folders, kinds)
-    empty_folder(output)
+    check_found(plan(folders, kinds, output), folders, kinds)
+    if not is_free(output):
+        raise ConfigError(f"output_dirpath: '{output}' exists and is not empty. Name a new folder, or empty that one.")
+    before = remarks_before(folders, data_type_list, TENSOR_KINDS)
     try:
-        work = run_tasks(write_events, tasks, num_processes)
-        remarks, num_rows = watched(work, sum(task.num_bytes for task in tasks))
+        with whole_folder(output) as unfinished:
+            tasks = plan(folders, kinds, unfinished)
+            # Closed here: no worker may write any more when an unfinished folder is removed.
+            with closing(run_tasks(write_events, tasks, num_processes)) as work:
+                remarks, num_rows = watched(chain(before, work), sum(task.num_bytes for task in tasks))
     except OSError as error:
-        raise RunError(f"{output}: not complete: {error}") from error
+        raise RunError(f"{output}: not made: {error}") from error
     return Conversion(output, sorted({folder.rank for folder in folders}), num_rows, remarks)
 
 
@@ -90,6 +100,7 @@ def plan(folders: Sequence[RankFolder], kinds: Sequence[str], output: Path) -> l
 def write_events(task: Task) -> Iterator[str | tuple[int, int]]:
     """Write one event file; yields remarks, and now and then how many bytes were read and rows written since."""
     remarks: list[str] = []
+    repeated = Repeated()
     reading = Reading(STATISTICS, chunk_bytes=task.chunk_bytes)
     events: EventFile | None = None
     tags: tuple[str, ...] = ()
@@ -102,6 +113,7 @@ def write_events(task: Task) -> Iterator[str | tuple[int, int]]:
             tags = tuple(_tags(rows, statistics))
         events = events or EventFile(task.folder, time.time())
         _add(events, rows, tags, statistics)
+        repeated.add(rows)
         num_rows += rows.rows.num_rows
         # The other side reads when it comes to this task: what is told must fit into a pipe.
         if rows.num_bytes_read - done > task.num_bytes / 50:
@@ -110,6 +122,7 @@ def write_events(task: Task) -> Iterator[str | tuple[int, int]]:
     if events is not None:
         events.close()
     yield from remarks
+    yield from repeated.remarks(f"{task.folder.parent.name}, {task.folder.name}")
     yield task.num_bytes - done, num_rows
 
 

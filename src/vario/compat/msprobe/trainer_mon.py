@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import os
+import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from vario.compat.msprobe.blocks import Translation
+from vario.compat.msprobe.blocks import UNREDUCED, Translation
 from vario.compat.msprobe.config import HOOKS, MonitorConfig
 from vario.compat.msprobe.config_file import ConfigFile
 from vario.compat.msprobe.heat_maps import HeatMaps
-from vario.compat.msprobe.model_side import duplicates, modules_of, named_by_config, place_of
+from vario.compat.msprobe.model_side import (
+    check_arguments,
+    check_at_least,
+    duplicates,
+    modules_of,
+    named_by_config,
+    place_of,
+)
 from vario.compat.msprobe.names import Names, TargetChoice
-from vario.compat.msprobe.output import Output, base_folder, folder_to_continue, new_folder
+from vario.compat.msprobe.output import Output, Statistics, folder_to_continue, new_folder
 from vario.compat.msprobe.probes import (
     Direction,
     FirstHead,
@@ -27,11 +34,13 @@ from vario.compat.msprobe.probes import (
     ReducedGradients,
     RouterLogits,
     RouterWeights,
+    TrainedWeights,
+    TrainedWeightsBefore,
     Updates,
 )
 from vario.compat.msprobe.sides import Sides, Stacks, Structure, after_each_call
 from vario.config import Config
-from vario.errors import ConfigError, ModelError, VarioError
+from vario.errors import ModelError, VarioError
 from vario.monitor import Monitor
 from vario.probes import Probe
 from vario.records import Frame
@@ -39,8 +48,8 @@ from vario.schedule import Schedule
 
 log = logging.getLogger("vario")
 
-Statistics = dict[str, dict[str, Any]]
-"""Per tag, each statistic as a tensor without dimensions."""
+_watching: weakref.WeakSet[TrainerMon] = weakref.WeakSet()
+"""Those with a model."""
 
 
 class StructureSaved(VarioError):
@@ -76,6 +85,7 @@ class TrainerMon:
         self._stacks: Stacks | None = None
         self._undos: list[Callable[[], None]] = []
         self._restart_is_due = False
+        self._is_closed = False
         folder = folder_to_continue(self._config, self._place.rank)
         self._output = Output(folder or new_folder(self._place.rank), self._place, continues=folder is not None)
         if self._is_on and self._writes:
@@ -97,18 +107,30 @@ class TrainerMon:
             # msprobe's own order of arguments differs from the one it documents.
             grad_acc_steps, optimizer = optimizer, grad_acc_steps
             dp_group, tp_group = tp_group, dp_group
-        if optimizer is None:
-            raise ModelError("set_monitor: needs the optimizer that updates the model")
+        chunks = list(model) if isinstance(model, (list, tuple)) else [model]
+        check_arguments(chunks, optimizer)
         if self._monitor is not None:
-            raise ModelError(
-                "set_monitor: this TrainerMon watches a model already. Make another one for another model."
-            )
-        _at_least("grad_acc_steps", 1 if grad_acc_steps is None else grad_acc_steps, 1)
-        _at_least("start_iteration", start_iteration, 0)
+            raise ModelError("set_monitor: this TrainerMon watches a model already. Make another one for another.")
+        self._passes_per_step = 1 if grad_acc_steps is None else grad_acc_steps
+        check_at_least("grad_acc_steps", self._passes_per_step, 1)
+        check_at_least("start_iteration", start_iteration, 0)
+        if not self._config.records_something:
+            self._say("the config switches nothing on (wg_distribution, xy_distribution, ...): nothing is recorded")
+        # Scripts written for msprobe cannot close a monitor: one that is made anew takes the place of the one before.
+        for other in [other for other in _watching if other._shares(chunks)]:
+            self._say("the model was watched by another TrainerMon, which is closed now")
+            other.close()
         self._optimizer = optimizer
-        self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
+        self._chunks = chunks
         self._groups = dp_group, tp_group
         self._start(start_iteration)
+        _watching.add(self)
+
+    def _shares(self, chunks: Sequence[Any]) -> bool:
+        modules = {id(module) for chunk in chunks for module in chunk.modules()}
+        return not self._is_closed and any(
+            id(module) in modules for chunk in self._chunks for module in chunk.modules()
+        )
 
     def set_wrapped_optimizer(self, optimizer: Any) -> None:
         """Name the optimizer for `monitor_gnorm_with_ad`; `set_monitor` takes it itself."""
@@ -138,7 +160,9 @@ class TrainerMon:
         """Statistics of this step's gradients, (reduced, unreduced), as far as training has come."""
         if not self._config.wg_distribution or self._monitor is None:
             return {}, {}
-        if self._reduced is not None and not self._monitor.is_between_steps:
+        so_far = {frame.quantity for frame in self._monitor.frames_so_far()}
+        # Before backward the parameters still have the gradients of the step before.
+        if self._reduced is not None and not so_far.isdisjoint(UNREDUCED):
             self._reduced.look()
         return self._statistics("grad_reduced"), self._statistics("grad_unreduced")
 
@@ -163,6 +187,7 @@ class TrainerMon:
 
     def close(self) -> None:
         """Write everything and leave the model as it was found; happens by itself when the process ends."""
+        self._is_closed = True
         if self._monitor is not None:
             self._monitor.close()
         self._detach()
@@ -179,12 +204,12 @@ class TrainerMon:
         is_chosen = not self._config.module_ranks or self._place.rank in self._config.module_ranks
         return self._is_on and is_chosen and self._config.collect_times > 0
 
-    def _start(self, first_step: int) -> None:
+    def _start(self, first_step: int, num_collected: int = 0) -> None:
         """Make the Monitor for the present config: one that only counts steps while nothing is recorded."""
         model = self._chunks[0] if len(self._chunks) == 1 else self._chunks
         config = self._config
-        self._schedule = config.schedule(first_step)
-        self._num_collected = 0
+        self._schedule = config.schedule(first_step, num_collected)
+        self._num_collected = num_collected
         self._reduced = None
         names = Names(self._chunks, config.squash_name)
         choice = TargetChoice(names, config)
@@ -193,6 +218,8 @@ class TrainerMon:
             self._monitor = Monitor(model, self._optimizer, idle, choice=choice)
         else:
             self._monitor = self._recording(model, config, names, choice, first_step)
+            if self._writes and config.records_something and not config.print_struct:
+                self._say(f"recording from step {self._schedule.start} on, into {self._output.folder}")
         self._monitor.on_step_recorded(self._step_recorded)
 
     def _recording(
@@ -214,7 +241,13 @@ class TrainerMon:
         )
         probes = [] if config.print_struct else self._probes(config, names)
         monitor = Monitor(
-            model, self._optimizer, watched, choice=choice, probes=probes, sinks={self._output.name: self._output}
+            model,
+            self._optimizer,
+            watched,
+            choice=choice,
+            probes=probes,
+            sinks={self._output.name: self._output},
+            passes_per_step=self._passes_per_step,
         )
         self._follow_modules(config, names, choice, sides)
         for router in (probe for probe in probes if isinstance(probe, RouterLogits)):
@@ -228,6 +261,8 @@ class TrainerMon:
         if config.wg_distribution:
             self._reduced = ReducedGradients(duplicates(names, *self._groups))
             probes.append(self._reduced)
+        if config.param_distribution:
+            probes += [TrainedWeightsBefore(), TrainedWeights()]
         if config.xy_distribution and not config.forward_only:
             probes.append(GradientsThroughModules())
         if config.mg_direction:
@@ -268,29 +303,34 @@ class TrainerMon:
         while self._undos:
             self._undos.pop()()
 
-    def _restart(self, next_step: int) -> None:
+    def _restart(self, next_step: int, num_collected: int = 0) -> None:
         assert self._monitor is not None
         self._restart_is_due = False
         self._detach()
         self._monitor.close()
-        self._start(next_step)
+        self._start(next_step, num_collected)
 
     def _change(self, config: MonitorConfig) -> None:
         """Go on with another config: now if no step is in progress, else when it has ended."""
         self._config = config
         monitor = self._monitor
-        if monitor is None or not self._records:
+        if monitor is None or not self._records or self._is_closed:
             return
         if monitor.is_between_steps:
-            self._restart(monitor.next_step_number)
+            self._restart(monitor.next_step_number, self._num_collected)
         else:
             self._restart_is_due = True
+
+    def _say(self, text: str) -> None:
+        """Tell the user, once for all ranks."""
+        if self._place.rank == min(self._config.module_ranks, default=0):
+            sys.stderr.write(f"vario: {text}\n")
 
     # At the end of each step
 
     def _step_recorded(self, step: int) -> None:
         if self._structure is not None:
-            path = self._save_structure(self._structure)
+            path = self._output.write_structure(self._structure.modules)
             raise StructureSaved(
                 f"print_struct: the structure of the model is in {path}. Training stops here as asked; set "
                 "print_struct to false to train."
@@ -312,11 +352,11 @@ class TrainerMon:
             changed = self._file.read_if_changed()
             if changed is not None:
                 self._take(changed, step)
-        if self._restart_is_due:
-            self._restart(step + 1)
+        if self._restart_is_due and not self._is_closed:
+            self._restart(step + 1, self._num_collected)
 
     def _finish(self, step: int) -> None:
-        log.info("collect_times is reached at step %d: nothing is recorded from now on", step)
+        self._say(f"collect_times is reached at step {step}: nothing is recorded from now on")
         self._is_on = False
         if not self._is_dynamic:
             self.close()
@@ -329,6 +369,9 @@ class TrainerMon:
         """A changed file: begin with the next step, or stop."""
         was_on = self._is_on
         self._is_on = config.dynamic_on
+        if was_on and self._is_on and not config.collect_times:
+            self._finish(step)
+            return
         if not self._is_on and not was_on:
             return
         if self._is_on:
@@ -336,7 +379,8 @@ class TrainerMon:
             self._config = dataclasses.replace(config, start_step=step + 1)
             if self._writes:
                 self._output.make_folder()
-        log.info("the config has changed: %s from step %d on", "recording" if self._is_on else "nothing", step + 1)
+        if not self._is_on:
+            self._say(f"dynamic_on is false: nothing is recorded from step {step + 1} on")
         self._restart(step + 1)
 
     def _write_stacks(self, stacks: Stacks) -> None:
@@ -345,33 +389,11 @@ class TrainerMon:
         else:
             self._output.write_stacks(stacks.modules)
 
-    def _save_structure(self, structure: Structure) -> Path:
-        folder = base_folder() / "module_struct" / f"rank{self._place.rank}"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "module_struct.json"
-        path.write_text(json.dumps(structure.modules, indent=2) + "\n", encoding="utf8")
-        return path
-
     def _statistics(self, prefix: str) -> Statistics:
         if self._monitor is None or not self._records:
             return {}
-        import torch
-
         frames: Sequence[Frame] = self._monitor.frames_so_far()
         if not frames:
             self._monitor.wait()
             frames = self._output.last
-        blocks = [block for block in self._output.blocks(frames) if block.rows.prefix == prefix]
-        return {
-            block.rows.tag(row, self._place.rank): {
-                name: torch.tensor(value, dtype=torch.float64)
-                for name, value in zip(block.rows.statistics, block.values[row].tolist(), strict=True)
-            }
-            for block in blocks
-            for row in range(len(block.rows.names))
-        }
-
-
-def _at_least(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"set_monitor: {name}: expected a whole number of at least {least}, got {value!r}")
+        return self._output.statistics(frames, prefix)

@@ -10,27 +10,34 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
 Task = TypeVar("Task")
 Item = TypeVar("Item")
 
-_CHILD = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from {module} import serve; serve()"
+_CHILD = (
+    # Ctrl-C goes to all processes of a terminal: the caller takes it and ends the others.
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from {module} import serve; serve()"
+)
 
 
-def run_tasks(function: Callable[[Task], Iterator[Item]], tasks: Sequence[Task], num_processes: int) -> Iterator[Item]:
+def run_tasks(
+    function: Callable[[Task], Iterator[Item]], tasks: Sequence[Task], num_processes: int
+) -> Generator[Item, None, None]:
     """What `function` yields for each task, in the order of the tasks, while several processes work on them.
 
-    A process that is ahead waits: no more than a pipe holds is kept in memory.
+    A process that is ahead waits: no more than a pipe holds is kept in memory. Close the generator to end them early.
     """
     num_processes = min(num_processes, len(tasks))
     if num_processes <= 1:
         for task in tasks:
             yield from function(task)
         return
-    workers = [_start(function, tasks[nth::num_processes]) for nth in range(num_processes)]
+    workers: list[subprocess.Popen[bytes]] = []
     try:
+        workers.extend(_start(function, tasks[nth::num_processes]) for nth in range(num_processes))
         for nth in range(len(tasks)):
             yield from _items_of_one_task(workers[nth % num_processes])
     finally:
@@ -76,7 +83,7 @@ def serve() -> None:
                 answers.flush()
             pickle.dump(("done", None), answers)
             answers.flush()
-    except (BrokenPipeError, KeyboardInterrupt):
+    except BrokenPipeError:
         os._exit(1)  # the caller has gone
     except Exception as error:  # noqa: BLE001 - the caller raises it
         pickle.dump(("failed", error), answers)
