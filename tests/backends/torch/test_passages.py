@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vario.backends.torch.passages import Passage
+from vario.backends.torch.passages import Graph, Passage
 
 
 class UsesItsInputTwice(nn.Module):
@@ -24,7 +24,7 @@ class Attention(nn.Module):
 def gradients_through(module, args, kwargs, loss_of):
     """What the passage sees, by path, and whether it said that something failed."""
     found, failures = {}, []
-    passage = Passage(args, kwargs)
+    passage = Passage(Graph(), args, kwargs)
     output = module(*args, **kwargs)
     passage.follow(
         output, lambda path, _: lambda gradient: found.setdefault(path, []).append(gradient.clone()), failures.append
@@ -77,7 +77,7 @@ def test_a_use_that_backward_does_not_reach_is_not_waited_for():
 def test_every_backward_through_the_same_graph_is_seen():
     x = torch.ones(3, 5, requires_grad=True) * 1
     found = []
-    passage = Passage((x,), {})
+    passage = Passage(Graph(), (x,), {})
     output = UsesItsInputTwice()(x)
     passage.follow(output, lambda path, _: found.append, pytest.fail)
     output.sum().backward(retain_graph=True)
@@ -98,5 +98,5 @@ def test_what_cannot_be_added_up_is_told_and_backward_goes_on():
 
     x = torch.ones(3, requires_grad=True) * 1
     failures = []
-    Passage((x,), {}).follow(Outputs(), lambda path, _: pytest.fail, failures.append)
+    Passage(Graph(), (x,), {}).follow(Outputs(), lambda path, _: pytest.fail, failures.append)
     assert [str(error) for error in failures] == ["not now"]

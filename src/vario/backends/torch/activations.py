@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from vario.backends.base import Observer, Undo
 from vario.backends.torch import hooks, operators
-from vario.backends.torch.passages import Passage
+from vario.backends.torch.passages import Graph, Passage
 from vario.backends.torch.tensors import inputs, leaves
 from vario.steps import Clock
 
@@ -85,6 +85,7 @@ class ModuleTensors:
         self._sightings: dict[int, Sighting] = {}
         self._leaves: dict[int, tuple[Sighting, Undo]] = {}
         """Inputs that nothing computed: they outlive a pass, so one hook serves all passes of a step."""
+        self._graph = Graph()
         self._passages: list[tuple[str, Passage]] = []
         """Calls of modules that have not returned, by the module's name."""
         self._told_of_graphs = False
@@ -116,12 +117,14 @@ class ModuleTensors:
         self._inside_root = with_gradients
         self._sightings.clear()
         self._passages.clear()
+        self._graph.clear()
         for key in [key for key, (sighting, _) in self._leaves.items() if sighting.reference() is None]:
             del self._leaves[key]
 
     def forward_ended(self) -> None:
         """The outermost module has returned."""
         self._inside_root = None
+        self._graph.clear()
 
     def step_ended(self) -> None:
         """A new step begins."""
@@ -132,6 +135,7 @@ class ModuleTensors:
         """Drop what was seen in the step before."""
         self._sightings.clear()
         self._passages.clear()
+        self._graph.clear()
         for _, undo in self._leaves.values():
             undo()
         self._leaves.clear()
@@ -154,7 +158,7 @@ class ModuleTensors:
         if self._gradients is None or not self._gradients.watching or not torch.is_grad_enabled():
             return
         try:
-            self._passages.append((name, Passage(args, kwargs)))
+            self._passages.append((name, Passage(self._graph, args, kwargs)))
         except Exception as error:  # noqa: BLE001 - the failure policy
             self._gradients.failed(error)
 

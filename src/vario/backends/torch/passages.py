@@ -23,12 +23,58 @@ Came = Callable[[torch.Tensor], None]
 Failed = Callable[[Exception], None]
 
 
+class Graph:
+    """The graph of the pass in progress as far as modules have returned: each node is looked at once."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Let go of the pass: what is kept here would keep its graph alive."""
+        self._users: dict[Edge, list[tuple[int, Node, int]]] = {}
+        """Of the inputs of modules: the nodes that use them, with their numbers and places."""
+        self._seen: set[Node] = set()
+        self._older: set[Node] = set()
+        """Nodes that were reached, but made before the call that reached them: for the calls around it."""
+
+    def watch(self, edge: Edge) -> None:
+        """Keep the users of a module's input from now on."""
+        self._users.setdefault(edge, [])
+
+    def users(self, edge: Edge, first_node: int) -> list[tuple[Node, int]]:
+        """Those made since a call began, each with the place the input has among what it uses."""
+        return [(node, place) for number, node, place in self._users.get(edge, ()) if number >= first_node]
+
+    def grow(self, ends: set[Node], first_node: int) -> None:
+        """A call has returned what these nodes made: look at all nodes made since it began."""
+        waiting = [node for node in (*ends, *self._older) if node._sequence_nr() >= first_node]
+        self._older.difference_update(waiting)
+        while waiting:
+            node = waiting.pop()
+            if node in self._seen:
+                continue
+            self._seen.add(node)
+            number = node._sequence_nr()
+            for place, (before, result) in enumerate(node.next_functions):
+                if before is None:
+                    continue
+                users = self._users.get((before, result))
+                if users is not None:
+                    users.append((number, node, place))
+                if before not in self._seen:
+                    if before._sequence_nr() >= first_node:
+                        waiting.append(before)
+                    else:
+                        self._older.add(before)
+
+
 class Passage:
     """One call of a module: made before its forward, finished after it."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, graph: Graph, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         # The same tensor may be given twice, as query and as key: each place has the gradient of both.
         self._places: dict[Edge, list[tuple[str, torch.Tensor]]] = {}
+        self._graph = graph
         self._first_node = _get_sequence_nr()
         names = ["input"] if len(args) == 1 else [f"input.{index}" for index in range(len(args))]
         names += [f"input.{key}" for key in kwargs]
@@ -36,43 +82,26 @@ class Passage:
             if isinstance(value, torch.Tensor) and value.requires_grad:
                 edge = get_gradient_edge(value)
                 self._places.setdefault((edge.node, edge.output_nr), []).append((name, value))
+                graph.watch((edge.node, edge.output_nr))
 
     def follow(self, output: Any, came: Callable[[str, torch.Tensor], Came], failed: Failed) -> None:
         """Run `came(path, input)(gradient)` in backward for each input from which this output was computed."""
-        if not self._places:
-            return
         try:
             computed = [tensor for _, tensor in leaves(output, "output") if tensor.grad_fn is not None]
-            ends = {tensor.grad_fn for tensor in computed if tensor.grad_fn is not None}
-            for tensor in computed:
+            self._graph.grow({tensor.grad_fn for tensor in computed if tensor.grad_fn is not None}, self._first_node)
+            for tensor in computed if self._places else ():
                 # Returned as it came: no node tells its users apart, so it is the gradient from all of them.
                 for path, value in self._places.get(get_gradient_edge(tensor)[:2], ()):
                     hooks.on_gradient(tensor, came(path, value))
-            for edge, users in self._users(ends).items():
-                calls = [came(path, tensor) for path, tensor in self._places[edge]]
-                gathered = _Gathered(len(users), calls, failed)
+            for edge, places in self._places.items():
+                users = self._graph.users(edge, self._first_node)
+                if not users:
+                    continue
+                gathered = _Gathered(len(users), [came(path, tensor) for path, tensor in places], failed)
                 for node, place in users:
                     node.register_hook(gathered.receives(place))
         except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
             failed(error)
-
-    def _users(self, ends: set[Node]) -> dict[Edge, list[Edge]]:
-        """Per input, the nodes this call made that use it, each with the place it has among what they use."""
-        users: dict[Edge, list[Edge]] = {}
-        waiting = [node for node in ends if self._is_of_this_call(node)]
-        seen = set(waiting)
-        while waiting:
-            node = waiting.pop()
-            for place, edge in enumerate(node.next_functions):
-                if edge in self._places:
-                    users.setdefault(edge, []).append((node, place))
-                elif edge[0] is not None and edge[0] not in seen and self._is_of_this_call(edge[0]):
-                    seen.add(edge[0])
-                    waiting.append(edge[0])
-        return users
-
-    def _is_of_this_call(self, node: Node) -> bool:
-        return node._sequence_nr() >= self._first_node
 
 
 class _Gathered:
