@@ -120,7 +120,17 @@ def make_optimizer(name, parameters):
 
 def train(job, each_step=None):
     """Train one model under one monitor; returns the losses. `each_step(step, monitor)` is called after each update."""
+    before = os.environ.get("MONITOR_OUTPUT_DIR")
     os.environ["MONITOR_OUTPUT_DIR"] = job["out"]
+    try:
+        return train_there(job, each_step)
+    finally:
+        os.environ.pop("MONITOR_OUTPUT_DIR")
+        if before is not None:
+            os.environ["MONITOR_OUTPUT_DIR"] = before
+
+
+def train_there(job, each_step):
     Path(job["out"]).mkdir(parents=True, exist_ok=True)
     config = Path(job["out"] + ".json")
     config.write_text(json.dumps(job["config"]))
