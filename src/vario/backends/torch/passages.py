@@ -126,7 +126,12 @@ class _Gathered:
         return hook
 
     def _receive(self, gradient: torch.Tensor | None) -> None:
-        if self._num_waiting == self._num_users > 1:
+        if self._num_users == 1:
+            if gradient is not None:
+                for call in self._calls:
+                    call(gradient)
+            return
+        if self._num_waiting == self._num_users:
             # A user that this backward does not reach sends nothing.
             hooks.at_end_of_backward(self._finish)
         self._num_waiting -= 1
