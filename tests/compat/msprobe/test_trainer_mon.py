@@ -12,6 +12,7 @@ import pytest
 import reading
 import torch
 import training
+from plain_loop import perceptron, take_steps, watch, write_config
 from torch import nn
 
 from vario.compat.msprobe import TrainerMon
@@ -26,32 +27,6 @@ def out(tmp_path, monkeypatch):
     folder = tmp_path / "out"
     monkeypatch.setenv("MONITOR_OUTPUT_DIR", str(folder))
     return folder
-
-
-def write_config(out, config):
-    path = out.parent / "monitor.json"
-    path.write_text(json.dumps(config))
-    return path
-
-
-def watch(out, config, model, optimizer, **options):
-    monitor = TrainerMon(write_config(out, config), params_have_main_grad=False)
-    monitor.set_monitor(model, options.pop("grad_acc_steps", 1), optimizer, **options)
-    return monitor
-
-
-def perceptron():
-    torch.manual_seed(0)
-    return training.Perceptron()
-
-
-def take_steps(model, optimizer, num_steps=3, after=None):
-    for step in range(num_steps):
-        model(torch.randn(4, 6)).square().mean().backward()
-        optimizer.step()
-        if after is not None:
-            after(step)
-        optimizer.zero_grad()
 
 
 def test_losses_are_the_same_with_everything_on_and_without(out):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
-from vario.backends.base import Watched
+from vario.backends.base import Tensor, Watched
 from vario.compat.msprobe.heat_maps import BINS, HIGH, LOW, HeatMaps
 from vario.probes import Recorder
 
@@ -145,34 +145,10 @@ class FirstHead:
         watched.on_modules_called(self._modules, recorder.guarded(self.quantity, called))
 
 
-class KernelNorms:
-    """The largest singular value of a layer's matrix, and the Frobenius norm over it."""
+class _OfMatrices:
+    """Numbers of modules' weight matrices, as the forward passes of the step used them."""
 
-    quantity: ClassVar[str] = "linear_hook"
-    every: ClassVar[int] = 1
-
-    def __init__(self, modules: Sequence[str]) -> None:
-        self._modules = modules
-
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to the beginning of updates: the matrices the forward passes of this step used."""
-        observer = recorder.observer(self.quantity)
-
-        def update_began(optimizer: Any) -> None:
-            if not observer.watching:
-                return
-            for name, matrix in watched.matrices(self._modules).items():
-                largest = watched.spectral_norm(name, matrix)
-                observer.observe_latest(f"{name}:kernel_norm", largest)
-                observer.observe_latest(f"{name}:sr", matrix.detach().float().norm() / largest)
-
-        watched.on_update_began(recorder.guarded(self.quantity, update_began))
-
-
-class RouterWeights:
-    """How alike the vectors of a router's experts are: their mean cosine, over all pairs."""
-
-    quantity: ClassVar[str] = "moe_router_weight_hook"
+    quantity: ClassVar[str]
     every: ClassVar[int] = 1
 
     def __init__(self, modules: Sequence[str]) -> None:
@@ -186,9 +162,35 @@ class RouterWeights:
             if not observer.watching:
                 return
             for name, matrix in watched.matrices(self._modules).items():
-                observer.observe_latest(f"{name}:router_weight_similarity", _mean_cosine(matrix.detach().float()))
+                for column, number in self.measure(watched, name, matrix.detach()).items():
+                    observer.observe_latest(f"{name}:{column}", number)
 
         watched.on_update_began(recorder.guarded(self.quantity, update_began))
+
+    def measure(self, watched: Watched, name: str, matrix: Tensor) -> dict[str, Tensor]:
+        """The numbers of one matrix, by column."""
+        raise NotImplementedError
+
+
+class KernelNorms(_OfMatrices):
+    """The largest singular value of a layer's matrix, and the Frobenius norm over it."""
+
+    quantity: ClassVar[str] = "linear_hook"
+
+    def measure(self, watched: Watched, name: str, matrix: Tensor) -> dict[str, Tensor]:
+        """`kernel_norm` and `sr`."""
+        largest = watched.spectral_norm(name, matrix)
+        return {"kernel_norm": largest, "sr": matrix.float().norm() / largest}
+
+
+class RouterWeights(_OfMatrices):
+    """How alike the vectors of a router's experts are: their mean cosine, over all pairs."""
+
+    quantity: ClassVar[str] = "moe_router_weight_hook"
+
+    def measure(self, watched: Watched, name: str, matrix: Tensor) -> dict[str, Tensor]:
+        """`router_weight_similarity`."""
+        return {"router_weight_similarity": _mean_cosine(matrix.float())}
 
 
 class RouterLogits:
