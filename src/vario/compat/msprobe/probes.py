@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
@@ -145,7 +146,7 @@ class FirstHead:
         watched.on_modules_called(self._modules, recorder.guarded(self.quantity, called))
 
 
-class _OfMatrices:
+class _OfMatrices(ABC):
     """Numbers of modules' weight matrices, as the forward passes of the step used them."""
 
     quantity: ClassVar[str]
@@ -167,9 +168,9 @@ class _OfMatrices:
 
         watched.on_update_began(recorder.guarded(self.quantity, update_began))
 
+    @abstractmethod
     def measure(self, watched: Watched, name: str, matrix: Tensor) -> dict[str, Tensor]:
         """The numbers of one matrix, by column."""
-        raise NotImplementedError
 
 
 class KernelNorms(_OfMatrices):
