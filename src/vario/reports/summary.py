@@ -58,6 +58,9 @@ class RunSummary:
     loss: Loss | None
     peak_memory_bytes: dict[str, float]
     """Highest value of `process_memory_bytes` and of each device's `device_memory_peak_bytes`."""
+
+    predicted_peak_bytes: float | None
+    """What was predicted for a device's peak, where a prediction was logged."""
     skipped_steps: int
     """Steps at which a loss scaler held the optimizer back."""
     first_bad: Onset | None
@@ -92,6 +95,7 @@ def summarise(run: Run) -> RunSummary:
         step_seconds=None if step_times is None else float(np.nanmedian(step_times.values)),
         loss=_loss(scalars.get("loss")),
         peak_memory_bytes=_peak_memory(scalars),
+        predicted_peak_bytes=_predicted(scalars),
         skipped_steps=0 if skipped is None else int(np.nansum(skipped.values)),
         first_bad=onset,
         jump=None if onset is None else find_jump(run, onset),
@@ -135,6 +139,11 @@ def _loss(series: Series | None) -> Loss | None:
         lowest_step=None if lowest is None else int(series.steps[lowest]),
         values=values,
     )
+
+
+def _predicted(scalars: dict[str, Series]) -> float | None:
+    found = scalars.get("predicted_peak_bytes")
+    return None if found is None or not len(found.values) else float(found.values[-1])
 
 
 def _peak_memory(scalars: dict[str, Series]) -> dict[str, float]:

@@ -74,10 +74,21 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
     if summary.peak_memory_bytes:
         peaks = [f"{name.partition('_memory')[0]} {size(peak)}" for name, peak in summary.peak_memory_bytes.items()]
         yield "peak memory", Text(", ".join(peaks))
+    if summary.predicted_peak_bytes is not None:
+        yield "predicted", Text(_prediction(summary.predicted_peak_bytes, summary.peak_memory_bytes))
     if summary.skipped_steps:
         yield "skipped", Text(f"{_plural(summary.skipped_steps, 'step')} held back by the loss scaler")
     if summary.world_size > 1:
         yield "ranks", Text(f"{len(summary.ranks)} of {summary.world_size} recorded")
+
+
+def _prediction(predicted: float, measured: dict[str, float]) -> str:
+    """A predicted peak of device memory beside the measured one."""
+    peaks = [peak for name, peak in measured.items() if name.startswith("device_memory_peak_bytes")]
+    if not peaks:
+        return f"{size(predicted)} on a GPU; this run used none"
+    off = predicted / max(peaks) - 1
+    return f"{size(predicted)}, measured {size(max(peaks))} ({off:+.1%})"
 
 
 def _verdict(summary: RunSummary) -> RenderableType:

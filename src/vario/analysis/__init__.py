@@ -1,0 +1,1 @@
+"""What can be said of a model and its gradients: numbers first, their words beside them."""

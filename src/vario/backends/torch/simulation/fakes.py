@@ -1,0 +1,62 @@
+"""Copies of models and batches that have shapes and types, and no memory."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
+
+
+def fake_model(model: torch.nn.Module, mode: Any, dtype: torch.dtype | None = None) -> torch.nn.Module:
+    """A copy of a model whose tensors are fake; tied weights stay tied, hooks of a running Monitor stay behind."""
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for name in (*module._parameters, *module._buffers):
+            tensor = module._parameters.get(name) if name in module._parameters else module._buffers[name]
+            if tensor is not None and id(tensor) not in memo:
+                memo[id(tensor)] = fake_tensor(tensor, mode, dtype)
+        for name in HOOKS:
+            hooks = getattr(module, name, None)
+            if hooks:
+                memo[id(hooks)] = _without_own(hooks)
+    return copy.deepcopy(model, memo)
+
+
+def _without_own(hooks: Mapping[int, Any]) -> OrderedDict[int, Any]:
+    return OrderedDict((key, hook) for key, hook in hooks.items() if not _is_own(hook))
+
+
+def _is_own(hook: Any) -> bool:
+    return str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("vario.")
+
+
+def fake_tensor(tensor: torch.Tensor, mode: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor of the same form without memory; floating ones in another type if one is given."""
+    kept = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    with mode:
+        made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=kept, device="cpu")
+        if isinstance(tensor, torch.nn.Parameter):
+            made = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+    # Names that code hangs onto parameters, such as marks of tensor parallelism, stay with them.
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        made.__dict__.update(tensor.__dict__)
+    return made
+
+
+def fake_batch(batch: Any, mode: Any) -> Any:
+    """A batch of the same shapes without memory; whatever is no tensor stays."""
+    return tree_map(lambda one: fake_tensor(one, mode) if isinstance(one, torch.Tensor) else one, batch)

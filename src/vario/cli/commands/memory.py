@@ -1,0 +1,89 @@
+"""How much GPU memory training a model will take, without a GPU and without the memory.
+
+One training step is simulated: forward, backward and the real optimizer, on tensors that have shapes only. --model is a
+config.json of transformers, the folder it is in, or module:function for a function that returns a model, or
+(model, batch), or (model, batch, loss), where loss is a function of outputs and batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from vario.cli import arguments as shared
+
+EXAMPLES = """
+vario memory --model config.json --batch 8 --seq 2048 --precision bf16 --optimizer adamw --checkpointing
+vario memory --model my_package.models:build --batch 64 --precision bf16-mixed
+vario memory --model config.json --seq 4096 --gpu a100 --max-batch
+vario memory --model config.json --batch 8 --gpus 8 --strategy fsdp --json
+"""
+
+PRECISIONS = ("fp32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
+STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the model and the way it is trained."""
+    parser.add_argument("--model", required=True, metavar="M", help="config.json, its folder, or module:function")
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="examples per step and GPU (default: 1)")
+    parser.add_argument("--seq", type=int, default=512, metavar="N", help="tokens per example (default: 512)")
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="bf16",
+        help="type of everything, or autocast over float32 weights: fp32, bf16, fp16, bf16-mixed, fp16-mixed "
+        "(default: bf16)",
+    )
+    parser.add_argument(
+        "--optimizer", default="adamw", metavar="O", help="adamw, adamw_fused, sgd, adafactor, ... (default: adamw)"
+    )
+    parser.add_argument("--checkpointing", action="store_true", help="compute activations again in backward")
+    parser.add_argument("--accumulation", type=int, default=1, metavar="N", help="passes per step (default: 1)")
+    parser.add_argument("--padded", action="store_true", help="batches have padding, so attention needs a mask")
+    parser.add_argument("--keep-outputs", action="store_true", help="the loop holds the outputs during backward")
+    parser.add_argument("--gpu", default="h100", metavar="G", help="h100, h200, a100, 4090, ... (default: h100)")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many GPUs share the work (default: 1)")
+    parser.add_argument("--strategy", choices=STRATEGIES, default="ddp", help="how they share it (default: ddp)")
+    parser.add_argument("--max-batch", action="store_true", help="search the largest batch that fits")
+    parser.add_argument("--budget", metavar="B", help="what it has to fit into, 24GiB or a GPU (default: --gpu)")
+    shared.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build the model, simulate, say what was found."""
+    # Remarks of transformers about a configuration are not what was asked for.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from vario.analysis.building import build_model
+    from vario.analysis.memory import budget_bytes, max_batch_size, predict_memory
+    from vario.cli import output
+
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(arguments.precision, "float32")
+    budget = arguments.budget or arguments.gpu
+    budget_bytes(budget)  # a wrong one is refused before anything is built
+    built = build_model(arguments.model, arguments.batch, arguments.seq, dtype)
+    options = {
+        "sequence_length": arguments.seq,
+        "precision": arguments.precision,
+        "optimizer": arguments.optimizer,
+        "checkpointing": arguments.checkpointing,
+        "accumulation": arguments.accumulation,
+        "padded": arguments.padded,
+        "keep_outputs": arguments.keep_outputs,
+        "loss": built.loss,
+        "gpu": arguments.gpu,
+        "gpus": arguments.gpus,
+        "strategy": arguments.strategy,
+    }
+    found = predict_memory(built.model, built.batch, batch_size=arguments.batch, **options)
+    largest = max_batch_size(built.model, budget, built.batch, **options) if arguments.max_batch else None
+    if arguments.json:
+        answer = {**output.plain(found), "total_bytes": found.total_bytes}
+        output.print_json(answer if largest is None else {**answer, "max_batch_size": largest})
+    else:
+        from vario.analysis.memory_text import prediction_panel
+
+        title = f"{type(built.model).__name__}, batch {arguments.batch}"
+        shown = None if largest is None else (largest, budget)
+        output.stdout().print(prediction_panel(found, title, shown))
+    return 0
