@@ -8,7 +8,7 @@ import pytest
 
 import vario
 
-HEAVY = ["torch", "numpy", "pyarrow", "pandas", "duckdb", "transformers", "mindspore"]
+HEAVY = ["torch", "numpy", "pyarrow", "pandas", "duckdb", "transformers", "lightning", "accelerate", "mindspore"]
 ROOT = Path(__file__).parents[1]
 
 

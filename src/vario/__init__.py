@@ -9,8 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vario.analysis.health import GradientStats, check_gradient_health
+    from vario.analysis.memory import MemoryPrediction, estimate_model_memory, max_batch_size, predict_memory
+    from vario.analysis.model_text import print_model_info
+    from vario.analysis.parameters import count_parameters, format_param_count, get_parameter_breakdown
+    from vario.analysis.training import TrainingMetrics, TrainingMonitor, get_gpu_memory_info
     from vario.config import Config
     from vario.errors import ConfigError, ModelError, RunError, VarioError
+    from vario.integrations.transformers import MonitorCallback
     from vario.monitor import Monitor, watch
     from vario.records import Frame
     from vario.runs.onset import first_bad
@@ -32,6 +38,20 @@ _HOMES = {
     "ConfigError": "vario.errors",
     "ModelError": "vario.errors",
     "RunError": "vario.errors",
+    "count_parameters": "vario.analysis.parameters",
+    "format_param_count": "vario.analysis.parameters",
+    "get_parameter_breakdown": "vario.analysis.parameters",
+    "estimate_model_memory": "vario.analysis.memory",
+    "predict_memory": "vario.analysis.memory",
+    "max_batch_size": "vario.analysis.memory",
+    "MemoryPrediction": "vario.analysis.memory",
+    "print_model_info": "vario.analysis.model_text",
+    "check_gradient_health": "vario.analysis.health",
+    "GradientStats": "vario.analysis.health",
+    "TrainingMetrics": "vario.analysis.training",
+    "TrainingMonitor": "vario.analysis.training",
+    "get_gpu_memory_info": "vario.analysis.training",
+    "MonitorCallback": "vario.integrations.transformers",
 }
 """Each public name and the module it lives in."""
 
@@ -39,16 +59,30 @@ __all__ = [
     "Config",
     "ConfigError",
     "Frame",
+    "GradientStats",
+    "MemoryPrediction",
     "ModelError",
     "Monitor",
+    "MonitorCallback",
     "Run",
     "RunError",
     "Series",
+    "TrainingMetrics",
+    "TrainingMonitor",
     "VarioError",
     "__version__",
+    "check_gradient_health",
+    "count_parameters",
+    "estimate_model_memory",
     "first_bad",
+    "format_param_count",
+    "get_gpu_memory_info",
+    "get_parameter_breakdown",
     "list_runs",
+    "max_batch_size",
     "open_run",
+    "predict_memory",
+    "print_model_info",
     "watch",
 ]
 

@@ -1,4 +1,4 @@
-"""TensorBoard event files, written without TensorBoard.
+"""TensorBoard event files, written and read without TensorBoard.
 
 An event file is a chain of TFRecords, each one protobuf `Event` between checksums (CRC-32C). Readers skip what they do
 not know and stop at a wrong checksum, so appending is all a writer has to do. One event holds one number, as in files
@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,9 +161,45 @@ def _moment(time: float, step: int) -> bytes:
     return b"\x09" + struct.pack("<d", time) + _number(2, step)
 
 
+def fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and value of each field of a protobuf message: a whole number, or the bytes that stand there."""
+    at = 0
+    while at < len(content):
+        key, at = _read_varint(content, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _read_varint(content, at)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            length, at = _read_varint(content, at)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"protobuf: no such kind of field: {kind}")
+        if at + length > len(content):
+            raise ValueError("protobuf: the message ends inside a field")
+        yield key >> 3, content[at : at + length]
+        at += length
+
+
+def _read_varint(content: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(content):
+            raise ValueError("protobuf: the message ends inside a number")
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
 # -- TFRecord ------------------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=1024)
 def _record_head(length: int) -> bytes:
     packed = struct.pack("<Q", length)
     return packed + struct.pack("<I", _mask(crc32c(packed)))
@@ -171,6 +207,21 @@ def _record_head(length: int) -> bytes:
 
 def _record(content: bytes) -> bytes:
     return _record_head(len(content)) + content + struct.pack("<I", _mask(crc32c(content)))
+
+
+def read_records(content: bytes) -> Iterator[bytes]:
+    """The records of a file up to its end, or up to the first that is torn or has a wrong checksum."""
+    at = 0
+    while at + 12 <= len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        end = at + 12 + length
+        if _record_head(length) != content[at : at + 12] or end + 4 > len(content):
+            return
+        record = content[at + 12 : end]
+        if struct.pack("<I", _mask(crc32c(record))) != content[end : end + 4]:
+            return
+        yield record
+        at = end + 4
 
 
 def _mask(checksum: int) -> int:

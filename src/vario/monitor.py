@@ -159,6 +159,16 @@ class Monitor:
         """The number the next step to be watched from its beginning has."""
         return self._clock.step + 1 if self._completed else self._clock.step
 
+    def number_next_step(self, step: int) -> None:
+        """Give the next step its number, for a trainer that counts by itself; what was logged before it stays there."""
+        if self._closed or step == self.next_step_number:
+            return
+        if self.frames.has_rows and not self._completed:
+            self._hand_over()
+        self._clock.step = step - 1 if self._completed else step
+        if not self._completed:
+            self._begin_step()
+
     def frames_so_far(self) -> list[Frame]:
         """What the step in progress has observed by now; waits for the device."""
         return self.frames.so_far(self._clock.step)

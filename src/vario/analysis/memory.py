@@ -66,6 +66,9 @@ class MemoryPrediction:
     """What takes most of it, the largest first."""
 
     gpu: str
+    gpu_bytes: int
+    """What one such GPU has."""
+
     context_bytes: int
     gpus: int = 1
     strategy: str = ""
@@ -188,6 +191,7 @@ def summarize(trace: MemoryTrace, gpu: Gpu, strategy: Strategy | None = None) ->
         phase_peaks={phase: peak for phase, peak in phase_peaks.items() if phase != "model"},
         largest=_largest(trace, at_peak),
         gpu=gpu.name,
+        gpu_bytes=gpu.memory_bytes,
         context_bytes=gpu.context_bytes,
         gpus=strategy.gpus if strategy else 1,
         strategy=strategy.name if strategy and strategy.gpus > 1 else "",

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from vario.analysis.memory import LargeTensors, MemoryPrediction
-from vario.backends.gpus import GPUS
 from vario.text import size
 
 BAR = 30
@@ -48,16 +47,11 @@ def _fact_rows(prediction: MemoryPrediction, largest_batch: tuple[int, str] | No
         yield "", Text(f"at {place}: {prediction.operator.removeprefix('_')}")
     by_phase = ", ".join(f"{phase} {size(peak)}" for phase, peak in prediction.phase_peaks.items())
     yield "by phase", Text(by_phase)
-    gpu = GPUS.get(prediction.gpu)
-    if gpu is not None:
-        verdict = (
-            Text("fits", style="bold green") if prediction.fits(gpu.name) else Text("does not fit", style="bold red")
-        )
-        verdict.append(
-            f" into one {gpu.name} ({size(gpu.memory_bytes)}), with {size(prediction.context_bytes)} for CUDA itself",
-            style="not bold default",
-        )
-        yield "verdict", verdict
+    fits = prediction.fits(prediction.gpu_bytes)
+    verdict = Text("fits", style="bold green") if fits else Text("does not fit", style="bold red")
+    room, own = size(prediction.gpu_bytes), size(prediction.context_bytes)
+    verdict.append(f" into one {prediction.gpu} ({room}), with {own} for CUDA itself", style="not bold default")
+    yield "verdict", verdict
     if largest_batch is not None:
         number, budget = largest_batch
         yield "largest batch", Text(f"{number} in {budget}" if number else f"not even 1 fits into {budget}")

@@ -15,6 +15,7 @@ from vario.backends.memory_trace import Block, MemoryTrace
 from vario.errors import ConfigError
 from vario.text import unknown
 
+HALVES = ("bfloat16", "float16")
 BUCKET_BYTES = 25 * MIB
 """Of DistributedDataParallel, by default."""
 
@@ -30,6 +31,9 @@ class Strategy:
 
     has_buckets: bool = False
     """Whether gradients are copied into buckets to be reduced."""
+
+    keeps_float32: bool = False
+    """Whether the optimizer has a float32 copy of half-precision weights, and its moments in float32."""
 
     notes: tuple[str, ...] = ()
 
@@ -47,15 +51,21 @@ class Strategy:
 
 
 _ROUGH = "Sharding is arithmetic on the strategy's rules, not measured."
-_ZERO = "DeepSpeed's own buffers (reduce_bucket_size and others) and its float32 copy of half-precision weights come on top."
+_ZERO = "DeepSpeed's buckets (reduce_bucket_size, allgather_bucket_size) come on top."
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
         Strategy("ddp", 1, frozenset(), has_buckets=True, notes=(_ROUGH,)),
         Strategy("fsdp", 1, frozenset({"weights", "gradients", "optimizer"}), notes=(_ROUGH,)),
-        Strategy("zero1", 1, frozenset({"optimizer"}), notes=(_ROUGH, _ZERO)),
-        Strategy("zero2", 1, frozenset({"optimizer", "gradients"}), notes=(_ROUGH, _ZERO)),
-        Strategy("zero3", 1, frozenset({"weights", "gradients", "optimizer"}), notes=(_ROUGH, _ZERO)),
+        Strategy("zero1", 1, frozenset({"optimizer"}), keeps_float32=True, notes=(_ROUGH, _ZERO)),
+        Strategy("zero2", 1, frozenset({"optimizer", "gradients"}), keeps_float32=True, notes=(_ROUGH, _ZERO)),
+        Strategy(
+            "zero3",
+            1,
+            frozenset({"weights", "gradients", "optimizer"}),
+            keeps_float32=True,
+            notes=(_ROUGH, _ZERO),
+        ),
     )
 }
 
@@ -79,18 +89,22 @@ class _Sharding:
         self.whole_gradients: list[tuple[int, int]] = []
         self.numbers: dict[int, int] = {}
         self.unit = ""
+        self.is_prepared = False
+        self.in_transit: int | None = None
 
     def run(self) -> MemoryTrace:
         """The rewritten trace."""
-        starts = {start: name for start, name in self.old.phases}
+        starts = dict(self.old.phases)
         phase = ""
         for event, number in enumerate(self.old.events):
             if event in starts:
                 phase = starts[event]
                 self._end_unit()
+                self._reduce_gradients()
                 self.new.begin(phase)
-                if phase == "forward" and self.strategy.has_buckets and not self.numbers.get(-1):
-                    self._make_buckets()
+                if phase == "forward" and not self.is_prepared:
+                    self.is_prepared = True
+                    self._prepare()
             block = self.old.blocks[number if number >= 0 else ~number]
             if number >= 0:
                 if phase in ("forward", "backward") and block.kind != "weights":
@@ -101,6 +115,8 @@ class _Sharding:
         return self.new
 
     def _allocate(self, number: int, block: Block) -> None:
+        if self.strategy.keeps_float32 and block.kind == "optimizer" and block.dtype in HALVES:
+            block = replace(block, num_bytes=2 * block.num_bytes, dtype="float32")
         part = -(-block.num_bytes // self.strategy.gpus)
         is_sharded = block.kind in self.strategy.sharded
         if is_sharded and block.kind == "gradients":
@@ -125,20 +141,38 @@ class _Sharding:
         # The next layer's weights are fetched while this one works, so two are held at a time.
         for unit in [name for name in self.gathered if name != keep]:
             self.new.free(self.gathered.pop(unit))
-        for number, whole in self.whole_gradients:
+        self._reduce_gradients()
+        self.unit = ""
+
+    def _reduce_gradients(self) -> None:
+        if self.in_transit is not None:
+            self.new.free(self.in_transit)
+            self.in_transit = None
+        kept = [(number, whole) for number, whole in self.whole_gradients if self.numbers.get(number) == whole]
+        self.whole_gradients.clear()
+        if kept:
+            # They are copied into one piece, which is gone when the next layer's are on their way.
+            together = sum(self.old.blocks[number].num_bytes for number, _ in kept)
+            self.in_transit = self.new.allocate(
+                Block(together, "temporary", "gradients to be reduced", self.unit, "", (together,))
+            )
+        for number, whole in kept:
             block = self.old.blocks[number]
-            if self.numbers.get(number) != whole:
-                continue
             part = -(-block.num_bytes // self.strategy.gpus)
             self.numbers[number] = self.new.allocate(replace(block, num_bytes=part))
             self.new.free(whole)
-        self.whole_gradients.clear()
-        self.unit = ""
 
-    def _make_buckets(self) -> None:
-        self.numbers[-1] = 1
+    def _prepare(self) -> None:
+        gradients = _first_gradients(self.old)
+        if self.strategy.has_buckets:
+            self._make_buckets([block.num_bytes for block in gradients])
+        halves = sum(block.num_bytes for block in gradients if block.dtype in HALVES)
+        if self.strategy.keeps_float32 and halves:
+            part = -(-2 * halves // self.strategy.gpus)
+            self.new.allocate(Block(part, "optimizer", "float32 copy of the weights", "", "float32", (part // 4,)))
+
+    def _make_buckets(self, sizes: list[int]) -> None:
         filled = 0
-        sizes = [block.num_bytes for block in _first_gradients(self.old)]
         for position, num_bytes in enumerate(sizes):
             filled += num_bytes
             if filled >= BUCKET_BYTES or position == len(sizes) - 1:

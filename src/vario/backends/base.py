@@ -155,6 +155,12 @@ class Watched(Protocol):
     def update_by_hand(self) -> None:
         """The loop has updated the weights without a torch optimizer."""
 
+    def pass_began(self) -> None:
+        """A trainer that does not call the outermost module begins a pass that trains."""
+
+    def pass_ended(self) -> None:
+        """That pass, its backward and maybe an update are done."""
+
     def on_module_values(self, observer: Observer) -> None:
         """Hand module inputs and outputs to this observer."""
 

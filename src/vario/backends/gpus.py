@@ -27,7 +27,7 @@ class Gpu:
 
     @property
     def matmul_workspace_bytes(self) -> int:
-        """Kept by torch for cuBLAS, once for each thread that multiplies: the caller's and that of the backward pass."""
+        """Kept by torch for cuBLAS, for each thread that multiplies: the caller's and that of the backward pass."""
         return 32 * MIB if self.capability >= (9, 0) else 8 * MIB + 128 * 1024
 
     @property

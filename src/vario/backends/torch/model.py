@@ -193,6 +193,14 @@ class TorchModel:
         self._pass = self.clock.pass_began(root)
         self._events.forward_began()
 
+    def pass_began(self) -> None:
+        """A trainer that does not call the outermost module begins a pass that trains."""
+        self._forward_began(next(iter(self.targets.roots)), True, True)
+
+    def pass_ended(self) -> None:
+        """That pass is done: what runs now, such as a validation, is no part of it."""
+        self._forward_ended(None)
+
     def _is_training_pass(self) -> bool:
         # Reentrant checkpointing runs its first forward without gradients: what counts is how the root was called.
         return torch.is_grad_enabled() if self._pass_trains is None else self._pass_trains

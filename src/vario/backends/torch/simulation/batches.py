@@ -65,6 +65,19 @@ def with_batch_size(batch: Any, batch_size: int) -> Any:
     return tree_map(resized, batch)
 
 
+def called_with(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What a model was called with, by name and without memory."""
+    from torch.utils._pytree import tree_map
+
+    named = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    extra = named.pop("kwargs", {}) if isinstance(named.get("kwargs"), dict) else {}
+
+    def without_memory(one: Any) -> Any:
+        return torch.empty_like(one, device="meta") if isinstance(one, torch.Tensor) else one
+
+    return dict(tree_map(without_memory, {**named, **extra}))
+
+
 def loss_of(outputs: Any, _: Any) -> torch.Tensor:
     """The loss among a model's outputs, or the sum of the first output where there is none."""
     if isinstance(outputs, torch.Tensor):

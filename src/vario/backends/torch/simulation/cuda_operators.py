@@ -36,11 +36,11 @@ WIDEST |= {"scatter_add"}
 @contextmanager
 def cuda_paths(gpu: Gpu) -> Iterator[None]:
     """CPU tensors behave, in what they keep, as on that GPU."""
-    library = torch.library.Library("aten", "IMPL")  # noqa: TOR901 - given back below
-    with warnings.catch_warnings():
-        # Each replacement says that it replaces.
-        warnings.simplefilter("ignore")
-        try:
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        with warnings.catch_warnings():
+            # Each replacement says that it replaces.
+            warnings.simplefilter("ignore")
             library.impl("dropout", dropout, "AutogradCPU")
             library.impl("scaled_dot_product_attention", functools.partial(attention, gpu), "AutogradCPU")
             library.impl("rms_norm", rms_norm, "AutogradCPU")
@@ -48,9 +48,9 @@ def cuda_paths(gpu: Gpu) -> Iterator[None]:
             library.impl("log_softmax.int", log_softmax, "AutogradCPU")
             for name, kernel in _autocast_kernels():
                 library.impl(name, kernel, "AutocastCPU")
-            yield
-        finally:
-            library._destroy()
+        yield
+    finally:
+        library._destroy()
 
 
 def dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
@@ -94,7 +94,7 @@ def attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """The kernel that torch takes on that GPU, with what it keeps."""
-    kernel = attention_kernel(gpu, query, key, value, mask, enable_gqa)
+    kernel = attention_kernel(gpu, query, key, value, mask, dropout_p, enable_gqa)
     if mask is not None and mask.dtype is torch.bool:
         zero, hidden = (torch.scalar_tensor(v, dtype=query.dtype) for v in (0.0, float("-inf")))
         mask = torch.where(mask, zero, hidden)
@@ -122,23 +122,30 @@ def attention(
 
 
 def attention_kernel(
-    gpu: Gpu, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, groups: bool
+    gpu: Gpu,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    enable_gqa: bool,
 ) -> str:
     """Which of torch's attention kernels takes these tensors on that GPU: cudnn, flash, efficient or math."""
     is_half = query.dtype in HALVES
     width = query.size(-1)
     if query.dim() != 4 or width != value.size(-1):
         return "math"
-    if mask is not None and mask.requires_grad:
-        return "math"  # as with T5's learnt distances between words
+    mask_learns = mask is not None and mask.requires_grad
+    if mask_learns and dropout_p > 0:
+        return "math"  # seen with T5's learnt distances between words; without dropout, with Swin's, not
     shares = query.size(1) != key.size(1)
-    if is_half and gpu.prefers_cudnn_attention and width % 8 == 0 and width <= 128:
+    if is_half and gpu.prefers_cudnn_attention and width % 8 == 0 and width <= 128 and not mask_learns:
         return "cudnn"
     if is_half and gpu.capability >= (8, 0) and mask is None and width <= 256:
         return "flash"
     aligned = width % (8 if is_half else 4) == 0
     fits = query.dtype is not torch.bfloat16 or gpu.capability >= (8, 0)
-    if (is_half or query.dtype is torch.float32) and aligned and fits and not (groups and shares):
+    if (is_half or query.dtype is torch.float32) and aligned and fits and not (enable_gqa and shares):
         return "efficient"
     return "math"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +21,28 @@ HOOKS = (
     "_forward_pre_hooks_with_kwargs",
     "_forward_hooks_always_called",
 )
+
+
+GLOBAL_HOOKS = [
+    hooks
+    for home in ("torch.nn.modules.module", "torch.optim.optimizer")
+    for name, hooks in vars(importlib.import_module(home)).items()
+    if name.startswith("_global_") and "hooks" in name and isinstance(hooks, dict)
+]
+"""Those for all modules and all optimizers; `vario run` finds models through them."""
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Nobody's global hooks run meanwhile."""
+    kept = [dict(hooks) for hooks in GLOBAL_HOOKS]
+    for hooks in GLOBAL_HOOKS:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, before in zip(GLOBAL_HOOKS, kept, strict=True):
+            hooks.update(before)
 
 
 def fake_model(model: torch.nn.Module, mode: Any, dtype: torch.dtype | None = None) -> torch.nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,9 @@ def optimizer_maker(optimizer: Any) -> MakeOptimizer:
         return lambda parameters: _as_on_a_gpu(getattr(torch.optim, kind)(parameters, lr=1e-4, **options))
     if isinstance(optimizer, torch.optim.Optimizer):
         made = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps the real one
-        return lambda parameters: _as_on_a_gpu(type(made)(parameters, **made.defaults))
+        taken = inspect.signature(type(made)).parameters
+        options = {name: value for name, value in made.defaults.items() if name in taken}
+        return lambda parameters: _as_on_a_gpu(type(made)(parameters, **options))
     if callable(optimizer):
         return lambda parameters: _as_on_a_gpu(optimizer(parameters))
     raise ConfigError(f"optimizer: expected a name, an optimizer or a function of the parameters, got {optimizer!r}")

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from vario.backends.gpus import Gpu
 from vario.backends.memory_trace import MemoryTrace
 from vario.backends.torch.simulation.cuda_operators import cuda_paths
-from vario.backends.torch.simulation.fakes import fake_batch, fake_model
+from vario.backends.torch.simulation.fakes import fake_batch, fake_model, unwatched
 from vario.backends.torch.simulation.tape import Tape, ValueReadError
 from vario.backends.torch.simulation.transformers_paths import real_paths
 from vario.errors import ConfigError, ModelError
@@ -51,6 +51,7 @@ def simulate(model: torch.nn.Module, batch: Any, plan: StepPlan, gpu: Gpu | None
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    numbers = torch.get_rng_state()
     try:
         return _simulate(model, batch, plan, gpu)
     except (ValueReadError, DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -58,6 +59,8 @@ def simulate(model: torch.nn.Module, batch: Any, plan: StepPlan, gpu: Gpu | None
             f"{type(model).__name__} cannot be simulated: what it does depends on values, and there are only shapes "
             f"({error})."
         ) from error
+    finally:
+        torch.set_rng_state(numbers)
 
 
 def _simulate(model: torch.nn.Module, batch: Any, plan: StepPlan, gpu: Gpu | None) -> MemoryTrace:
@@ -65,7 +68,7 @@ def _simulate(model: torch.nn.Module, batch: Any, plan: StepPlan, gpu: Gpu | Non
     weights_type = WEIGHT_TYPES.get(plan.precision or "")
     if plan.precision in MIXED_TYPES:
         weights_type = torch.float32
-    with nullcontext() if gpu is None else cuda_paths(gpu), real_paths():
+    with nullcontext() if gpu is None else cuda_paths(gpu), real_paths(), unwatched():
         copied = fake_model(model, mode, weights_type)
         copied.train()
         if plan.checkpoints:

@@ -105,8 +105,13 @@ def flash_attention_backward(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes
 
 
 def efficient_attention_backward(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
-    """The product of output and gradient, in float32, before its rows are summed."""
-    return [[_query_sums(args[1])]]
+    """The product of output and gradient in float32; of half precision, sums for keys and values in float32."""
+    query, key = args[1], args[2]
+    if query.dtype is torch.float32:
+        return [[_query_sums(query)]]
+    batch, heads, rows, width = key.shape
+    rows = _round_up(rows, 64)
+    return [[2 * batch * heads * rows * width * 4 + batch * heads * rows * 4]]
 
 
 def _query_sums(query: torch.Tensor) -> int:

@@ -1,0 +1,91 @@
+"""Looking at a training from inside its loop, by hand: every so many steps a few numbers, and nothing is kept on disk.
+
+`vario.watch` is the way to record a run; this is for a print in a loop.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from vario.analysis.health import GradientHealth, judge
+from vario.analysis.parameters import GIB, model_summary
+from vario.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class TrainingMetrics:
+    """One look at a training; memory in GB (2**30 bytes), 0 where there is no GPU."""
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    gpu_memory_used: float
+    gpu_memory_total: float
+
+
+def get_gpu_memory_info() -> dict[str, float]:
+    """used_gb, free_gb and total_gb of the current GPU, all processes counted; all 0 where there is no GPU."""
+    from vario.backends.torch.gpu_memory import gpu_memory
+
+    memory = gpu_memory()
+    if memory is None:
+        return {"used_gb": 0.0, "free_gb": 0.0, "total_gb": 0.0}
+    return {
+        "used_gb": memory.used_bytes / GIB,
+        "free_gb": memory.free_bytes / GIB,
+        "total_gb": memory.total_bytes / GIB,
+    }
+
+
+class TrainingMonitor:
+    """Counts the steps of a loop and looks at every `check_every`-th of them."""
+
+    def __init__(self, model: Any, check_every: int = 100) -> None:
+        if not isinstance(check_every, int) or isinstance(check_every, bool) or check_every < 1:
+            raise ConfigError(f"check_every: expected a whole number of at least 1, got {check_every!r}")
+        self.model = model
+        self.check_every = check_every
+        self.num_steps = 0
+        self.history: list[TrainingMetrics] = []
+        """Every look so far."""
+        self.health: GradientHealth | None = None
+        """The gradients at the last look."""
+        model_summary(model)  # what is no model is refused now, not at the hundredth step
+
+    def get_model_summary(self) -> dict[str, Any]:
+        """How many parameters the model has, and what training it keeps in memory at fp16, in GB."""
+        summary = model_summary(self.model)
+        state = summary.state_bytes("fp16")
+        return {
+            "model": summary.model_name,
+            "total_parameters": summary.num_parameters,
+            "trainable_parameters": summary.num_trainable,
+            "frozen_parameters": summary.num_frozen,
+            "trainable_ratio": summary.trainable_share,
+            "parameters_gb": state.parameters / GIB,
+            "gradients_gb": state.gradients / GIB,
+            "optimizer_gb": state.optimizer / GIB,
+        }
+
+    def step(self, loss: Any = math.nan, learning_rate: float = math.nan) -> TrainingMetrics | None:
+        """Count a step, after backward() and before zero_grad(); on every `check_every`-th, look and answer."""
+        self.num_steps += 1
+        if self.num_steps % self.check_every:
+            return None
+        from vario.backends.torch.gradients import gradient_rows
+
+        self.health = judge(gradient_rows(self.model))
+        memory = get_gpu_memory_info()
+        seen = TrainingMetrics(
+            step=self.num_steps,
+            loss=float(loss),
+            learning_rate=learning_rate,
+            gradient_norm=self.health.norm,
+            gpu_memory_used=memory["used_gb"],
+            gpu_memory_total=memory["total_gb"],
+        )
+        self.history.append(seen)
+        return seen

@@ -1,0 +1,51 @@
+"""How full a GPU is, for everyone on it and for this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from vario.backends.gpus import Gpu
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """One GPU at one moment, in bytes."""
+
+    free_bytes: int
+    """What the driver could still give to anyone."""
+    total_bytes: int
+    allocated_bytes: int
+    """Held by tensors of this process."""
+    peak_bytes: int
+    """The most that tensors of this process ever held."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Taken by all processes together, with what their drivers and libraries keep."""
+        return self.total_bytes - self.free_bytes
+
+
+def gpu_here(device: torch.device | int | None = None) -> Gpu | None:
+    """The kind of GPU this process has; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    found = torch.cuda.get_device_properties(device if device is not None else torch.cuda.current_device())
+    return Gpu(
+        name=found.name,
+        memory_bytes=found.total_memory,
+        capability=(found.major, found.minor),
+        num_multiprocessors=found.multi_processor_count,
+        threads_per_multiprocessor=found.max_threads_per_multi_processor,
+    )
+
+
+def gpu_memory(device: torch.device | int | None = None) -> GpuMemory | None:
+    """Memory of one GPU, the current one unless named; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    stats = torch.cuda.memory_stats_as_nested_dict(device)
+    held = stats.get("allocated_bytes", {}).get("all", {})
+    return GpuMemory(free, total, held.get("current", 0), held.get("peak", 0))

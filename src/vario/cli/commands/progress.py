@@ -1,0 +1,156 @@
+"""How far a training run is and how it fares, from the logs any trainer leaves behind.
+
+PATH is a checkpoint, an output folder or a log file. Read are trainer_state.json of the HF Trainer, TensorBoard event
+files, Lightning's metrics.csv, LLaMA-Factory's trainer_log.jsonl, text logs of Megatron, DeepSpeed, torchtune and the
+Trainer's own console output, and vario's runs. Without an option the summary is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vario.cli import arguments as shared
+
+if TYPE_CHECKING:
+    from vario.reports.progress_words import Language
+
+EXAMPLES = """
+vario progress
+vario progress --latest --plot --save-plot training_progress.png
+vario progress --checkpoint outputs/checkpoint-582 --summary --plot
+vario progress --compare outputs/checkpoint-291 outputs/checkpoint-582 --save-plot comparison.png
+vario progress lightning_logs --watch
+vario progress outputs --json
+"""
+
+DEFAULT_OUTPUTS = "./outputs"
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add what to read and how to show it."""
+    parser.add_argument("path", metavar="PATH", nargs="?", help="checkpoint, output folder, run or log file to read")
+    parser.add_argument("--checkpoint", "-c", metavar="DIR", help="read this checkpoint")
+    parser.add_argument(
+        "--outputs", "-o", metavar="DIR", default=DEFAULT_OUTPUTS, help=f"output folder (default: {DEFAULT_OUTPUTS})"
+    )
+    parser.add_argument(
+        "--latest", "-l", action="store_true", help="read the newest of the output folder, as without any other word"
+    )
+    parser.add_argument("--summary", "-u", action="store_true", help="print the summary; the default")
+    parser.add_argument("--plot", "-p", action="store_true", help="show the plot; in the terminal without a display")
+    parser.add_argument("--save-plot", "-s", metavar="PATH", help="write the plot as PNG, SVG or PDF")
+    parser.add_argument("--compare", nargs="+", metavar="CP", help="compare checkpoints, runs or log files")
+    parser.add_argument("--watch", action="store_true", help="follow a running job until it is finished")
+    parser.add_argument("--lang", metavar="zh|en", help="language of summary and plot (default: that of the locale)")
+    shared.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show how a run fares."""
+    from vario.errors import ConfigError
+
+    language = _language(arguments.lang)
+    picture = Path(arguments.save_plot) if arguments.save_plot else None
+    if picture is not None:
+        from vario.reports.plot_style import check_picture_path
+
+        check_picture_path(picture)
+    if arguments.compare:
+        if arguments.path or arguments.checkpoint or arguments.watch:
+            raise ConfigError("progress: --compare names what is read: leave out PATH, --checkpoint and --watch")
+        return _compare(arguments, language, picture)
+    place = _place(arguments)
+    if arguments.watch:
+        if arguments.json:
+            raise ConfigError("progress: --watch has no --json; run it without --watch to get one document")
+        return _watch(place, language)
+    return _show(arguments, place, language, picture)
+
+
+def _show(arguments: argparse.Namespace, place: Path, language: Language, picture: Path | None) -> int:
+    from vario.cli import output
+    from vario.logs.finding import find_history
+    from vario.reports.progress import summarise_progress
+
+    history = find_history(place)
+    summary = summarise_progress(history)
+    wants_plot = arguments.plot or picture is not None
+    if arguments.json:
+        output.print_json(summary)
+    elif arguments.summary or not wants_plot:
+        from vario.reports.progress_text import render_progress
+
+        output.stdout().print(render_progress(history, summary, language))
+    if wants_plot:
+        from vario.cli import pictures
+
+        pictures.show(history, language, picture, arguments.plot and not arguments.json)
+    return 0
+
+
+def _compare(arguments: argparse.Namespace, language: Language, picture: Path | None) -> int:
+    from vario.cli import output
+    from vario.logs.finding import find_history
+    from vario.reports.progress_compare import compare
+
+    places = [_existing(Path(name), Path(arguments.outputs)) for name in arguments.compare]
+    histories = [find_history(place) for place in places]
+    comparison = compare(places, histories)
+    if arguments.json:
+        output.print_json(comparison)
+    else:
+        from vario.reports.progress_compare_text import render_comparison
+
+        output.stdout().print(render_comparison(comparison, language))
+    if arguments.plot or picture is not None:
+        from vario.cli import pictures
+
+        pictures.show_comparison(comparison, histories, language, picture, arguments.plot and not arguments.json)
+    return 0
+
+
+def _watch(place: Path, language: Language) -> int:
+    import sys
+    import time
+
+    from vario.cli import watching
+    from vario.logs.finding import find_history
+
+    watching.watch(lambda: find_history(place), language, sys.stdout.isatty(), time.sleep)
+    return 0
+
+
+def _place(arguments: argparse.Namespace) -> Path:
+    """Where to look: PATH, or --checkpoint, or the output folder."""
+    from vario.errors import ConfigError, RunNotFound
+
+    if arguments.path and arguments.checkpoint:
+        raise ConfigError("progress: PATH and --checkpoint both name what is read: leave one out")
+    outputs = Path(arguments.outputs)
+    if named := arguments.path or arguments.checkpoint:
+        return _existing(Path(named), outputs)
+    if not outputs.exists() and arguments.outputs == DEFAULT_OUTPUTS:
+        raise RunNotFound("there is no folder ./outputs here. Name what to read: `vario progress PATH`.")
+    return outputs
+
+
+def _existing(named: Path, outputs: Path) -> Path:
+    """The path as typed, or the checkpoint of that name in the output folder."""
+    return named if named.exists() or not (outputs / named).exists() else outputs / named
+
+
+def _language(asked: str | None) -> Language:
+    import os
+
+    from vario.errors import ConfigError
+    from vario.reports.progress_words import LANGUAGES, language_of
+    from vario.text import unknown
+
+    for language in LANGUAGES:
+        if asked == language:
+            return language
+    if asked is None:
+        return language_of(os.environ)
+    raise ConfigError(unknown("--lang", asked, LANGUAGES))

@@ -1,0 +1,215 @@
+"""Lightning: `MonitorCallback` records a training as `vario.watch` does, with what the LightningModule logs.
+
+Steps are numbered from 0 as in Lightning's own loggers: one for each batch, or group of accumulated batches, after
+which the weights were updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vario.backends.base import Watched
+from vario.config import Config
+from vario.integrations.recording import Recording
+from vario.monitor import Monitor
+from vario.probes import Recorder
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        try:
+            from pytorch_lightning import Callback
+        except ImportError as error:
+            raise ImportError("vario.integrations.lightning needs Lightning: pip install lightning") from error
+
+
+class _Passes:
+    """Says where passes begin and end: Lightning calls `training_step`, not the module that the optimizer trains."""
+
+    quantity: ClassVar[str] = "scalar"
+    every: ClassVar[int] = 1
+
+    def attach(self, watched: Watched, recorder: Recorder) -> None:
+        """Keep the model under watch."""
+        self.began = recorder.guarded("passes", watched.pass_began)
+        self.ended = recorder.guarded("passes", watched.pass_ended)
+
+
+class MonitorCallback(Callback):
+    """Watches each `fit` of a Lightning Trainer: `Trainer(callbacks=[MonitorCallback()])`.
+
+    `print_model_summary` prints the model's parameters at the start. `log_gpu_memory` logs GPU memory to the Trainer's
+    loggers. `check_gradients` looks at the gradients before clipping, every `gradient_check_steps` steps, and prints
+    what is wrong with them, once. Everything else is an option of `vario.watch`.
+    """
+
+    def __init__(
+        self,
+        print_model_summary: bool = True,
+        log_gpu_memory: bool = True,
+        check_gradients: bool = False,
+        gradient_check_steps: int = 100,
+        *,
+        config: Config | None = None,
+        scaler: Any = None,
+        **options: Any,
+    ) -> None:
+        self._recording = Recording(
+            print_model_summary=print_model_summary,
+            log_gpu_memory=log_gpu_memory,
+            check_gradients=check_gradients,
+            gradient_check_steps=gradient_check_steps,
+            config=config,
+            scaler=scaler,
+            options=options,
+        )
+        self.run_folder: str | None = None
+        """Where the latest training is recorded; checkpoints carry it."""
+        self._next_step: int | None = None
+        self._passes = _Passes()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._was_updated = False
+        self._update_was_unseen = False
+        self._is_between_steps = True
+        self._losses: list[Any] = []
+        self._seen: dict[str, Any] = {}
+        self._reported: set[str] = set()
+
+    @property
+    def monitor(self) -> Monitor | None:
+        """The Monitor of the training in progress."""
+        return self._recording.monitor
+
+    @property
+    def path(self) -> Path | None:
+        """The folder of the latest run, for `vario.open_run`."""
+        return None if self.run_folder is None else Path(self.run_folder)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: which run this is, and the number of its next step."""
+        next_step = self._next_step if self.monitor is None else self.monitor.next_step_number
+        return {"run_folder": self.run_folder, "next_step": next_step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it from there."""
+        self.run_folder = state_dict.get("run_folder")
+        self._next_step = state_dict.get("next_step")
+
+    # Lightning's events
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin a run, or go on with the one the checkpoint names."""
+        resumed = trainer.global_step > 0
+        first_step = trainer.global_step if self._next_step is None else self._next_step
+        self._begin()
+        monitor = self._recording.start(
+            pl_module,
+            list(trainer.optimizers) or None,
+            first_step=first_step if resumed else 0,
+            counts_from=0,
+            resumed=resumed,
+            stored_folder=self.run_folder if resumed else None,
+            speaks=trainer.is_global_zero,
+            probes=[self._passes],
+        )
+        self.run_folder = None if monitor.path is None else str(monitor.path.resolve())
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """A pass begins; what was logged after the last one still belongs to it."""
+        monitor = self.monitor
+        if monitor is not None:
+            new = self._what_is_new(trainer)
+            if self._is_between_steps:
+                self._recording.log(new)
+            self._is_between_steps = False
+            if self._update_was_unseen:
+                self._update_was_unseen = False
+                monitor.step()
+            self._passes.began()
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Keep the learning rate this update uses."""
+        if self.monitor is not None:
+            self._was_updated = True
+            position = next((nth for nth, known in enumerate(trainer.optimizers) if _is_same(known, optimizer)), 0)
+            suffix = f"_{position}" if len(trainer.optimizers) > 1 else ""
+            self._recording.log({f"learning_rate{suffix}": float(optimizer.param_groups[0]["lr"])})
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """A pass is done; if it ended in an update, keep its loss and what was logged."""
+        monitor = self.monitor
+        if monitor is None:
+            return
+        self._passes.ended()
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
+        if loss is not None:
+            # Lightning hands over the loss divided by the number of accumulated batches.
+            self._losses.append(loss.detach() * trainer.accumulate_grad_batches)
+        if not self._was_updated:
+            self._what_is_new(trainer)  # of a pass that others are added to; the last one's numbers are the step's
+            return
+        self._was_updated = False
+        self._is_between_steps = True
+        self._update_was_unseen = not monitor.is_between_steps
+        self._log_what_is_new(trainer)
+        if self._losses and "loss" not in self._seen:
+            self._recording.log({"loss": sum(self._losses) / len(self._losses)})
+        self._losses.clear()
+        if (monitor.step_number + 1) % max(trainer.log_every_n_steps, 1) == 0:
+            added = self._recording.for_reports(pl_module.device)
+            self._reported.update(added)
+            pl_module.log_dict(added)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Keep what the validation logged."""
+        if not trainer.sanity_checking:
+            self._log_what_is_new(trainer)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Keep what the epoch before logged at its end."""
+        self._log_what_is_new(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """End the run."""
+        self._log_what_is_new(trainer)
+        if self.monitor is not None and self._update_was_unseen:
+            self.monitor.step()
+        self._close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End the run as crashed."""
+        self._close("crashed", f"{type(exception).__name__}: {exception}")
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Let go of the model, whatever happened."""
+        self._close()
+
+    def _close(self, state: str = "finished", error: str | None = None) -> None:
+        if self.monitor is not None:
+            self._next_step = self.monitor.next_step_number
+        self._recording.close(state, error)
+
+    def _log_what_is_new(self, trainer: Any) -> None:
+        if self.monitor is not None:
+            self._recording.log(self._what_is_new(trainer))
+
+    def _what_is_new(self, trainer: Any) -> dict[str, Any]:
+        """The numbers logged since the last look: Lightning shows the old ones beside them."""
+        new = {}
+        for name, value in trainer.logged_metrics.items():
+            seen = self._seen.get(name)
+            if name not in self._reported and (seen is None or seen.data_ptr() != value.data_ptr()):
+                # Kept alive, so that its address is nobody else's.
+                new[name] = self._seen[name] = value
+        return new
+
+
+def _is_same(optimizer: Any, other: Any) -> bool:
+    return getattr(optimizer, "optimizer", optimizer) is getattr(other, "optimizer", other)

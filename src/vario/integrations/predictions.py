@@ -1,0 +1,47 @@
+"""The memory of a training, predicted when its first batch is known: before the step in which it would run out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from vario.analysis.memory import MemoryPrediction, predict_memory
+from vario.text import size
+
+log = logging.getLogger("vario")
+
+
+class FirstBatch:
+    """Waits for the first batch of a model, predicts the peak of a step from its shapes, and tells it once."""
+
+    def __init__(self, model: Any, told: Callable[[MemoryPrediction], None], **options: Any) -> None:
+        self._model = model
+        self._told = told
+        self._options = options
+        self._handle = model.register_forward_pre_hook(self._called, with_kwargs=True)
+
+    def stop(self) -> None:
+        """Wait no more."""
+        self._handle.remove()
+
+    def _called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not model.training:
+            return
+        self.stop()
+        try:
+            from vario.backends.torch.simulation.batches import called_with
+
+            found = predict_memory(model, called_with(model, args, kwargs), **self._options)
+        except Exception as error:  # noqa: BLE001 - training goes on without a prediction
+            log.warning("memory is not predicted: %s: %s", type(error).__name__, error)
+        else:
+            self._told(found)
+
+
+def prediction_line(found: MemoryPrediction) -> str:
+    """A prediction in one line, for the output of a training."""
+    where = "the optimizer" if found.phase == "optimizer" else f"the {found.phase} pass"
+    room = f" of {size(found.gpu_bytes)}" if found.gpu_bytes else ""
+    reserved = size(found.reserved_bytes)
+    return f"predicted peak memory: {size(found.peak_bytes)} in {where}, {reserved} reserved{room}"

@@ -1,0 +1,184 @@
+"""What the callbacks of all trainers share: one run per training, and what is printed and reported beside it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vario.analysis.memory import MemoryPrediction
+from vario.analysis.model_text import model_text
+from vario.analysis.parameters import GIB, model_summary
+from vario.config import Config, make_config
+from vario.errors import ConfigError, ModelError
+from vario.integrations.gradient_checks import GradientChecks, check_interval
+from vario.monitor import Monitor
+from vario.probes import Probe
+
+log = logging.getLogger("vario")
+
+_KNOWN_TO_THE_TRAINER = {
+    "first_step": "steps are numbered as the trainer numbers them",
+    "resume": "a training that goes on from a checkpoint goes on with its run by itself",
+}
+
+
+class Recording:
+    """The runs of one callback, one after the other; `monitor` is that of the training in progress."""
+
+    def __init__(
+        self,
+        *,
+        print_model_summary: bool,
+        log_gpu_memory: bool,
+        check_gradients: bool,
+        gradient_check_steps: int,
+        predict_memory: bool = False,
+        config: Config | None,
+        scaler: Any,
+        options: Mapping[str, Any],
+    ) -> None:
+        for key, reason in _KNOWN_TO_THE_TRAINER.items():
+            if key in options:
+                raise ConfigError(f"{key}: {reason}. Leave it out.")
+        check_interval(gradient_check_steps)
+        self.config = make_config(options, config)
+        self.print_model_summary = print_model_summary
+        self.log_gpu_memory = log_gpu_memory
+        self.check_gradients = check_gradients
+        self.gradient_check_steps = gradient_check_steps
+        self.predict_memory = predict_memory
+        self.monitor: Monitor | None = None
+        self._scaler = scaler
+        self._checks: GradientChecks | None = None
+        self._speaks = True
+        self._names_used: dict[str, int] = {}
+
+    def start(
+        self,
+        model: Any,
+        optimizer: Any,
+        *,
+        first_step: int,
+        counts_from: int,
+        resumed: bool,
+        stored_folder: str | None,
+        speaks: bool,
+        probes: Sequence[Probe] = (),
+    ) -> Monitor:
+        """Begin to watch: a new run, or with `resumed` the one in `stored_folder`, rewound to `first_step`."""
+        self.close("crashed", "the training ended without saying so")
+        self._speaks = speaks
+        config = replace(self.config, first_step=first_step, start=max(self.config.start, counts_from))
+        config = self._continued(config, stored_folder) if resumed else self._named_anew(config)
+        if self.print_model_summary:
+            self.say(model_text(model_summary(model)).rstrip("\n"))
+        self._checks = None
+        if self.check_gradients:
+            self._checks = GradientChecks(self.gradient_check_steps, counts_from, self.say)
+            probes = (*probes, self._checks)
+        self.monitor = make_monitor(model, optimizer, config, self._scaler, probes)
+        return self.monitor
+
+    def foretell(self, model: Any, device: Any, **options: Any) -> Callable[[], None]:
+        """Predict the peak of a step when the first batch comes, print it and keep it in the run; how to stop waiting.
+
+        `options` are those of `vario.predict_memory`.
+        """
+        from vario.backends.torch.gpu_memory import gpu_here
+        from vario.integrations.predictions import FirstBatch, prediction_line
+
+        def told(found: MemoryPrediction) -> None:
+            self.say(prediction_line(found))
+            self.log(found.scalars())
+
+        gpu = gpu_here(device) if getattr(device, "type", None) == "cuda" else None
+        return FirstBatch(model, told, gpu=gpu or "h100", **options).stop
+
+    def _continued(self, config: Config, stored_folder: str | None) -> Config:
+        """The run to go on with: where it was, or under the folder of runs if it has been moved there."""
+        candidates = [] if stored_folder is None else [Path(stored_folder)]
+        candidates += [Path(config.directory) / candidate.name for candidate in candidates]
+        if config.name is not None:
+            candidates = [candidate for candidate in candidates if candidate.name == config.name]
+            candidates.append(Path(config.directory) / config.name)
+        for folder in candidates:
+            if folder.is_dir():
+                return replace(config, directory=str(folder.parent), name=folder.name, resume=True)
+        if stored_folder is not None:
+            log.warning(
+                "the run this training began with, %s, is gone: a new one begins at step %d",
+                stored_folder,
+                config.first_step,
+            )
+        return config
+
+    def _named_anew(self, config: Config) -> Config:
+        """A second training of the same callback, as in a search, gets a folder of its own."""
+        if config.name is None:
+            return config
+        nth = self._names_used[config.name] = self._names_used.get(config.name, 0) + 1
+        return config if nth == 1 else replace(config, name=f"{config.name}-{nth}")
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Keep the numbers among these."""
+        if self.monitor is not None:
+            log_numbers(self.monitor, values)
+
+    def for_reports(self, device: Any) -> dict[str, float]:
+        """What to add to the trainer's own reports: GPU memory, and what the last check of gradients found."""
+        added = self._checks.take_latest() if self._checks is not None else {}
+        if self.log_gpu_memory and getattr(device, "type", None) == "cuda":
+            from vario.backends.torch.gpu_memory import gpu_memory
+
+            memory = gpu_memory(device)
+            if memory is not None:
+                added["gpu_memory_used_gb"] = memory.used_bytes / GIB
+                added["gpu_memory_allocated_gb"] = memory.allocated_bytes / GIB
+                added["gpu_memory_peak_gb"] = memory.peak_bytes / GIB
+        return added
+
+    def say(self, text: str) -> None:
+        """Print, on one rank of all."""
+        if self._speaks:
+            say(text)
+
+    def close(self, state: str = "finished", error: str | None = None) -> None:
+        """End the run of the training in progress, if there is one."""
+        monitor, self.monitor = self.monitor, None
+        if monitor is not None:
+            monitor.close(state, error)
+
+
+def say(text: str) -> None:
+    """Print a few lines."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def log_numbers(monitor: Monitor, values: Mapping[str, Any]) -> None:
+    """Keep the numbers among these; every rank logs the same, so the leading one keeps them."""
+    if monitor.is_leading:
+        monitor.log(**{name: value for name, value in values.items() if _is_number(value)})
+
+
+def make_monitor(model: Any, optimizer: Any, config: Config, scaler: Any, probes: Sequence[Probe]) -> Monitor:
+    """A Monitor that goes by this optimizer, or by whatever updates the model."""
+    try:
+        return Monitor(model, optimizer, config, scaler, probes=probes)
+    except ModelError:
+        if optimizer is None:
+            raise
+        # It updates copies of the parameters, or is none of torch's.
+        return Monitor(model, None, config, scaler, probes=probes)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (bool, str)) or value is None:
+        return False
+    if isinstance(value, (int, float)):
+        return True
+    return getattr(value, "shape", None) is not None and len(value.shape) == 0

@@ -1,0 +1,230 @@
+"""Hugging Face's Trainer: `MonitorCallback` records a training as `vario.watch` does, with what the Trainer logs.
+
+The run's step N is the update that brought the Trainer's `global_step` to N: the number that its logs, its reports and
+its checkpoints show. What is logged before the first update, by `eval_on_start`, is step 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vario.config import Config
+from vario.integrations.recording import Recording
+from vario.monitor import Monitor
+
+try:
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_callback import ExportableState
+except ImportError as error:
+    raise ImportError(
+        "vario.MonitorCallback needs transformers with PyTorch: pip install transformers torch"
+    ) from error
+
+_LOOP_PARTS = ("_run_epoch", "_evaluate", "_finalize_training")
+_LOOP_PARTS_OF_OLDER_TRAINERS = ("training_step", "get_batch_samples", "_maybe_log_save_evaluate")
+"""Methods of a Trainer through which an exception of the training passes on its way out."""
+
+
+class MonitorCallback(TrainerCallback, ExportableState):
+    """Watches each training of a Trainer: `Trainer(..., callbacks=[MonitorCallback()])`.
+
+    `print_model_summary` prints the model's parameters at the start. `log_gpu_memory` adds GPU memory to whatever the
+    Trainer reports to. `check_gradients` looks at the gradients before clipping, every `gradient_check_steps` steps,
+    and prints what is wrong with them, once. `predict_memory` predicts the peak of a step before the first one runs;
+    the report shows it beside what was measured. Everything else is an option of `vario.watch`.
+    """
+
+    def __init__(
+        self,
+        print_model_summary: bool = True,
+        log_gpu_memory: bool = True,
+        check_gradients: bool = False,
+        gradient_check_steps: int = 100,
+        *,
+        predict_memory: bool = False,
+        config: Config | None = None,
+        scaler: Any = None,
+        **options: Any,
+    ) -> None:
+        self._recording = Recording(
+            print_model_summary=print_model_summary,
+            log_gpu_memory=log_gpu_memory,
+            check_gradients=check_gradients,
+            gradient_check_steps=gradient_check_steps,
+            predict_memory=predict_memory,
+            config=config,
+            scaler=scaler,
+            options=options,
+        )
+        self.run_folder: str | None = None
+        """Where the latest training is recorded; checkpoints carry it."""
+        self._undo: list[Callable[[], None]] = []
+        self._update_was_unseen = False
+
+    @property
+    def monitor(self) -> Monitor | None:
+        """The Monitor of the training in progress."""
+        return self._recording.monitor
+
+    @property
+    def path(self) -> Path | None:
+        """The folder of the latest run, for `vario.open_run`."""
+        return None if self.run_folder is None else Path(self.run_folder)
+
+    def state(self) -> dict[str, Any]:
+        """What trainer_state.json keeps of this callback: how it was made, and which run it writes."""
+        recording = self._recording
+        options = recording.config.to_json()
+        for key in ("first_step", "resume"):
+            del options[key]
+        return {
+            "args": {
+                "print_model_summary": recording.print_model_summary,
+                "log_gpu_memory": recording.log_gpu_memory,
+                "check_gradients": recording.check_gradients,
+                "gradient_check_steps": recording.gradient_check_steps,
+                "predict_memory": recording.predict_memory,
+                **options,
+                "directory": str(options["directory"]),
+            },
+            "attributes": {"run_folder": self.run_folder},
+        }
+
+    # The Trainer's events
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin a run, or go on with the one the checkpoint names."""
+        self._let_go()
+        resumed = state.global_step > 0
+        monitor = self._recording.start(
+            kwargs["model"],
+            kwargs.get("optimizer"),
+            first_step=state.global_step + 1 if resumed else 0,
+            counts_from=1,
+            resumed=resumed,
+            stored_folder=self._folder_in(state) if resumed else None,
+            speaks=state.is_world_process_zero,
+        )
+        self.run_folder = None if monitor.path is None else str(monitor.path.resolve())
+        # A checkpoint written without this callback knows no such entry, and the Trainer would miss it when it saves.
+        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        self._update_was_unseen = False
+        if self._recording.predict_memory:
+            self._undo.append(
+                self._recording.foretell(
+                    kwargs["model"],
+                    args.device,
+                    precision="bf16-mixed" if args.bf16 else "fp16-mixed" if args.fp16 else None,
+                    optimizer=kwargs.get("optimizer") or "adamw",
+                    accumulation=args.gradient_accumulation_steps,
+                    gpus=args.world_size,
+                )
+            )
+        trainer = self._trainer(state)
+        if trainer is not None:
+            self._undo.append(_put_first(trainer, self))
+            self._undo.append(_tell_of_exceptions(trainer, self._training_raised))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Number the step as the Trainer does."""
+        monitor = self.monitor
+        if monitor is not None:
+            self._end_unseen_step(monitor)
+            monitor.number_next_step(state.global_step + 1)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """See whether the update was noticed: an engine may update the weights without a torch optimizer."""
+        self._update_was_unseen = self.monitor is not None and not self.monitor.is_between_steps
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Keep what the Trainer logs, then add to it what its reports shall show."""
+        monitor = self.monitor
+        if monitor is None or logs is None:
+            return
+        # An evaluation before the first step of a resumed training repeats what the run has of the step before.
+        if state.global_step >= monitor.step_number:
+            self._recording.log(logs)
+        if not any(name.startswith(("eval_", "test_")) for name in logs):
+            logs.update(self._recording.for_reports(args.device))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the run."""
+        if self.monitor is not None:
+            self._end_unseen_step(self.monitor)
+        self._let_go()
+        self._recording.close()
+
+    def _end_unseen_step(self, monitor: Monitor) -> None:
+        if self._update_was_unseen:
+            self._update_was_unseen = False
+            monitor.step()
+
+    def _training_raised(self, error: BaseException) -> None:
+        self._let_go()
+        self._recording.close("crashed", f"{type(error).__name__}: {error}")
+
+    def _let_go(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _folder_in(self, state: Any) -> str | None:
+        """The run that a checkpoint's trainer_state.json names."""
+        kept = state.stateful_callbacks.get(type(self).__name__)
+        if isinstance(kept, list):
+            kept = kept[0] if kept else None
+        folder = (kept or {}).get("attributes", {}).get("run_folder")
+        return folder if isinstance(folder, str) else self.run_folder
+
+    def _trainer(self, state: Any) -> Any:
+        """The Trainer that calls this callback, or None; no event names it."""
+        for candidate in gc.get_objects():
+            if issubclass(type(candidate), Trainer) and getattr(candidate, "state", None) is state:
+                handler = getattr(candidate, "callback_handler", None)
+                if handler is not None and any(callback is self for callback in handler.callbacks):
+                    return candidate
+        return None
+
+
+def _put_first(trainer: Any, callback: MonitorCallback) -> Callable[[], None]:
+    """Call this callback before all others, so that those which report see what it adds to the logs."""
+    handler = trainer.callback_handler
+    position = next(index for index, other in enumerate(handler.callbacks) if other is callback)
+    # New lists: the Trainer may be walking through the old one.
+    handler.callbacks = [callback, *(other for other in handler.callbacks if other is not callback)]
+
+    def undo() -> None:
+        others = [other for other in handler.callbacks if other is not callback]
+        if len(others) < len(handler.callbacks):
+            handler.callbacks = [*others[:position], callback, *others[position:]]
+
+    return undo
+
+
+def _tell_of_exceptions(trainer: Any, call: Callable[[BaseException], None]) -> Callable[[], None]:
+    """Call with whatever exception ends the training: the Trainer has no event for it."""
+    parts = _LOOP_PARTS if hasattr(trainer, _LOOP_PARTS[0]) else _LOOP_PARTS_OF_OLDER_TRAINERS
+    followed = [name for name in parts if hasattr(trainer, name) and name not in vars(trainer)]
+    for name in followed:
+        setattr(trainer, name, _telling(getattr(trainer, name), call))
+
+    def undo() -> None:
+        for name in followed:
+            vars(trainer).pop(name, None)
+
+    return undo
+
+
+def _telling(method: Callable[..., Any], call: Callable[[BaseException], None]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            call(error)
+            raise
+
+    return run

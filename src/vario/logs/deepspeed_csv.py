@@ -1,0 +1,37 @@
+"""The CSV monitor of DeepSpeed: a folder with one file a number, its header repeated after every restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vario.errors import RunCorrupt
+from vario.logs import log_format
+from vario.logs.history import Curve, History, Note, renamed
+from vario.logs.names import canonical_names
+from vario.logs.rows import Rows, whole
+from vario.logs.text_files import make_history, read_text, written_at
+
+PATTERN = "Train_*.csv"
+
+
+@log_format("deepspeed_csv", (PATTERN,), order=31, whole_folder=True)
+def deepspeed_csv(path: Path) -> History:
+    """CSV files of DeepSpeed's monitor."""
+    files = sorted(path.glob(PATTERN)) if path.is_dir() else [path]
+    curves: dict[str, Curve] = {}
+    notes: list[Note] = []
+    for file in files:
+        rows = Rows()
+        for line in read_text(file).splitlines():
+            step, _, value = line.partition(",")
+            if (at := whole(step)) is not None:
+                rows.add(at, {file.stem: value})
+        found, went_back = rows.curves()
+        curves.update(found)
+        notes += [note for note in went_back if note not in notes]
+    if not curves:
+        raise RunCorrupt(f"{path}: no row of numbers in it yet")
+    # Its steps are samples: that is what the monitor counts.
+    notes.append(Note("steps_are_samples"))
+    written = max(map(written_at, files))
+    return make_history(path, "deepspeed_csv", renamed(curves, canonical_names(curves)), notes, written=written)

@@ -1,0 +1,120 @@
+"""TensorBoard event files, of any writer. The files of one folder are one log: a restarted job opens another."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from vario.errors import RunCorrupt
+from vario.event_file import fields, read_records
+from vario.logs import log_format
+from vario.logs.history import LOSS, Curve, History, pace_between, renamed
+from vario.logs.names import canonical_names
+from vario.logs.rows import Rows
+from vario.logs.text_files import make_history, written_at
+
+EPOCHS = ("train/epoch", "epoch")
+"""Tags whose value is the epoch of the step."""
+FINAL = tuple(
+    f"train/{name}"
+    for name in ("train_loss", "train_runtime", "total_flos", "train_samples_per_second", "train_steps_per_second")
+)
+"""What the HF Trainer writes once, at its end: one point is no curve, and the loss among them is a mean of all."""
+
+FLOAT, DOUBLE = 1, 2
+"""Numbers of these element types in a protobuf tensor."""
+
+
+@log_format("tensorboard", ("*tfevents*",), order=20, whole_folder=True)
+def event_files(path: Path) -> History:
+    """TensorBoard event files of one folder, or a single one."""
+    files = sorted(path.glob("*tfevents*")) if path.is_dir() else [path]
+    rows = Rows()
+    written = 0.0
+    num_events = 0
+    for file in files:
+        written = max(written, written_at(file))
+        try:
+            for step, time, tag, value in _scalars(file):
+                rows.add(step, {tag: value}, time=time)
+                num_events += 1
+        except (ValueError, struct.error) as error:
+            raise RunCorrupt(f"{file}: records that are no TensorBoard events: {error}") from error
+    if not num_events:
+        raise RunCorrupt(f"{path}: no TensorBoard scalar in it")
+    curves, notes = rows.curves()
+    if any(tag in curves for tag in FINAL):
+        curves = {tag: curve for tag, curve in curves.items() if tag not in FINAL}
+    curves = _with_epochs(curves)
+    curves = renamed(curves, canonical_names(curves))
+    clock = curves.get(LOSS) or max(curves.values(), key=len, default=None)
+    pace = pace_between(clock.steps, clock.times, "event_times") if clock else None
+    return make_history(path, "tensorboard", curves, notes, pace=pace, written=written)
+
+
+def _scalars(file: Path) -> Iterator[tuple[int, float, str, float]]:
+    """Step, wall time, tag and value of every scalar, up to a torn end."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise RunCorrupt(f"{file}: cannot be read: {error.strerror}") from error
+    for record in read_records(content):
+        step, time = 0, np.nan
+        summaries = []
+        for number, value in fields(record):
+            if number == 1 and isinstance(value, bytes):
+                (time,) = struct.unpack("<d", value)
+            elif number == 2 and isinstance(value, int):
+                step = value - (1 << 64) if value >> 63 else value
+            elif number == 5 and isinstance(value, bytes):
+                summaries.append(value)
+        for summary in summaries:
+            for number, value in fields(summary):
+                if number == 1 and isinstance(value, bytes):
+                    tag, found = _value(value)
+                    if found is not None:
+                        yield step, time, tag, found
+
+
+def _value(content: bytes) -> tuple[str, float | None]:
+    tag, found = "", None
+    for number, value in fields(content):
+        if isinstance(value, bytes):
+            if number == 1:
+                tag = value.decode("utf8", errors="replace")
+            elif number == 2:
+                (found,) = struct.unpack("<f", value)
+            elif number == 8:
+                found = _tensor(value)
+    return tag, found
+
+
+def _tensor(content: bytes) -> float | None:
+    """The number of a tensor of one element; None for text, histograms and pictures, which are tensors too."""
+    kind, packed = 0, b""
+    for number, value in fields(content):
+        if number == 1 and isinstance(value, int):
+            kind = value
+        elif number in (4, 5, 6) and isinstance(value, bytes):
+            packed = value
+    form = {FLOAT: "<f", DOUBLE: "<d"}.get(kind)
+    if form is None or len(packed) != struct.calcsize(form):
+        return None
+    return float(struct.unpack(form, packed)[0])
+
+
+def _with_epochs(curves: dict[str, Curve]) -> dict[str, Curve]:
+    """The curve of epochs, laid to the points of all others."""
+    tag = next((tag for tag in EPOCHS if tag in curves), None)
+    if tag is None:
+        return curves
+    clock = curves[tag]
+    found = {}
+    for name, curve in curves.items():
+        if name != tag:
+            epochs = np.interp(curve.steps, clock.steps, clock.values, left=np.nan, right=np.nan)
+            found[name] = Curve(curve.steps, curve.values, epochs, curve.times)
+    return found or curves

@@ -1,0 +1,214 @@
+"""From whatever a person points at to a History: a file of any known format, a checkpoint, or a folder with some."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from vario.errors import RunCorrupt, RunError, RunNotFound
+from vario.logs import LogFormat, formats
+from vario.logs.checkpoints import NAME, list_checkpoints, read_checkpoint, read_latest
+from vario.logs.history import History, Note
+from vario.logs.joining import is_same_run, join
+from vario.logs.own_runs import is_run, vario_run
+from vario.logs.text_files import read_text, written_at
+from vario.logs.trainer_state import FILE
+from vario.text import suggestion
+
+MAX_DEPTH = 4
+"""Folders below the one that was named: `outputs/run/lightning_logs/version_0` is three."""
+SAMPLE_BYTES = 1 << 20
+MAX_TEXT_BYTES = 1 << 28
+SKIPPED = ("__pycache__", "node_modules", "site-packages", "checkpoint-", ".", "global_step")
+"""How folders begin that hold no logs of their own."""
+TEXTS_TRIED = 20
+OTHERS_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Place:
+    """A log, found but not read."""
+
+    format: LogFormat | None
+    """None for the output folder of a Trainer, with its checkpoints."""
+    path: Path
+    written: float
+
+    @property
+    def folder(self) -> Path:
+        """The folder it lies in, or is."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    @property
+    def order(self) -> int:
+        """The lower, the more it tells."""
+        return 0 if self.format is None else self.format.order
+
+    def read(self) -> History:
+        """Read it."""
+        return read_latest(self.path) if self.format is None else self.format.read(self.path)
+
+
+def find_history(path: str | os.PathLike[str]) -> History:
+    """The history at a path: a log file, a checkpoint, a run, or a folder with any of them below it."""
+    place = Path(path)
+    if place.name == FILE and NAME.fullmatch(place.absolute().parent.name):
+        place = place.parent
+    if place.is_file():
+        return read_file(place)
+    if not place.is_dir():
+        raise RunNotFound(_nowhere(place))
+    if NAME.fullmatch(place.absolute().name) and (place / FILE).is_file():
+        return read_checkpoint(place)
+    if not (place / FILE).is_file() and is_run(place):
+        return vario_run.read(place)
+    return _read_folder(place)
+
+
+def read_file(path: Path) -> History:
+    """The history in one file: its name tells the format, or else its content does."""
+    found = format_of(path)
+    if found is not None:
+        return found.read(path)
+    raise RunNotFound(f"{path}: in none of the formats known here. Known: {', '.join(f.name for f in formats())}.")
+
+
+def format_of(path: Path) -> LogFormat | None:
+    """The format of a file; None where no format claims it."""
+    by_name = [each for each in formats() if each.knows(path)]
+    for each in by_name:
+        # A plain name is a clear word; a pattern such as *.log is only a hint.
+        if each.looks_right is None or not any("*" in pattern for pattern in each.patterns):
+            return each
+    others = [each for each in formats() if each not in by_name]
+    sample = _sample(path)
+    if not sample.strip():
+        raise RunCorrupt(f"{path}: the file is empty")
+    if "\0" in sample:
+        return None
+    is_all = path.stat().st_size <= SAMPLE_BYTES
+    for text in [sample] if is_all or path.stat().st_size > MAX_TEXT_BYTES else [sample, read_text(path)]:
+        for each in (*by_name, *others):
+            if each.looks_right is not None and each.looks_right(text):
+                return each
+    return None
+
+
+def _sample(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(SAMPLE_BYTES).decode("utf8", errors="replace")
+    except OSError as error:
+        raise RunCorrupt(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _read_folder(folder: Path) -> History:
+    places = sorted(_places(folder), key=_newest_last, reverse=True)
+    if not places:
+        raise RunNotFound(_nothing_in(folder))
+    newest = places[0]
+    # What lies above or below the newest log is about the same run, and the richest of these is read.
+    group = sorted((place for place in places if _is_related(place, newest)), key=lambda place: place.order)
+    main, history = _first_readable(group or [newest])
+    seen = {main.order}
+    for other in group:
+        if other.order in seen:
+            continue
+        seen.add(other.order)
+        try:
+            found = other.read()
+        except RunError:
+            continue  # an extra: what it could have added is only missing
+        if is_same_run(history, found):
+            history = join(history, found)
+        elif is_same_run(history, found) is False and other.written > main.written:
+            # A job that was started anew here and has not reached its first checkpoint yet.
+            stale = Note("older_run", {"path": str(main.path), "step": history.step or 0})
+            main, history = other, dataclasses.replace(found, notes=(*found.notes, stale))
+    elsewhere = [place for place in places if place not in group]
+    if elsewhere:
+        named = ", ".join(str(place.path.relative_to(folder)) for place in elsewhere[:OTHERS_NAMED])
+        more = ", ..." if len(elsewhere) > OTHERS_NAMED else ""
+        note = Note("others_found", {"count": len(elsewhere), "places": named + more, "read": str(main.path)})
+        history = dataclasses.replace(history, notes=(*history.notes, note))
+    return history
+
+
+def _newest_last(place: Place) -> tuple[float, int, list[tuple[int, str]]]:
+    """Copies may have one time: then the most telling comes first, and of equals version_10 before version_9."""
+    words = re.findall(r"(\d+)|(\D+)", str(place.path))
+    return place.written, -place.order, [(int(digits or 0), text) for digits, text in words]
+
+
+def _first_readable(places: list[Place]) -> tuple[Place, History]:
+    errors = []
+    for place in places:
+        try:
+            return place, place.read()
+        except RunError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _is_related(first: Place, second: Place) -> bool:
+    return first.folder.is_relative_to(second.folder) or second.folder.is_relative_to(first.folder)
+
+
+def _places(folder: Path) -> Iterator[Place]:
+    """Every log in a folder and below it. Whatever vanishes meanwhile, as old checkpoints do, is left out."""
+    texts: list[Path] = []
+    for current, folders, files in os.walk(folder):
+        here = Path(current)
+        if FILE in files or any(NAME.fullmatch(name) for name in folders):
+            complete, unfinished = list_checkpoints(here)
+            states = [each.written for each in complete]
+            states += [written_at(here / FILE)] if FILE in files else []
+            if states or unfinished:
+                yield Place(None, here, max(states, default=0.0))
+        yield from _named_logs(here, [name for name in files if name != FILE], texts)
+        depth = len(here.relative_to(folder).parts)
+        folders[:] = [name for name in folders if depth < MAX_DEPTH and not name.startswith(SKIPPED)]
+    for path in sorted(texts, key=written_at, reverse=True)[:TEXTS_TRIED]:
+        try:
+            found = format_of(path)
+        except RunError:
+            continue  # empty, or not ours to read: it may be anything, going by its name
+        if found is not None and found.knows(path):
+            yield Place(found, path, written_at(path))
+
+
+def _named_logs(folder: Path, names: list[str], texts: list[Path]) -> Iterator[Place]:
+    """The logs of one folder that are known by their names; what has to be looked into goes to `texts`."""
+    whole: set[str] = set()
+    for name in names:
+        path = folder / name
+        claim = next((each for each in formats() if each.knows(path)), None)
+        if claim is None:
+            continue
+        if claim.whole_folder:
+            if claim.name not in whole:
+                whole.add(claim.name)
+                yield Place(claim, folder, max(map(written_at, folder.glob(claim.patterns[0]))))
+        elif any("*" in pattern for pattern in claim.patterns):
+            texts.append(path)
+        else:
+            yield Place(claim, path, written_at(path))
+
+
+def _nowhere(place: Path) -> str:
+    parent = place.parent
+    names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+    if not names:
+        return f"{place}: there is no such file or folder"
+    return f"{place}: there is no such file or folder. In {parent}: {suggestion(place.name, names)}"
+
+
+def _nothing_in(folder: Path) -> str:
+    return (
+        f"{folder}: no checkpoint, no log and no run in it or up to {MAX_DEPTH} folders below. "
+        "Looked for checkpoint-N/trainer_state.json, event files, metrics.csv, trainer_log.jsonl and text logs."
+    )

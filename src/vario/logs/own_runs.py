@@ -1,0 +1,51 @@
+"""vario's own runs: the plain numbers logged in one."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from vario.errors import RunError
+from vario.logs import log_format
+from vario.logs.history import LOSS, History, Note, pace_between, renamed
+from vario.logs.names import canonical_names
+from vario.logs.rows import Rows
+from vario.logs.text_files import make_history
+
+
+@log_format("vario_run", (), order=5)
+def vario_run(path: Path) -> History:
+    """A run of vario, or the newest of a folder of runs."""
+    from vario.runs.run import open_run
+
+    run = open_run(path)
+    rows = Rows()
+    rank = run.ranks[0] if run.ranks else 0
+    if run.ranks and "scalar" in run.quantities(rank):
+        table: Any = run.to_arrow("scalar", rank)
+        columns = (table.column(name).to_pylist() for name in ("step", "time", "target", "value"))
+        for step, time, target, value in zip(*columns, strict=True):
+            rows.add(step, {target: value}, time=time)
+    curves, notes = rows.curves()
+    curves = renamed(curves, canonical_names(curves))
+    clock = curves.get(LOSS) or max(curves.values(), key=len, default=None)
+    pace = pace_between(clock.steps, clock.times, "row_times") if clock is not None else None
+    state = run.state
+    if state in ("crashed", "stalled"):
+        notes.append(Note(f"run_{state}", {"error": run.error or ""}))
+    history = make_history(run.path, "vario_run", curves, notes, pace=pace)
+    return dataclasses.replace(history, is_finished=state == "finished")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run of ours or holds some; asks the half that reads runs only where it looks like one."""
+    if not any(folder.glob("rank*")) and not any(folder.glob("*/rank*")):
+        return False
+    from vario.runs.finding import find_run
+
+    try:
+        find_run(folder.resolve())
+    except RunError:
+        return False
+    return True

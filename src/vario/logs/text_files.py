@@ -1,0 +1,85 @@
+"""Text files as they are: whatever their bytes, and with one clear line when there is nothing in them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from vario.errors import RunCorrupt
+from vario.logs.history import Curve, History, Note, Pace, last_epoch, last_step
+from vario.logs.rows import NOT_LOGGED, number, whole
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, without colour codes; a progress bar's carriage returns become line ends."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunCorrupt(f"{path}: cannot be read: {error.strerror}") from error
+    if not content.strip():
+        raise RunCorrupt(f"{path}: the file is empty")
+    return ESCAPES.sub("", content.decode("utf8", errors="replace")).replace("\r", "\n")
+
+
+def written_at(path: Path) -> float:
+    """When a file was last written; 0 where it has vanished."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def unix_time(text: str) -> float:
+    """Unix seconds of a local time as logs write it, `2026-02-28 16:46:59` or with a fraction; NaN if it is none."""
+    moment, _, fraction = text.replace(",", ".").replace("T", " ").partition(".")
+    try:
+        return datetime.fromisoformat(moment).timestamp() + float(f"0.{fraction or 0}")
+    except ValueError:
+        return NOT_LOGGED
+
+
+def seconds_of(text: Any) -> float | None:
+    """Seconds of `MM:SS`, `H:MM:SS` or `2 days, H:MM:SS`; None for anything else."""
+    if not isinstance(text, str) or not text:
+        return None
+    days, _, clock = text.rpartition(",")
+    seconds = 0.0
+    for part in clock.split(":"):
+        found = number(part)
+        if found is None:
+            return None
+        seconds = seconds * 60 + found
+    return seconds + 86400 * (whole(days.split()[0]) or 0 if days else 0)
+
+
+def make_history(
+    path: Path,
+    name: str,
+    curves: dict[str, Curve],
+    notes: list[Note],
+    max_steps: int | None = None,
+    num_epochs: float | None = None,
+    pace: Pace | None = None,
+    written: float | None = None,
+) -> History:
+    """A History of curves whose log says nothing about its own end."""
+    if not curves:
+        raise RunCorrupt(f"{path}: no row of numbers in it yet")
+    step = last_step(curves)
+    return History(
+        path=path,
+        format=name,
+        curves=curves,
+        step=step,
+        epoch=last_epoch(curves),
+        max_steps=max_steps,
+        num_epochs=num_epochs,
+        pace=pace,
+        is_finished=step >= max_steps if step is not None and max_steps is not None else None,
+        written=written_at(path) if written is None else written,
+        notes=tuple(notes),
+    )

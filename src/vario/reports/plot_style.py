@@ -1,0 +1,141 @@
+"""What pictures have in common: colours, fonts, thinning of long curves, and the ways to a file or a window.
+
+Lines differ in lightness and form, not in colour alone, so that they survive a grey printer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vario.errors import ConfigError, MissingExtra
+from vario.logs.history import Curve
+from vario.reports.plot_fonts import PlotFonts
+from vario.reports.progress_words import WORDS
+from vario.text import suggestion
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Draw = Callable[["Figure", PlotFonts], None]
+"""Draws a whole picture into an empty figure."""
+
+FORMATS = ("png", "svg", "pdf")
+MAX_POINTS = 4000
+"""More points than the picture has pixels only make it slow."""
+DPI = 150
+
+PALE, DARK, WARM, GREEN = "#9ec3e6", "#0b3c6f", "#d9730d", "#1b7f4b"
+RED, GREY, PURPLE = "#c0182b", "#6b7280", "#7a3e9d"
+LINES = ((DARK, "-"), (WARM, "--"), (GREEN, "-."), (PURPLE, ":"), (RED, (0, (5, 1, 1, 1, 1, 1))))
+
+STYLE: dict[str, Any] = {
+    "axes.edgecolor": "#b8bec8",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.labelcolor": "#374151",
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 12,
+    "axes.unicode_minus": True,
+    "font.size": 10,
+    "grid.color": "#e5e7eb",
+    "grid.linewidth": 0.8,
+    "legend.edgecolor": "none",
+    "legend.framealpha": 0.85,
+    "legend.fontsize": 9,
+    "lines.solid_joinstyle": "round",
+    "svg.hashsalt": "vario",
+    "xtick.color": "#4b5563",
+    "ytick.color": "#4b5563",
+}
+
+
+def check_picture_path(path: Path) -> None:
+    """Refuse a name that no picture can be written under, before any work is done."""
+    ending = path.suffix.lstrip(".").lower()
+    if ending not in FORMATS:
+        raise ConfigError(f"--save-plot: cannot write '{path.name}' as a picture. {suggestion(ending, FORMATS)}")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"--save-plot: there is no folder {path.absolute().parent}")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise MissingExtra("a plot", "plot") from None
+
+
+def save_picture(draw: Draw, path: Path, size_inches: tuple[float, float], names: Sequence[str]) -> None:
+    """Write what is drawn as PNG, SVG or PDF; `names` are texts of the user's that stand in it."""
+    check_picture_path(path)
+    from matplotlib.figure import Figure
+
+    # Without the moment of writing, a picture made again from the same numbers is the same file.
+    when = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    ending = path.suffix.lstrip(".").lower()
+    with plot_style(names) as fonts:
+        figure = Figure(figsize=size_inches, layout="constrained")
+        draw(figure, fonts)
+        figure.savefig(path, format=ending, dpi=DPI, metadata=when[ending])
+
+
+def open_window(draw: Draw, size_inches: tuple[float, float], names: Sequence[str]) -> bool:
+    """Show what is drawn in a window and wait until it is closed; False where matplotlib can open none."""
+    try:
+        import matplotlib.pyplot as plt
+
+        # A backend that was asked for by name but cannot be had here raises ImportError too.
+        canvas = plt.figure().canvas
+    except ImportError:
+        return False
+    plt.close("all")
+    if canvas.required_interactive_framework is None:
+        return False
+    with plot_style(names) as fonts:
+        draw(plt.figure(figsize=size_inches, layout="constrained"), fonts)
+        plt.show()
+    return True
+
+
+@contextmanager
+def plot_style(names: Sequence[str]) -> Iterator[PlotFonts]:
+    """Our style, for as long as it takes; matplotlib's settings are left as they were found."""
+    import matplotlib
+
+    fonts = PlotFonts([*names, *WORDS["zh"].values()])
+    settings: Any = {**STYLE, "font.family": fonts.families}
+    with matplotlib.rc_context(settings):
+        yield fonts
+
+
+def thinned(curve: Curve) -> Curve:
+    """Few enough points to draw, with every extreme and every NaN among them."""
+    if len(curve) <= MAX_POINTS:
+        return curve
+    from vario.runs.downsample import downsample
+
+    positions = np.arange(len(curve))
+    kept, _ = downsample(positions, curve.values, MAX_POINTS)
+    chosen = np.zeros(len(curve), np.bool_)
+    chosen[kept] = True
+    return curve.where(chosen)
+
+
+def name_ticks(axis: Any) -> None:
+    """Short numbers at the ticks of an axis, and no exponent in a corner."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+
+
+def compact(value: float) -> str:
+    """A number as short as it can be read: 12k, 1.5M, 5e-05."""
+    # A thousand reads well in full, so thousands are cut from ten of them on.
+    for start, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= start:
+            return f"{value / size:g}{unit}"
+    return f"{value:.4g}"

@@ -1,0 +1,108 @@
+"""The picture of several runs: their losses, with what they share drawn once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vario.logs.history import Curve, History
+from vario.reports.plot_fonts import PlotFonts
+from vario.reports.plot_style import DARK, GREY, LINES, name_ticks, open_window, save_picture, thinned
+from vario.reports.progress import shown_loss
+from vario.reports.progress_compare import Comparison
+from vario.reports.progress_plot import moving_average
+from vario.reports.progress_words import Language, say
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MANY_ROWS = 100
+SIZE_INCHES = (12.0, 6.5)
+
+
+def save_comparison(
+    comparison: Comparison, histories: Sequence[History], path: Path, language: Language = "en"
+) -> None:
+    """Write the losses of several runs as PNG, SVG or PDF."""
+    names = [entry.name for entry in comparison.entries]
+    save_picture(
+        lambda figure, fonts: draw_comparison(figure, fonts, comparison, histories, language), path, SIZE_INCHES, names
+    )
+
+
+def open_comparison(comparison: Comparison, histories: Sequence[History], language: Language = "en") -> bool:
+    """Show the losses of several runs in a window; False where none can be opened."""
+    names = [entry.name for entry in comparison.entries]
+    return open_window(
+        lambda figure, fonts: draw_comparison(figure, fonts, comparison, histories, language), SIZE_INCHES, names
+    )
+
+
+def draw_comparison(
+    figure: Figure, fonts: PlotFonts, comparison: Comparison, histories: Sequence[History], language: Language
+) -> None:
+    """Draw all losses: what they share once, and a mark where a checkpoint ends."""
+    axes = figure.subplots()
+    axes.set_title(say(language, "plot_compare"), fontsize=14)
+    by_epoch = comparison.axis == "epoch"
+    axes.set_xlabel(say(language, "plot_epoch" if by_epoch else "plot_step"))
+    axes.set_ylabel(say(language, "compare_loss"))
+    for axis in (axes.xaxis, axes.yaxis):
+        name_ticks(axis)
+    found = {entry.name: history for entry, history in zip(comparison.entries, histories, strict=True)}
+    shared = None if by_epoch or len(comparison.lines) < 2 else comparison.same_until
+    if shared is not None:
+        _shared_line(axes, shown_loss(found[comparison.lines[0]]), shared, language)
+    for index, name in enumerate(comparison.lines):
+        loss = shown_loss(found[name])
+        if shared is not None:
+            # From the last shared point on, so that the lines hang together.
+            loss = loss.where(loss.steps >= shared)
+        color, form = LINES[index % len(LINES)]
+        _line(axes, loss, by_epoch, fonts.drawable(name), color, form)
+    for entry in comparison.entries:
+        if entry.part_of is not None or len(comparison.lines) == 1:
+            _mark_end(axes, found[entry.name], by_epoch, fonts.drawable(entry.name))
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="best")
+
+
+def _shared_line(axes: Axes, loss: Curve, until: int, language: Language) -> None:
+    common = thinned(loss.where(loss.steps <= until))
+    if len(common) > 1:
+        axes.plot(common.steps, common.values, color=GREY, linewidth=2.8, label=say(language, "plot_shared"))
+
+
+def _line(axes: Axes, loss: Curve, by_epoch: bool, name: str, color: str, form: Any) -> None:
+    """One run's loss; a long one as its average over a pale line of all rows."""
+    if len(loss) > MANY_ROWS:
+        rows = thinned(loss)
+        axes.plot(rows.epochs if by_epoch else rows.steps, rows.values, color=color, linewidth=0.8, alpha=0.25)
+        loss = moving_average(loss.where(np.isfinite(loss.values)), len(loss) // 20 | 1)
+    loss = thinned(loss)
+    places = loss.epochs if by_epoch else loss.steps
+    axes.plot(places, loss.values, color=color, linestyle=form, linewidth=2.0, label=name)
+
+
+def _mark_end(axes: Axes, history: History, by_epoch: bool, name: str) -> None:
+    """A ring where a checkpoint ends, with its name above."""
+    loss = history.loss
+    if not len(loss):
+        return
+    place = float(loss.epochs[-1] if by_epoch else loss.steps[-1])
+    axes.plot([place], loss.values[-1:], "o", markersize=8, mfc="white", mec=DARK, mew=1.8, zorder=5)
+    axes.annotate(
+        name,
+        (place, float(loss.values[-1])),
+        xytext=(0, 12),
+        textcoords="offset points",
+        ha="center",
+        fontsize=9,
+        color=DARK,
+        bbox={"boxstyle": "round,pad=0.25", "fc": "white", "ec": "none", "alpha": 0.85},
+        zorder=6,
+    )

@@ -1,0 +1,210 @@
+"""The picture of one run: loss, learning rate, gradient norm and the distribution of the loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vario.logs.history import EMPTY, GRADIENT_NORM, RATE, Curve, History
+from vario.logs.names import is_evaluation
+from vario.reports.plot_fonts import PlotFonts
+from vario.reports.plot_style import (
+    DARK,
+    GREEN,
+    GREY,
+    PALE,
+    PURPLE,
+    RED,
+    WARM,
+    name_ticks,
+    open_window,
+    save_picture,
+    thinned,
+)
+from vario.reports.progress import find_break, shown_loss, trusted_loss
+from vario.reports.progress_words import Language, say
+from vario.text import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE_INCHES = (12.0, 8.0)
+
+
+def save_progress(history: History, path: Path, language: Language = "en") -> None:
+    """Write the four panels of one run as PNG, SVG or PDF."""
+    save_picture(
+        lambda figure, fonts: draw_progress(figure, fonts, history, language), path, SIZE_INCHES, [str(history.path)]
+    )
+
+
+def open_progress(history: History, language: Language = "en") -> bool:
+    """Show the four panels of one run in a window; False where none can be opened."""
+    return open_window(
+        lambda figure, fonts: draw_progress(figure, fonts, history, language), SIZE_INCHES, [str(history.path)]
+    )
+
+
+def draw_progress(figure: Figure, fonts: PlotFonts, history: History, language: Language) -> None:
+    """Draw the four panels into a figure."""
+    layout: Any = figure.get_layout_engine()
+    layout.set(w_pad=0.12, h_pad=0.12, hspace=0.04, wspace=0.03)
+    panels = figure.subplots(2, 2)
+    _loss_panel(panels[0, 0], history, language)
+    _rate_panel(panels[0, 1], history, language)
+    _norm_panel(panels[1, 0], history, language)
+    _spread_panel(panels[1, 1], history, language)
+    title = f"{say(language, 'plot_title')}   {fonts.drawable(_short(history.path))}"
+    if history.step is not None:
+        whole = "" if history.max_steps is None else f" / {history.max_steps}"
+        title += f"   {say(language, 'plot_step')} {history.step}{whole}"
+    figure.suptitle(title, x=0.012, ha="left", fontsize=14, fontweight="normal")
+
+
+def _loss_panel(axes: Axes, history: History, language: Language) -> None:
+    loss = shown_loss(history)
+    axes.set_title(say(language, "plot_loss"))
+    _label(axes, language)
+    if not len(loss) and not any(_evaluation_losses(history)):
+        _say_missing(axes, language)
+        return
+    thin = thinned(loss)
+    is_few = len(loss) < 40
+    axes.plot(
+        thin.steps, thin.values, color=PALE, linewidth=1.2, marker="o" if is_few else "", markersize=3,
+        label=say(language, "plot_each"),
+    )  # fmt: skip
+    window = max(3, len(loss) // 20 | 1)  # odd: a point and as many on each side
+    if len(loss) >= 2 * window:
+        smooth = thinned(moving_average(trusted_loss(history), window))
+        axes.plot(
+            smooth.steps, smooth.values, color=DARK, linewidth=2.2, label=say(language, "plot_average", count=window)
+        )
+    for (name, curve), form in zip(_evaluation_losses(history), ("o", "s", "^", "D", "v"), strict=False):
+        axes.plot(curve.steps, curve.values, color=WARM, linewidth=1.4, linestyle="--", marker=form, ms=5, label=name)
+    _limit_height(axes, loss)
+    name_ticks(axes.yaxis)
+    _mark_bad(axes, history, language)
+    axes.legend(loc="best")
+
+
+def _rate_panel(axes: Axes, history: History, language: Language) -> None:
+    axes.set_title(say(language, "plot_rate"))
+    _label(axes, language)
+    curve = thinned(history.curves.get(RATE, EMPTY))
+    if not len(curve):
+        _say_missing(axes, language)
+        return
+    axes.plot(curve.steps, curve.values, color=GREEN, linewidth=2.0, marker="o" if len(curve) < 3 else "")
+    axes.set_ylim(bottom=min(0.0, float(np.nanmin(curve.values))))
+    name_ticks(axes.yaxis)
+
+
+def _norm_panel(axes: Axes, history: History, language: Language) -> None:
+    axes.set_title(say(language, "plot_norm"))
+    _label(axes, language)
+    curve = thinned(history.curves.get(GRADIENT_NORM, EMPTY))
+    if not len(curve):
+        _say_missing(axes, language)
+        return
+    if (curve.values[np.isfinite(curve.values)] > 0).any():
+        axes.set_yscale("log", nonpositive="mask")
+        _name_log_ticks(axes, curve)
+    is_few = len(curve) < 40
+    axes.plot(curve.steps, curve.values, color=PURPLE, linewidth=1.3, marker="o" if is_few else "", markersize=3)
+    _mark_bad(axes, history, language)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(loc="best")
+
+
+def _spread_panel(axes: Axes, history: History, language: Language) -> None:
+    axes.set_title(say(language, "plot_spread"))
+    axes.set_xlabel(say(language, "compare_loss"))
+    name_ticks(axes.xaxis)
+    axes.set_ylabel(say(language, "plot_count"))
+    values = trusted_loss(history).values
+    if not len(values):
+        _say_missing(axes, language)
+        return
+    axes.hist(values, bins=int(np.clip(2 * np.sqrt(len(values)), 5, 60)), color=PALE, edgecolor="white", linewidth=0.6)
+    median, last = float(np.median(values)), float(values[-1])
+    axes.axvline(median, color=DARK, linewidth=2, label=say(language, "plot_median", value=number(median)))
+    axes.axvline(last, color=WARM, linewidth=2, ls="--", label=say(language, "plot_last", value=number(last)))
+    _whole_ticks(axes.yaxis)
+    axes.legend(loc="best")
+
+
+def moving_average(curve: Curve, window: int) -> Curve:
+    """The mean of each point and its neighbours, `window` in all; as many on both sides, so fewer near the ends."""
+    sums = np.concatenate([[0.0], np.cumsum(curve.values)])
+    at = np.arange(len(curve))
+    reach = np.minimum(window // 2, np.minimum(at, len(curve) - 1 - at))
+    return Curve(curve.steps, (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1), curve.epochs, curve.times)
+
+
+def _evaluation_losses(history: History) -> list[tuple[str, Curve]]:
+    return [(name, curve) for name, curve in history.curves.items() if is_evaluation(name) and name.endswith("loss")]
+
+
+def _limit_height(axes: Axes, loss: Curve) -> None:
+    """Keep a few wild points from pressing all others flat: they are cut off above."""
+    finite = loss.values[np.isfinite(loss.values)]
+    if len(finite) < 50:
+        return
+    low, high = np.percentile(finite, [0, 99])
+    if finite.max() > high + 2 * (high - low):
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.5 * (high - low))
+
+
+def _mark_bad(axes: Axes, history: History, language: Language) -> None:
+    """Where the run was not finite: a red stretch to the end, or single lines where it recovered."""
+    broken = find_break(history)
+    if broken is None:
+        return
+    if broken.is_lasting:
+        end = max(int(curve.steps[-1]) for curve in history.curves.values())
+        start = broken.step - 0.5 if broken.previous_step is None else (broken.step + broken.previous_step) / 2
+        axes.axvspan(
+            start, end + 0.5, color=RED, alpha=0.12, lw=0, label=say(language, "plot_broken", step=broken.step)
+        )
+        axes.axvline(broken.step, color=RED, linewidth=1.4)
+        return
+    axes.axvline(broken.step, color=RED, linewidth=1.2, linestyle=":", label=say(language, "plot_not_finite"))
+
+
+def _name_log_ticks(axes: Axes, curve: Curve) -> None:
+    """Plain numbers at the ticks of a log axis that spans little: powers of ten alone would leave it bare."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    positive = curve.values[np.isfinite(curve.values) & (curve.values > 0)]
+    if positive.max() / positive.min() < 50:
+        axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _label(axes: Axes, language: Language) -> None:
+    axes.set_xlabel(say(language, "plot_step"))
+    _whole_ticks(axes.xaxis)
+
+
+def _whole_ticks(axis: Any) -> None:
+    axis.get_major_locator().set_params(integer=True)
+    name_ticks(axis)
+
+
+def _say_missing(axes: Axes, language: Language) -> None:
+    axes.text(0.5, 0.5, say(language, "not_logged"), transform=axes.transAxes, ha="center", va="center", color=GREY)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(visible=False)
+
+
+def _short(path: Path) -> str:
+    """The end of a path that tells a run: its folder, and the one above a checkpoint."""
+    parts = path.absolute().parts
+    folder = parts[:-1] if path.suffix == ".json" and path.name == "trainer_state.json" else parts
+    return "/".join(part for part in folder[-2:] if part != "/")
