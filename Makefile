@@ -11,7 +11,7 @@ help:
 	@echo "make lint   ruff and mypy alone"
 	@echo "make docs   write docs/config.md and docs/cli.md anew"
 	@echo "make peers  the releases of mindstudio-probe that tests compare vario with, into .peers"
-	@echo "make bench  overhead and store figures for this machine"
+	@echo "make bench  overhead, store, memory and progress figures for this machine"
 	@echo "make clean  forget .venv and caches"
 
 # torch comes first, on its own line, so that an index of CPU wheels can be given with PIP_EXTRA_INDEX_URL.
@@ -59,6 +59,8 @@ peers: .peers/.ready
 bench: .venv-bench/.ready
 	.venv-bench/bin/python bench/overhead.py --cpu
 	.venv-bench/bin/python bench/store.py
+	.venv-bench/bin/python bench/memory.py
+	.venv-bench/bin/python bench/progress.py
 
 clean:
 	rm -rf .venv .venv-bench .peers .mypy_cache .pytest_cache .ruff_cache

@@ -1,5 +1,7 @@
 """MonitorCallback(predict_memory=True): said before the first step, kept in the run, shown by the report."""
 
+import gc
+
 import pytest
 import tiny_trainer
 import torch
@@ -61,9 +63,10 @@ def test_a_model_that_cannot_be_simulated_trains_on_with_one_warning(tmp_path, c
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
 def test_on_a_gpu_the_prediction_agrees_with_what_the_run_measures(tmp_path, capsys, bf16):
+    # What earlier tests left is gone but for cuBLAS's workspaces, which the prediction knows.
+    gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
     watching = vario.MonitorCallback(print_model_summary=False, predict_memory=True, directory=str(tmp_path / "runs"))
     shape = {"n_positions": 512, "n_embd": 768, "n_layer": 6, "n_head": 12, "vocab_size": 20000}
     model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0))
@@ -72,7 +75,7 @@ def test_on_a_gpu_the_prediction_agrees_with_what_the_run_measures(tmp_path, cap
     trainer.train_dataset = rows
     trainer.train()
     run = vario.open_run(watching.path)
-    measured = run.series("device_memory_peak_bytes", "scalar").values.max() - before
+    measured = run.series("device_memory_peak_bytes", "scalar").values.max()
     predicted = run.series("predicted_peak_bytes", "scalar").values[0]
     # The Trainer keeps the sum of losses and the monitor its tables beside what a bare step takes.
     assert predicted == pytest.approx(measured, rel=0.03)

@@ -55,12 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
     # Remarks of transformers about a configuration are not what was asked for.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from vario.analysis.building import build_model
-    from vario.analysis.memory import budget_bytes, max_batch_size, predict_memory
+    from vario.analysis.memory import budget_bytes, find_gpu, max_batch_size, predict_memory
     from vario.cli import output
 
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(arguments.precision, "float32")
     budget = arguments.budget or arguments.gpu
-    budget_bytes(budget)  # a wrong one is refused before anything is built
+    # Wrong ones are refused before anything is built.
+    find_gpu(arguments.gpu)
+    budget_bytes(budget)
     built = build_model(arguments.model, arguments.batch, arguments.seq, dtype)
     options = {
         "sequence_length": arguments.seq,
