@@ -69,23 +69,21 @@ def build_on_meta(case: Case) -> Any:
 def peers(case: Case, model: Any) -> dict[str, float]:
     """What other estimators say: both know weights, gradients and Adam's state."""
     said: dict[str, float] = {}
+    total_parameters = sum(parameter.numel() for parameter in model.parameters())
     try:
         from accelerate.commands.estimate import estimate_training_usage
-        from accelerate.utils.modeling import calculate_maximum_sizes
     except ImportError:
         pass
     else:
-        total, _ = calculate_maximum_sizes(model)
-        kind = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(case.precision, case.precision[:4])
-        usage = estimate_training_usage(total, kind.replace("bf16", "bfloat16").replace("fp16", "float16"))
-        said["accelerate_mib"] = max(usage.values()) / MIB
+        # As its command line does: the size in float32, and the type to train in.
+        kind = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[case.precision.removesuffix("-mixed")]
+        said["accelerate_mib"] = max(estimate_training_usage(4 * total_parameters, kind).values()) / MIB
     try:
         from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
     except ImportError:
         pass
     else:
         # Its helper for whole models counts meta parameters by address, which is 0 for all: the number is given here.
-        total_parameters = sum(parameter.numel() for parameter in model.parameters())
         said["deepspeed_mib"] = (
             estimate_zero2_model_states_mem_needs(total_parameters, 1, 1, cpu_offload=False)[1] / MIB
         )

@@ -84,6 +84,11 @@ def test_a_broken_file_is_refused_by_name(tmp_path, name, text, message):
     assert message in str(caught.value)
 
 
+def test_what_is_no_config_is_refused_by_its_type():
+    with pytest.raises(ConfigError, match=r"config: expected a vario.Config, got str"):
+        make_config({}, "vario.toml")
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_config(tmp_path / "none.toml")

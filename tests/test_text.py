@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from vario.text import duration, number, size, suggestion, unknown
+from vario.text import duration, number, reason, size, suggestion, unknown
 
 
 def test_a_near_name_is_suggested():
@@ -62,3 +62,9 @@ def test_durations_use_the_unit_that_fits(seconds, text):
 )
 def test_sizes_are_binary(num_bytes, text):
     assert size(num_bytes) == text
+
+
+def test_an_exception_is_one_short_line():
+    assert reason(ValueError("first line\n  and the next.")) == "ValueError: first line and the next"
+    assert reason(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert len(reason(ValueError("long " * 1000))) < 330

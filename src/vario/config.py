@@ -149,6 +149,10 @@ class Config:
 
 def make_config(options: Mapping[str, Any], base: Config | None = None, where: str = "") -> Config:
     """A Config from keywords or the content of a file, over `base`; an unknown key names the nearest known one."""
+    if base is not None and not isinstance(base, Config):
+        raise ConfigError(
+            f"config: expected a vario.Config, got {type(base).__name__}. A file is read with vario.config.read_config."
+        )
     known = [item.name for item in dataclasses.fields(Config)]
     for key in options:
         if key not in known:

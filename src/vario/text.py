@@ -23,6 +23,13 @@ def unknown(key: str, word: str, known: Iterable[str]) -> str:
     return f"{key}: unknown '{word}'. {suggestion(word, known)}"
 
 
+def reason(error: BaseException) -> str:
+    """An exception in one line: its type, and its text as far as that is short."""
+    text = " ".join(str(error).split())
+    text = text if len(text) <= 300 else f"{text[:300]} ..."
+    return f"{type(error).__name__}: {text.rstrip('.')}" if text else type(error).__name__
+
+
 def number(value: float | None, digits: int = 4) -> str:
     """A number as a person reads it: four digits, exponents only when they help."""
     if value is None:

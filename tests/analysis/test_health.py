@@ -131,7 +131,7 @@ def test_thresholds_that_judge_nothing_are_refused():
     model = made()
     with pytest.raises(ConfigError, match=r"warn_threshold: 10 is above error_threshold, 1. Did you swap them\?"):
         vario.check_gradient_health(model, 10, 1)
-    for wrong in (0, -1, math.nan):
+    for wrong in (0, -1, math.nan, "1"):
         with pytest.raises(ConfigError, match="expected a number above 0"):
             vario.check_gradient_health(model, wrong)
     with pytest.raises(ModelError, match=r"expected a torch.nn.Module, got list"):

@@ -245,7 +245,7 @@ def test_an_optimizer_is_taken_by_name_by_example_or_as_a_function():
         ({"optimizer": 3}, "optimizer: expected a name"),
         ({"gpu": "h20"}, "gpu: unknown 'h20'. Did you mean"),
         ({"strategy": "fdsp"}, "strategy: unknown 'fdsp'. Did you mean 'fsdp'?"),
-        ({"gpus": 0}, "gpus: expected a number above 0, got 0"),
+        ({"gpus": 0}, "gpus: expected a whole number above 0, got 0"),
         ({"checkpointing": True}, "checkpointing: Sequential has no gradient_checkpointing_enable()"),
     ],
 )

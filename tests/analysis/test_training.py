@@ -21,7 +21,7 @@ def test_the_monitor_looks_at_every_nth_step_and_remembers():
         loss = model(batch(step)).square().mean()
         loss.backward()
         expected = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
-        found = monitor.step(loss.detach(), learning_rate=0.1)
+        found = monitor.step(loss, learning_rate=0.1)
         if found is not None:
             seen.append(found.step)
             assert found.loss == loss.item()

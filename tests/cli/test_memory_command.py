@@ -39,6 +39,21 @@ def branching():
             return self.inner(x[x.sum(-1) > 0])
     return Picks(), (torch.empty(4, 4),)
 
+def failing():
+    raise RuntimeError("no such size")
+
+def forgotten():
+    return 3
+
+def with_a_number_as_loss():
+    return torch.nn.Linear(4, 4), (torch.empty(2, 4),), 3
+
+def of_other_shapes():
+    return torch.nn.Linear(4, 4), (torch.empty(2, 5),)
+
+def with_one_tensor(batch):
+    return torch.nn.Linear(16, 16), torch.empty(batch, 16)
+
 number = 3
 """
 
@@ -49,7 +64,18 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
     (tmp_path / "torn.json").write_text('{"model_type": "lla')
     (tmp_path / "unknown.json").write_text('{"model_type": "lllama"}')
+    gpt = {"model_type": "gpt2", "n_positions": 128, "n_embd": 64, "n_layer": 1, "n_head": 2}
+    for name, changes in {
+        "gpt.json": gpt | {"architectures": ["GPT2LMHeadModel"]},
+        "typo.json": gpt | {"architectures": ["GPT2LMHaedModel"]},
+        "no_model.json": gpt | {"architectures": ["GPT2Config"]},
+        "odd.json": LLAMA | {"num_attention_heads": 5},
+        "quantized.json": LLAMA | {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+        "flash.json": LLAMA | {"_attn_implementation": "flash_attention_2"},
+    }.items():
+        (tmp_path / name).write_text(json.dumps(changes))
     (tmp_path / "memory_builders.py").write_text(BUILDERS)
+    (tmp_path / "memory_torn.py").write_text("def build(:\n")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     sys.modules.pop("memory_builders", None)
@@ -118,7 +144,18 @@ def test_the_text_says_peak_place_kinds_and_verdict(folder, capsys):
         ("--model config.json --optimizer adamm", "optimizer: unknown 'adamm'. Did you mean 'adam'?"),
         ("--model config.json --gpu h300", "unknown 'h300'"),
         ("--model config.json --budget plenty", "budget: 'plenty' is neither a size"),
-        ("--model config.json --batch 0", "batch_size: expected a number above 0, got 0"),
+        ("--model config.json --accumulation 0", "accumulation: expected a whole number above 0, got 0"),
+        ("--model gpt.json --seq 129", "sequence_length: GPT2LMHeadModel has 128 positions, got 129"),
+        ("--model typo.json", "has no architecture 'GPT2LMHaedModel'. Did you mean 'GPT2LMHeadModel'?"),
+        ("--model no_model.json", "has no architecture 'GPT2Config'"),
+        ("--model odd.json", "cannot build what odd.json describes"),
+        ("--model memory_builders.py:build", "Write it as in an import statement: `memory_builders:build`"),
+        ("--model memory_torn:build", "importing 'memory_torn' raised SyntaxError"),
+        ("--model memory_builders:failing", "failing() raised RuntimeError: no such size in memory_builders.py, line"),
+        ("--model memory_builders:forgotten", "forgotten() returned a int. Expected a torch.nn.Module"),
+        ("--model memory_builders:with_a_number_as_loss", "the loss that with_a_number_as_loss() returned is a int"),
+        ("--model memory_builders:of_other_shapes", "its forward pass raised RuntimeError"),
+        ("--model config.json --batch 0", "batch_size: expected a whole number above 0, got 0"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line_with_code_2(folder, capsys, words, message):
@@ -133,3 +170,22 @@ def test_its_help_imports_no_torch():
     code += "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules), 'imported'"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_a_configuration_asks_for_and_does_not_get_is_noted(folder, capsys):
+    plain = predicted(capsys, "--model", "config.json", "--seq", "64")
+    quantized = predicted(capsys, "--model", "quantized.json", "--seq", "64")
+    assert quantized["peak_bytes"] == plain["peak_bytes"]
+    assert plain["notes"] == []
+    assert "without quantization" in quantized["notes"][0]
+    assert predicted(capsys, "--model", "flash.json", "--seq", "64") == plain
+
+
+def test_a_builder_may_give_one_tensor_as_the_batch(folder, capsys):
+    words = ("--model", "memory_builders:with_one_tensor", "--batch")
+    assert predicted(capsys, *words, "4096")["peak_bytes"] > predicted(capsys, *words, "4")["peak_bytes"]
+
+
+def test_a_search_that_ends_at_its_limit_says_so(folder, capsys):
+    assert main(["memory", "--model", "memory_builders:with_one_tensor", "--max-batch"]) == 0
+    assert "65536 or more in h100" in capsys.readouterr().out

@@ -111,6 +111,8 @@ def test_without_an_outputs_folder_the_way_out_is_named(capsys, run_folder):
         (["outputs", "-c", "outputs/checkpoint-8"], "leave one out"),
         (["outputs/checkpoint-8", "--compare", "outputs"], "--compare names what is read"),
         (["--watch", "--json"], "--watch has no --json"),
+        (["--watch", "-p"], "--watch shows the summary"),
+        (["--watch", "-s", "plot.png"], "--watch shows the summary"),
         (["--sumary"], "Did you mean '--summary'?"),
     ],
 )
@@ -128,6 +130,44 @@ def test_a_picture_can_be_written_beside_json(outputs, capsys):
     assert main(["progress", "--json", "-p", "-s", "plot.svg"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 24
     assert Path("plot.svg").exists()
+
+
+# -- terminals of all kinds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["-u"], ["-p"], ["--lang", "zh"], ["--compare", "outputs", "实验"]])
+def test_an_output_that_takes_ascii_only_gets_characters_that_are_alike(outputs, words):
+    put(outputs.parent / "实验", "", "restart_same_dir__newest_checkpoint-12")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "vario.progress", *words]
+    result = subprocess.run(command, capture_output=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.decode("ascii").count("\n") > 5
+    if words == ["-u"]:
+        assert b"###################-----  80.00 %" in result.stdout
+
+
+def test_a_path_that_is_no_text_is_shown_all_the_same(outputs):
+    folder = outputs.parent / os.fsdecode(b"\xff")
+    put(folder, "", "normal__checkpoint-8")
+    result = subprocess.run([sys.executable, "-m", "vario.progress", folder], capture_output=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_brackets_in_names_are_no_markup(outputs, capsys):
+    put(outputs.parent / "[bold]a[", "", "restart_same_dir__newest_checkpoint-12")
+    put(outputs.parent / "[red] b", "", "normal__checkpoint-24")
+    text = said(capsys, "--compare", "[bold]a[", "[red] b").out
+    assert text.count("[bold]a[") == text.count("[red] b") == 2
+    assert "[bold]a[" in said(capsys, "[bold]a[").out
+
+
+@pytest.mark.parametrize("columns", ["5", "60", "none"])
+def test_odd_widths_are_no_trouble(outputs, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert said(capsys, "-u", "-p").out
+    if columns == "60":
+        assert max(map(len, said(capsys).out.splitlines())) <= 60
 
 
 # -- watching ------------------------------------------------------------------------------------------------------

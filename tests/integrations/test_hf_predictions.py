@@ -59,6 +59,22 @@ def test_a_model_that_cannot_be_simulated_trains_on_with_one_warning(tmp_path, c
     assert len(tiny_trainer.history(trainer, "loss")) == 6
 
 
+@pytest.mark.filterwarnings("ignore")  # what dynamo warns of is its own
+def test_a_compiled_training_is_predicted_outside_of_the_compiler(tmp_path):
+    def compiled(**options):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        watching = vario.MonitorCallback(print_model_summary=False, directory=str(tmp_path / "runs"), **options)
+        tiny_trainer.made(tmp_path, [watching], max_steps=2, torch_compile=True, torch_compile_backend="eager").train()
+        return dict(torch._dynamo.utils.counters["stats"]), watching
+
+    without, _ = compiled()
+    with_one, watching = compiled(predict_memory=True)
+    assert vario.open_run(watching.path).series("predicted_peak_bytes", "scalar").steps.tolist() == [1]
+    assert with_one == without
+    assert without["unique_graphs"] > 0
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])

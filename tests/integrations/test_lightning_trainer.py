@@ -230,6 +230,15 @@ def test_several_optimizers_by_hand_are_one_step(lightning, tmp_path):
     assert sorted(series(run, "generator_loss")) == list(range(8))
 
 
+def test_a_module_without_optimizers_is_recorded_without_a_rate(lightning, tmp_path):
+    watching = callback(tmp_path)
+    fit(lightning, tmp_path, module(lightning, configure_optimizers=lambda self: None), [watching])
+    run = vario.open_run(watching.path)
+    assert run.state == "finished"
+    assert "train_loss" in run.targets("scalar")
+    assert "learning_rate" not in run.targets("scalar")
+
+
 def test_half_precision_is_seen_without_the_loss_scale_and_skipped_steps_are_marked(lightning, tmp_path, capsys):
     from lightning.pytorch.plugins.precision import MixedPrecision
 

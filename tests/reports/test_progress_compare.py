@@ -92,3 +92,32 @@ def test_comparing_needs_no_outputs_folder_and_fails_when_one_is_missing(capsys,
     assert main(["progress", "--compare", "checkpoint-8"]) == 0
     capsys.readouterr()
     assert "no such file or folder" in refusal(capsys, "--compare", "checkpoint-8", "checkpoint-9999/nothing")
+
+
+def test_a_checkpoint_compared_with_itself_or_its_copy_holds_the_same_history(capsys, tmp_path):
+    one, copy = (write_state(tmp_path / name / "trainer_state.json", losses(1, 11)).parent for name in ("a", "copy"))
+    assert main(["progress", "--compare", str(one), str(one), "--lang", "en"]) == 0
+    assert "a holds the same history as a.\n" in capsys.readouterr().out
+    assert main(["progress", "--compare", str(one), str(copy), "--lang", "zh"]) == 0
+    assert "copy 和 a 历史相同。\n" in capsys.readouterr().out
+    assert main(["progress", "--compare", str(one), "--lang", "en"]) == 0
+    assert "same history" not in capsys.readouterr().out
+
+
+def test_the_filtered_loss_of_a_broken_run_is_not_compared_as_a_number(capsys):
+    words = ["--compare", str(sample("normal__checkpoint-24.json")), str(sample("nan__filter_on.json"))]
+    assert answer(capsys, *words)["entries"][1]["loss"] == "nan"
+    assert main(["progress", *words, "--lang", "en"]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("nan__filter_on"))
+    assert row.split()[3:5] == ["nan", "-"]
+
+
+def test_many_runs_are_compared_in_a_table_that_is_not_wide(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    folders = [
+        str(write_state(tmp_path / f"run{n}" / "trainer_state.json", losses(1, 31, n)).parent) for n in range(12)
+    ]
+    assert main(["progress", "--compare", *folders, "--lang", "en"]) == 0
+    table = capsys.readouterr().out.partition("Where they differ\n")[2].splitlines()
+    assert len(table) == 13
+    assert table[12].split() == ["run11", "20.9", "20.5", "20.1", "19.7", "19.2", "18.8", "18.4", "18"]

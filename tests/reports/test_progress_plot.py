@@ -1,6 +1,7 @@
 """The pictures: written, right, and without a missing glyph."""
 
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -17,7 +18,9 @@ from trainer_outputs import put, refusal, sample, write_state
 from vario.cli import main
 from vario.logs.finding import find_history
 from vario.reports.plot_fonts import BUNDLED, MISSING, PlotFonts
-from vario.reports.plot_style import compact, plot_style
+from vario.reports.plot_style import compact, line_look, plot_style
+from vario.reports.progress_compare import compare
+from vario.reports.progress_compare_plot import draw_comparison
 from vario.reports.progress_plot import draw_progress, moving_average
 from vario.reports.progress_words import NOTES, WORDS, say_duration
 
@@ -145,6 +148,21 @@ def test_a_comparison_is_drawn(tmp_path, language):
 def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_read(capsys, tmp_path):
     assert "cannot write 'plot.jpeg'" in refusal(capsys, "nowhere", "-s", tmp_path / "plot.jpeg")
     assert "there is no folder" in refusal(capsys, "nowhere", "-s", tmp_path / "no" / "plot.png")
+    assert "cannot write ''" in refusal(capsys, "nowhere", "-s", "")
+
+
+def test_a_picture_that_turns_out_not_to_be_writable_is_refused_in_one_line(capsys, tmp_path):
+    (tmp_path / "folder.png").mkdir()
+    words = [sample("normal__checkpoint-24.json"), "-s", tmp_path / "folder.png"]
+    assert "folder.png cannot be written: Is a directory" in refusal(capsys, *words)
+
+
+def test_settings_that_matplotlib_does_not_start_with_are_named(tmp_path):
+    command = [sys.executable, "-m", "vario.progress", str(sample("normal__checkpoint-24.json")), "-s", "plot.png"]
+    environment = {**os.environ, "MPLBACKEND": "nonsense"}
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert "'nonsense' is not a valid value for backend" in result.stderr
 
 
 def test_matplotlibs_settings_stay_as_they_were(tmp_path):
@@ -164,14 +182,93 @@ def test_without_matplotlib_the_error_is_its_install_line(tmp_path):
     plain = subprocess.run([sys.executable, "-c", code, *words[:2], "--plot"], capture_output=True, text=True)
     assert plain.returncode == 0
     assert "┤" in plain.stdout
+    environment = {**os.environ, "DISPLAY": ":0"}
+    command = [sys.executable, "-c", code, *words[:2], "--plot"]
+    shown = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (shown.returncode, shown.stderr) == (2, result.stderr)
 
 
-def test_a_moving_average_is_centred_and_as_long_as_its_curve():
+def test_a_moving_average_is_centred_and_leaves_out_an_end_that_would_follow_each_row():
     history = find_history(sample("normal__checkpoint-24.json"))
     smooth = moving_average(history.loss, 5)
-    assert len(smooth) == 24
+    assert (smooth.steps[0], smooth.steps[-1]) == (1, 23)
     assert smooth.values[10] == pytest.approx(history.loss.values[8:13].mean())
-    assert (smooth.values[0], smooth.values[-1]) == pytest.approx((history.loss.values[0], history.loss.values[-1]))
+    assert smooth.values[-1] == pytest.approx(history.loss.values[-3:].mean())
+
+
+def test_wild_rows_are_cut_off_and_said_to_be(tmp_path):
+    rows = [{"loss": 400.0 if step == 50 else 2 + 1 / step, "step": step} for step in range(1, 101)]
+    loss, _, _, spread = drawn(write_state(tmp_path / "trainer_state.json", rows))
+    arrows = lines(loss)["outside: 1 rows, up to 400"]
+    assert arrows.get_xdata().tolist() == [50]
+    assert loss.get_ylim()[1] < 10
+    (average,) = [line for label, line in lines(loss).items() if label.startswith("moving average")]
+    assert average.get_ydata().max() < 4
+    assert sum(patch.get_height() for patch in spread.patches) == 99
+    assert "outside: 1 rows, up to 400" in lines(spread)
+
+
+def test_each_row_that_was_not_finite_is_marked(tmp_path):
+    rows = [{"loss": 1.0, "grad_norm": float("inf") if step in (3, 7) else 1.0, "step": step} for step in range(10)]
+    loss, _, norm, _ = drawn(write_state(tmp_path / "trainer_state.json", rows))
+    for axes in (loss, norm):
+        (marks,) = axes.collections
+        assert [path.vertices[0, 0] for path in marks.get_paths()] == [3, 7]
+
+
+def test_steps_are_whole_numbers_even_on_the_axis_of_a_single_one(tmp_path):
+    rows = [{"loss": 1.5, "grad_norm": 1.0, "learning_rate": 0.1, "step": 7}]
+    for axes in drawn(write_state(tmp_path / "trainer_state.json", rows))[:3]:
+        assert [at for at in axes.get_xticks() if 6 <= at <= 8] == [6, 7, 8]
+
+
+@pytest.mark.parametrize("losses", [[0.1, 0.1 + 2e-17], [0.0, 0.0], [5e-324, 1e-323]])
+def test_losses_that_make_no_histogram_do_not_spoil_the_picture(tmp_path, losses):
+    rows = [{"loss": loss, "step": step} for step, loss in enumerate(losses)]
+    *_, spread = drawn(write_state(tmp_path / "trainer_state.json", rows))
+    assert sum(patch.get_height() for patch in spread.patches) == 2
+
+
+def test_no_number_at_all_can_be_drawn(tmp_path):
+    nan = float("nan")
+    rows = [{"loss": nan, "grad_norm": nan, "learning_rate": nan, "epoch": nan, "step": step} for step in range(9)]
+    path = write_state(tmp_path / "trainer_state.json", rows, epoch=nan)
+    assert main(["progress", str(path), "-u", "-s", str(tmp_path / "plot.png")]) == 0
+
+
+def compared(folder, losses):
+    """The axes of the comparison of runs with these losses, one a row."""
+    paths = [
+        write_state(folder / f"run{index}" / "trainer_state.json", [{"step": at, **row} for at, row in enumerate(rows)])
+        for index, rows in enumerate(losses)
+    ]
+    histories = [find_history(path) for path in paths]
+    comparison = compare([path.parent for path in paths], histories)
+    with plot_style([]) as fonts:
+        figure = Figure(layout="constrained")
+        draw_comparison(figure, fonts, comparison, histories, "en")
+        figure.draw_without_rendering()
+    return figure
+
+
+def test_twelve_runs_look_different_and_their_legend_covers_none(tmp_path):
+    figure = compared(tmp_path, [[{"loss": 5 + index - at / 10} for at in range(10)] for index in range(12)])
+    assert len(figure.axes[0].get_lines()) == 12
+    assert len({str(line_look(index)) for index in range(40)}) == 40
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 12
+    assert legend.get_window_extent().x0 >= figure.axes[0].get_window_extent().x1
+
+
+def test_in_a_comparison_a_broken_run_says_so_and_a_diverging_one_does_not_press_the_others_flat(tmp_path):
+    nan = float("nan")
+    broken = [{"loss": 3.0 - at / 10 if at < 6 else 0.0, "grad_norm": 1.0 if at < 6 else nan} for at in range(10)]
+    figure = compared(tmp_path, [broken, [{"loss": 3.0 * 2**at} for at in range(10)]])
+    (axes,) = figure.axes
+    assert axes.get_yscale() == "log"
+    assert "run0   broken from step 6" in lines(axes)
+    cross = next(line for line in axes.get_lines() if line.get_marker() == "X")
+    assert (cross.get_xdata()[0], cross.get_ydata()[0]) == (5, 2.5)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vario.errors import ConfigError
-from vario.text import suggestion
+from vario.text import reason, suggestion
 
 MEANINGS = {
     "batch": ("batch", "batch_size"),
@@ -30,6 +31,8 @@ class Built:
     model: Any
     batch: Any = None
     loss: Callable[[Any, Any], Any] | None = None
+    notes: tuple[str, ...] = ()
+    """What of its description the model does not follow."""
 
 
 def build_model(source: str, batch_size: int, sequence_length: int, dtype: str = "float32") -> Built:
@@ -38,17 +41,22 @@ def build_model(source: str, batch_size: int, sequence_length: int, dtype: str =
     if path.is_dir():
         path = path / "config.json"
     if path.is_file() and path.suffix != ".py":
-        return Built(_from_config(path, dtype))
+        return _from_config(path, dtype)
     module, colon, function = source.rpartition(":")
     if not colon or path.suffix == ".json":
         raise ConfigError(
             f"model: there is no configuration '{source}'. Give a config.json of transformers, the folder it is in, or "
             "module:function for a function that builds a model."
         )
+    if module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigError(
+            f"model: '{module}' is no name of a module. Write it as in an import statement: "
+            f"`{Path(module).stem or 'module'}:{function or 'function'}`."
+        )
     return _from_function(module, function, {"batch": batch_size, "seq": sequence_length}, dtype)
 
 
-def _from_config(path: Path, dtype: str) -> Any:
+def _from_config(path: Path, dtype: str) -> Built:
     try:
         read = json.loads(path.read_text(encoding="utf8"))
     except (ValueError, OSError) as error:
@@ -60,19 +68,39 @@ def _from_config(path: Path, dtype: str) -> Any:
     except ImportError:
         raise ConfigError("model: a config.json needs transformers: pip install transformers") from None
     kind = read.pop("model_type")
-    try:
-        config = transformers.AutoConfig.for_model(kind, **read)
-    except ValueError:
+    if kind not in transformers.CONFIG_MAPPING:
         known = list(transformers.CONFIG_MAPPING)
         raise ConfigError(
             f"model: transformers {transformers.__version__} knows no model_type '{kind}'. {suggestion(kind, known)}"
-        ) from None
-    config.use_cache = False  # as in training
-    named = next(iter(read.get("architectures") or ()), None)
-    with _without_memory(dtype):
-        if named is not None and hasattr(transformers, named):
-            return getattr(transformers, named)(config)
-        return transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        )
+    notes = []
+    if read.pop("quantization_config", None):
+        notes.append("The configuration is of a quantized model; this is what it takes without quantization.")
+    for key in ("attn_implementation", "_attn_implementation"):
+        if str(read.get(key)).startswith("flash"):
+            del read[key]  # torch's own attention takes the same kernels, and needs no package for them
+    architectures = read.get("architectures") or []
+    named = architectures if isinstance(architectures, str) else next(iter(architectures), None)
+    make = transformers.AutoModelForCausalLM.from_config if named is None else _architecture(transformers, named)
+    try:
+        config = transformers.AutoConfig.for_model(kind, **read)
+        config.use_cache = False  # as in training
+        with _without_memory(dtype):
+            return Built(make(config), notes=tuple(notes))
+    except Exception as error:
+        raise ConfigError(f"model: transformers cannot build what {path} describes: {reason(error)}.") from error
+
+
+def _architecture(transformers: Any, name: str) -> Any:
+    """A model class of transformers; another one in its place would take other memory."""
+    found = getattr(transformers, name, None)
+    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+        return found
+    known = [word for word in dir(transformers) if "For" in word or word.endswith("Model")]
+    raise ConfigError(
+        f"model: transformers {transformers.__version__} has no architecture '{name}'. {suggestion(name, known)} A "
+        "model with code of its own is given as module:function."
+    )
 
 
 def _from_function(module: str, function: str, values: dict[str, int], dtype: str) -> Built:
@@ -81,17 +109,48 @@ def _from_function(module: str, function: str, values: dict[str, int], dtype: st
         home = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(f"model: {error}. `{module}:{function}` is looked for from the folder you are in.") from None
+    except Exception as error:
+        raise ConfigError(f"model: importing '{module}' raised {reason(error)}{_where(error)}.") from error
     finally:
         sys.path.pop(0)
     build = getattr(home, function, None)
     if not callable(build):
         known = [name for name, value in vars(home).items() if callable(value)]
         raise ConfigError(f"model: '{module}' has no function '{function}'. {suggestion(function, known)}")
-    taken = inspect.signature(build).parameters
-    given = {word: values[key] for key, words in MEANINGS.items() for word in words if word in taken}
-    with _without_memory(dtype):
-        made = build(**given)
-    return Built(*made) if isinstance(made, tuple) else Built(made)
+    try:
+        taken = inspect.signature(build).parameters
+        given = {word: values[key] for key, words in MEANINGS.items() for word in words if word in taken}
+        with _without_memory(dtype):
+            made = build(**given)
+    except Exception as error:
+        raise ConfigError(
+            f"model: {function}() raised {reason(error)}{_where(error)}. It is called without memory, under "
+            "torch.device('meta'), and may take batch and seq."
+        ) from error
+    return _checked(Built(*made) if isinstance(made, tuple) and 1 <= len(made) <= 3 else Built(made), function)
+
+
+def _checked(built: Built, function: str) -> Built:
+    import torch
+
+    if not isinstance(built.model, torch.nn.Module):
+        raise ConfigError(
+            f"model: {function}() returned a {type(built.model).__name__}. Expected a torch.nn.Module, or (model, "
+            "batch), or (model, batch, loss)."
+        )
+    if built.loss is not None and not callable(built.loss):
+        raise ConfigError(
+            f"model: the loss that {function}() returned is a {type(built.loss).__name__}. Expected a function of "
+            "outputs and batch."
+        )
+    return built
+
+
+def _where(error: BaseException) -> str:
+    """The line of the user's own file that failed."""
+    others = (os.path.dirname(os.__file__), __file__, "<")
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    return f" in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
 
 
 @contextmanager

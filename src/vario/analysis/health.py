@@ -79,7 +79,7 @@ class GradientHealth:
 def check_thresholds(warn_threshold: float, error_threshold: float) -> None:
     """Refuse thresholds nothing can be judged by."""
     for name, value in (("warn_threshold", warn_threshold), ("error_threshold", error_threshold)):
-        if not value > 0:
+        if not isinstance(value, (int, float)) or not value > 0:
             raise ConfigError(f"{name}: expected a number above 0, got {value!r}")
     if warn_threshold > error_threshold:
         raise ConfigError(

@@ -12,7 +12,8 @@ from typing import Any
 
 from vario.analysis.allocator import replay
 from vario.analysis.strategies import Strategy, shard
-from vario.backends.gpus import GIB, GPUS, Gpu, find_gpu
+from vario.backends.gpus import GIB, GPUS, Gpu
+from vario.backends.gpus import find_gpu as find_gpu
 from vario.backends.memory_trace import MemoryTrace
 from vario.errors import ConfigError
 from vario.text import suggestion, unknown
@@ -20,6 +21,8 @@ from vario.text import suggestion, unknown
 KINDS = ("weights", "gradients", "optimizer", "activations", "temporary")
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
 NUM_LARGEST = 10
+MAX_BATCH = 65536
+"""No larger batch is looked for."""
 
 
 @dataclass(frozen=True)
@@ -134,13 +137,11 @@ def predict_memory(
 
     if precision is not None and precision not in PRECISIONS:
         raise ConfigError(unknown("precision", precision, PRECISIONS))
-    for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length), ("gpus", gpus)):
-        if value < 1:
-            raise ConfigError(f"{name}: expected a number above 0, got {value}")
+    _check_counts(batch_size=batch_size, sequence_length=sequence_length, accumulation=accumulation, gpus=gpus)
     found = find_gpu(gpu) if isinstance(gpu, str) else gpu
     shards = Strategy.named(strategy, gpus)
     plan = StepPlan(
-        make_optimizer=optimizer_maker(optimizer),
+        make_optimizer=optimizer_maker(optimizer, model),
         loss_of=loss or loss_of,
         precision=precision,
         accumulation=accumulation,
@@ -153,6 +154,12 @@ def predict_memory(
         batch = example_batch(model, batch_size, sequence_length, padded)
     trace = simulate(model, batch, plan, found)
     return summarize(shard(trace, shards), found, shards)
+
+
+def _check_counts(**counts: Any) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{name}: expected a whole number above 0, got {value!r}")
 
 
 def summarize(trace: MemoryTrace, gpu: Gpu, strategy: Strategy | None = None) -> MemoryPrediction:
@@ -195,7 +202,7 @@ def summarize(trace: MemoryTrace, gpu: Gpu, strategy: Strategy | None = None) ->
         context_bytes=gpu.context_bytes,
         gpus=strategy.gpus if strategy else 1,
         strategy=strategy.name if strategy and strategy.gpus > 1 else "",
-        notes=list(strategy.notes) if strategy and strategy.gpus > 1 else [],
+        notes=[*trace.notes, *(strategy.notes if strategy and strategy.gpus > 1 else ())],
     )
 
 
@@ -214,7 +221,7 @@ def _without_numbers(module: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in module.split("."))
 
 
-def max_batch_size(model: Any, budget: int | str, batch: Any = None, *, limit: int = 65536, **options: Any) -> int:
+def max_batch_size(model: Any, budget: int | str, batch: Any = None, *, limit: int = MAX_BATCH, **options: Any) -> int:
     """The most examples per step for which a training step fits: 0 when not even one does.
 
     `budget` is a number of bytes, a text such as '24GiB' or the name of a GPU; the rest is as for `predict_memory`.
@@ -266,12 +273,13 @@ def estimate_model_memory(
     """
     from vario.analysis.formula import estimate
 
+    _check_counts(batch_size=batch_size, sequence_length=sequence_length)
     try:
         found = predict_memory(
             model, batch_size=batch_size, sequence_length=sequence_length, precision=precision, optimizer="adamw"
         )
     except ConfigError as error:
-        if precision not in PRECISIONS or min(batch_size, sequence_length) < 1:
+        if precision not in PRECISIONS:
             raise
         return estimate(model, batch_size, sequence_length, precision, str(error))
     except Exception as error:  # noqa: BLE001 - any model may refuse tensors without memory; the formula always answers

@@ -23,7 +23,7 @@ COLOURS = {
 NUM_SHOWN = 6
 
 
-def prediction_panel(prediction: MemoryPrediction, title: str, largest_batch: tuple[int, str] | None = None) -> Panel:
+def prediction_panel(prediction: MemoryPrediction, title: str, largest_batch: tuple[str, str] | None = None) -> Panel:
     """The prediction as `vario memory` prints it."""
     blocks: list[RenderableType] = [_facts(prediction, largest_batch), _kinds(prediction), _largest(prediction)]
     blocks += [Text(note, style="dim") for note in prediction.notes]
@@ -31,14 +31,14 @@ def prediction_panel(prediction: MemoryPrediction, title: str, largest_batch: tu
     return Panel(Group(*spaced), title=Text(title, style="bold"), title_align="left", width=100, padding=(1, 2))
 
 
-def _facts(prediction: MemoryPrediction, largest_batch: tuple[int, str] | None) -> Table:
+def _facts(prediction: MemoryPrediction, largest_batch: tuple[str, str] | None) -> Table:
     table = Table.grid(padding=(0, 3))
     for name, text in _fact_rows(prediction, largest_batch):
         table.add_row(Text(name, style="dim"), text)
     return table
 
 
-def _fact_rows(prediction: MemoryPrediction, largest_batch: tuple[int, str] | None) -> Iterator[tuple[str, Text]]:
+def _fact_rows(prediction: MemoryPrediction, largest_batch: tuple[str, str] | None) -> Iterator[tuple[str, Text]]:
     each = f" on each of {prediction.gpus} GPUs ({prediction.strategy})" if prediction.gpus > 1 else ""
     yield "peak", Text(f"{size(prediction.peak_bytes)} allocated, {size(prediction.reserved_bytes)} reserved{each}")
     place = prediction.module or "the model itself"

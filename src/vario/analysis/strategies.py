@@ -82,7 +82,7 @@ class _Sharding:
 
     def __init__(self, trace: MemoryTrace, strategy: Strategy) -> None:
         self.old = trace
-        self.new = MemoryTrace()
+        self.new = MemoryTrace(notes=trace.notes)
         self.strategy = strategy
         self.unit_bytes = dict(_unit_bytes(trace))
         self.gathered: dict[str, int] = {}

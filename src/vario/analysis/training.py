@@ -81,7 +81,8 @@ class TrainingMonitor:
         memory = get_gpu_memory_info()
         seen = TrainingMetrics(
             step=self.num_steps,
-            loss=float(loss),
+            # torch warns of a loss that still has its graph.
+            loss=float(loss.detach() if hasattr(loss, "detach") else loss),
             learning_rate=learning_rate,
             gradient_norm=self.health.norm,
             gpu_memory_used=memory["used_gb"],

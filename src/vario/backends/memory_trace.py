@@ -32,6 +32,9 @@ class MemoryTrace:
     phases: list[tuple[int, str]] = field(default_factory=list)
     """(number of the event, name) where a phase begins."""
 
+    notes: list[str] = field(default_factory=list)
+    """What whoever reads it should know."""
+
     _moved: dict[int, int] = field(default_factory=dict)
 
     def allocate(self, block: Block) -> int:

@@ -66,6 +66,7 @@ def overview() -> str:
         "\nexamples:\n"
         "  vario demo                    watch a small transformer go wrong\n"
         "  vario run train.py --lr 3e-4  watch your own script, unchanged\n"
-        "  vario report                  what happened in the newest run"
+        "  vario report                  what happened in the newest run\n"
+        "  vario progress outputs        how a training fares, from the logs of any trainer"
     )
     return "\n".join(lines)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import math
 import os
 import sys
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,24 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 200
 """Columns when stdout is no terminal: wide enough that a table keeps its names whole."""
+
+STAND_INS = "vario.stand_ins"
+"""How a stream that cannot take a character, as in an ASCII locale, is written to: with one that is like it."""
+LIKE = {"\N{BRAILLE PATTERN BLANK}": " ", **dict(zip("█▇▆▅▄▃▂▁░┤│└─…", "##===__.-||+-~", strict=True))}
+
+
+def _stand_in(character: str) -> str:
+    unknown = "??" if unicodedata.east_asian_width(character) in "WF" else "?"
+    return LIKE.get(character, "*" if "\u2800" < character <= "\u28ff" else unknown)
+
+
+def _write_like(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_stand_in, error.object[error.start : error.end])), error.end
+
+
+codecs.register_error(STAND_INS, _write_like)
 
 
 def stdout() -> Console:
@@ -31,6 +52,8 @@ def _console(to_stderr: bool) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if to_stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors=STAND_INS)
     width = None if stream.isatty() or os.environ.get("COLUMNS") else PIPED_WIDTH
     return Console(file=stream, width=width, highlight=False, soft_wrap=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import shutil
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -14,10 +14,10 @@ HELP_WIDTH = 100
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of docstrings and examples; as wide as COLUMNS says."""
+    """Keeps the line breaks of docstrings and examples; as wide as the terminal or COLUMNS says."""
 
     def __init__(self, prog: str) -> None:
-        width = int(os.environ.get("COLUMNS") or HELP_WIDTH)
+        width = shutil.get_terminal_size((HELP_WIDTH, 0)).columns
         super().__init__(prog, max_help_position=32, width=min(width, HELP_WIDTH))
 
 

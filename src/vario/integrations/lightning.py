@@ -15,6 +15,7 @@ from vario.config import Config
 from vario.integrations.recording import Recording
 from vario.monitor import Monitor
 from vario.probes import Recorder
+from vario.text import reason
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -140,7 +141,9 @@ class MonitorCallback(Callback):
             self._was_updated = True
             position = next((nth for nth, known in enumerate(trainer.optimizers) if _is_same(known, optimizer)), 0)
             suffix = f"_{position}" if len(trainer.optimizers) > 1 else ""
-            self._recording.log({f"learning_rate{suffix}": float(optimizer.param_groups[0]["lr"])})
+            # A module without optimizers gets one without parameters.
+            rates = [group["lr"] for group in optimizer.param_groups[:1] if "lr" in group]
+            self._recording.log({f"learning_rate{suffix}": float(rate) for rate in rates})
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """A pass is done; if it ended in an update, keep its loss and what was logged."""
@@ -185,7 +188,7 @@ class MonitorCallback(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End the run as crashed."""
-        self._close("crashed", f"{type(exception).__name__}: {exception}")
+        self._close("crashed", reason(exception))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Let go of the model, whatever happened."""

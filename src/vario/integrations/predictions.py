@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ class FirstBatch:
         self._model = model
         self._told = told
         self._options = options
-        self._handle = model.register_forward_pre_hook(self._called, with_kwargs=True)
+        self._handle = model.register_forward_pre_hook(_not_compiled(self._called), with_kwargs=True)
 
     def stop(self) -> None:
         """Wait no more."""
@@ -37,6 +38,16 @@ class FirstBatch:
             log.warning("memory is not predicted: %s: %s", type(error).__name__, error)
         else:
             self._told(found)
+
+
+def _not_compiled(hook: Callable[..., None]) -> Callable[..., None]:
+    """The hook of a model that is compiled runs outside of what the compiler takes in."""
+    if "torch._dynamo" not in sys.modules:
+        return hook
+    import torch
+
+    outside: Callable[..., None] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    return outside
 
 
 def prediction_line(found: MemoryPrediction) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from vario.config import Config
 from vario.integrations.recording import Recording
 from vario.monitor import Monitor
+from vario.text import reason
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -165,7 +166,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
 
     def _training_raised(self, error: BaseException) -> None:
         self._let_go()
-        self._recording.close("crashed", f"{type(error).__name__}: {error}")
+        self._recording.close("crashed", reason(error))
 
     def _let_go(self) -> None:
         while self._undo:

@@ -148,7 +148,9 @@ def _nothing(folder: Path, complete: list[Checkpoint], unfinished: list[int], no
         return RunNotFound(errors[0] if len(errors) == 1 else f"{errors[0]} (and {len(errors) - 1} more like it)")
     if complete:
         return RunNotFound(f"{folder}: no checkpoint whose state belongs to the step in its name")
-    return RunNotFound(f"{folder}: checkpoint-{unfinished[-1]} has no {FILE} yet: it is not finished")
+    if unfinished:
+        return RunNotFound(f"{folder}: checkpoint-{unfinished[-1]} has no {FILE} yet: it is not finished")
+    return RunNotFound(f"{folder}: {FILE} has vanished")
 
 
 def _listed(steps: list[int]) -> str:

@@ -9,7 +9,7 @@ from vario.logs import log_format
 from vario.logs.history import Curve, History, Note, renamed
 from vario.logs.names import canonical_names
 from vario.logs.rows import Rows, whole
-from vario.logs.text_files import make_history, read_text, written_at
+from vario.logs.text_files import files_in, make_history, read_text, written_at
 
 PATTERN = "Train_*.csv"
 
@@ -17,7 +17,7 @@ PATTERN = "Train_*.csv"
 @log_format("deepspeed_csv", (PATTERN,), order=31, whole_folder=True)
 def deepspeed_csv(path: Path) -> History:
     """CSV files of DeepSpeed's monitor."""
-    files = sorted(path.glob(PATTERN)) if path.is_dir() else [path]
+    files = files_in(path, PATTERN)
     curves: dict[str, Curve] = {}
     notes: list[Note] = []
     for file in files:

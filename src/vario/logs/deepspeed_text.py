@@ -11,6 +11,7 @@ from vario.logs.rows import NOT_LOGGED, Rows, number
 from vario.logs.text_files import make_history, read_text, unix_time
 
 STAMP = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)\]")
+RANK = re.compile(r"\[Rank (\d+)\]")
 STEP = re.compile(r"\bstep=(\d+), skipped=(\d+), lr=\[([^\]]*)\]")
 SPEED = re.compile(
     r"\bglobal_step=(\d+), RunningAvgSamplesPerSec=([^,]+), CurrSamplesPerSec=([^,]+)"
@@ -27,7 +28,11 @@ SPEED = re.compile(
 def deepspeed(path: Path) -> History:
     """Text log of DeepSpeed."""
     rows = Rows()
-    for line in read_text(path).splitlines():
+    text = read_text(path)
+    told_by = min(RANK.findall(text), key=int, default="")
+    for line in text.splitlines():
+        if (rank := RANK.search(line)) and rank[1] != told_by:
+            continue  # ranks tell the same, a little earlier or later: their steps would seem to go back
         stamp = STAMP.match(line)
         time = unix_time(stamp[1]) if stamp else NOT_LOGGED
         if match := STEP.search(line):

@@ -14,8 +14,9 @@ from vario.logs import log_format
 from vario.logs.history import LOSS, Curve, History, pace_between, renamed
 from vario.logs.names import canonical_names
 from vario.logs.rows import Rows
-from vario.logs.text_files import make_history, written_at
+from vario.logs.text_files import files_in, make_history, written_at
 
+PATTERN = "*tfevents*"
 EPOCHS = ("train/epoch", "epoch")
 """Tags whose value is the epoch of the step."""
 FINAL = tuple(
@@ -28,10 +29,10 @@ FLOAT, DOUBLE = 1, 2
 """Numbers of these element types in a protobuf tensor."""
 
 
-@log_format("tensorboard", ("*tfevents*",), order=20, whole_folder=True)
+@log_format("tensorboard", (PATTERN,), order=20, whole_folder=True)
 def event_files(path: Path) -> History:
     """TensorBoard event files of one folder, or a single one."""
-    files = sorted(path.glob("*tfevents*")) if path.is_dir() else [path]
+    files = files_in(path, PATTERN)
     rows = Rows()
     written = 0.0
     num_events = 0

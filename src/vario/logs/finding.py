@@ -15,7 +15,7 @@ from vario.logs.checkpoints import NAME, list_checkpoints, read_checkpoint, read
 from vario.logs.history import History, Note
 from vario.logs.joining import is_same_run, join
 from vario.logs.own_runs import is_run, vario_run
-from vario.logs.text_files import read_text, written_at
+from vario.logs.text_files import decoded, read_text, written_at
 from vario.logs.trainer_state import FILE
 from vario.text import suggestion
 
@@ -55,12 +55,20 @@ class Place:
 
 def find_history(path: str | os.PathLike[str]) -> History:
     """The history at a path: a log file, a checkpoint, a run, or a folder with any of them below it."""
-    place = Path(path)
+    try:
+        return _find(Path(path))
+    except OSError as error:
+        raise RunNotFound(f"{error.filename or path}: cannot be read: {error.strerror}") from error
+
+
+def _find(place: Path) -> History:
     if place.name == FILE and NAME.fullmatch(place.absolute().parent.name):
         place = place.parent
     if place.is_file():
         return read_file(place)
     if not place.is_dir():
+        if place.exists():
+            raise RunNotFound(f"{place}: neither a file nor a folder; what comes through a pipe has to be saved first")
         raise RunNotFound(_nowhere(place))
     if NAME.fullmatch(place.absolute().name) and (place / FILE).is_file():
         return read_checkpoint(place)
@@ -101,7 +109,7 @@ def format_of(path: Path) -> LogFormat | None:
 def _sample(path: Path) -> str:
     try:
         with open(path, "rb") as file:
-            return file.read(SAMPLE_BYTES).decode("utf8", errors="replace")
+            return decoded(file.read(SAMPLE_BYTES))
     except OSError as error:
         raise RunCorrupt(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -160,13 +168,19 @@ def _is_related(first: Place, second: Place) -> bool:
 
 def _places(folder: Path) -> Iterator[Place]:
     """Every log in a folder and below it. Whatever vanishes meanwhile, as old checkpoints do, is left out."""
+
+    def complain(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise error
+
     texts: list[Path] = []
-    for current, folders, files in os.walk(folder):
+    for current, folders, files in os.walk(folder, onerror=complain):
         here = Path(current)
-        if FILE in files or any(NAME.fullmatch(name) for name in folders):
+        has_state = FILE in files and (here / FILE).is_file()
+        if has_state or any(NAME.fullmatch(name) for name in folders):
             complete, unfinished = list_checkpoints(here)
             states = [each.written for each in complete]
-            states += [written_at(here / FILE)] if FILE in files else []
+            states += [written_at(here / FILE)] if has_state else []
             if states or unfinished:
                 yield Place(None, here, max(states, default=0.0))
         yield from _named_logs(here, [name for name in files if name != FILE], texts)
@@ -187,8 +201,8 @@ def _named_logs(folder: Path, names: list[str], texts: list[Path]) -> Iterator[P
     for name in names:
         path = folder / name
         claim = next((each for each in formats() if each.knows(path)), None)
-        if claim is None:
-            continue
+        if claim is None or not path.is_file():
+            continue  # a pipe would be waited for, and a link may lead nowhere
         if claim.whole_folder:
             if claim.name not in whole:
                 whole.add(claim.name)

@@ -27,13 +27,16 @@ def lightning_csv(path: Path) -> History:
     if "step" not in (reader.fieldnames or ()):
         raise RunCorrupt(f"{path}: a CSV file without a column 'step'")
     rows = Rows()
-    for line in reader:
-        step = whole(line.pop("step", None))
-        if step is None:
-            # The rate monitor of Lightning before 2.5 and a torn last line leave rows that belong to no step.
-            continue
-        epoch = number(line.pop("epoch", None))
-        rows.add(step, line, NOT_LOGGED if epoch is None else epoch)
+    try:
+        for line in reader:
+            step = whole(line.pop("step", None))
+            if step is None:
+                # The rate monitor of Lightning before 2.5 and a torn last line leave rows that belong to no step.
+                continue
+            epoch = number(line.pop("epoch", None))
+            rows.add(step, line, NOT_LOGGED if epoch is None else epoch)
+    except csv.Error as error:
+        raise RunCorrupt(f"{path}: line {reader.line_num} is no CSV: {error}") from error
     curves, notes = rows.curves()
     names = canonical_names(curves)
     # Lightning counts epochs from 0, and its step is the one before the update: both stay as they were written.

@@ -12,6 +12,7 @@ import numpy as np
 from vario.logs.history import LOSS, Curve, Note, Steps
 
 NOT_LOGGED = math.nan
+NO_ROW = -2
 RESTARTS_NAMED = 3
 
 
@@ -28,9 +29,12 @@ class Rows:
         return len(self._steps)
 
     def add(self, step: int, values: Mapping[str, Any], epoch: float = NOT_LOGGED, time: float = NOT_LOGGED) -> int:
-        """Append one row and answer its index; what is no number is left out."""
+        """Append one row, less what is no number, and answer its index; NO_ROW if its step is past all counting."""
         index = len(self._steps)
-        self._steps.append(step)
+        try:
+            self._steps.append(step)
+        except OverflowError:
+            return NO_ROW
         self._epochs.append(epoch)
         self._times.append(time)
         for name, value in values.items():
@@ -106,6 +110,6 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """A whole number from what a log holds, or None."""
+    """A whole number from what a log holds, or None; also for one that is past all counting."""
     found = number(value)
-    return int(found) if found is not None and math.isfinite(found) else None
+    return int(found) if found is not None and abs(found) < 2**63 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,29 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 def read_text(path: Path) -> str:
     """The text of a file, without colour codes; a progress bar's carriage returns become line ends."""
+    return decoded(read_content(path))
+
+
+def read_content(path: Path) -> bytes:
+    """The bytes of a file in which there is something."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise RunCorrupt(f"{path}: cannot be read: {error.strerror}") from error
     if not content.strip():
         raise RunCorrupt(f"{path}: the file is empty")
-    return ESCAPES.sub("", content.decode("utf8", errors="replace")).replace("\r", "\n")
+    return content
+
+
+def decoded(content: bytes) -> str:
+    """The text of some bytes, whatever they are; on Windows they may begin with a mark of their encoding."""
+    encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
+    return ESCAPES.sub("", content.decode(encoding, errors="replace")).replace("\r", "\n")
+
+
+def files_in(place: Path, pattern: str) -> list[Path]:
+    """The files of a folder with such a name, or the file itself; no pipes, which would be waited for."""
+    return sorted(path for path in place.glob(pattern) if path.is_file()) if place.is_dir() else [place]
 
 
 def written_at(path: Path) -> float:

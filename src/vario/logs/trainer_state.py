@@ -13,8 +13,8 @@ import numpy as np
 from vario.errors import RunCorrupt
 from vario.logs import log_format
 from vario.logs.history import Best, Curve, History, Note, Pace, last_step, pace_between
-from vario.logs.rows import Rows, number, whole
-from vario.logs.text_files import written_at
+from vario.logs.rows import NO_ROW, Rows, number, whole
+from vario.logs.text_files import read_content, written_at
 
 FILE = "trainer_state.json"
 ENDLESS = 2**62
@@ -22,7 +22,7 @@ ENDLESS = 2**62
 JUST_WRITTEN_SECONDS = 10.0
 RETRY_SECONDS = 0.2
 
-FINAL_ROW, NO_ROW = -1, -2
+FINAL_ROW = -1
 
 
 class _History(Rows):
@@ -72,7 +72,7 @@ def _read(path: Path) -> History:
     written = written_at(path)
     state = _parse(path, rows)
     history = state["log_history"]
-    placed = [row for row in history if isinstance(row, int) and row >= 0]
+    placed = [row for row in history if type(row) is int and 0 <= row < len(rows)]
     curves, notes = rows.curves(placed)
     lost = sum(1 for row in history if isinstance(row, dict) or row == NO_ROW)
     if lost:
@@ -107,12 +107,7 @@ def _read(path: Path) -> History:
 
 
 def _parse(path: Path, rows: _History) -> dict[str, Any]:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RunCorrupt(f"{path}: cannot be read: {error.strerror}") from error
-    if not content.strip():
-        raise RunCorrupt(f"{path}: the file is empty")
+    content = read_content(path)
     try:
         state = json.loads(content, object_hook=rows.take)
     except (ValueError, RecursionError) as error:

@@ -31,7 +31,8 @@ DPI = 150
 
 PALE, DARK, WARM, GREEN = "#9ec3e6", "#0b3c6f", "#d9730d", "#1b7f4b"
 RED, GREY, PURPLE = "#c0182b", "#6b7280", "#7a3e9d"
-LINES = ((DARK, "-"), (WARM, "--"), (GREEN, "-."), (PURPLE, ":"), (RED, (0, (5, 1, 1, 1, 1, 1))))
+COLORS = (DARK, WARM, GREEN, PURPLE, RED, "#0e8fa3", "#8a5a2b", "#d6569b")
+FORMS: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 STYLE: dict[str, Any] = {
     "axes.edgecolor": "#b8bec8",
@@ -63,10 +64,18 @@ def check_picture_path(path: Path) -> None:
         raise ConfigError(f"--save-plot: cannot write '{path.name}' as a picture. {suggestion(ending, FORMATS)}")
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"--save-plot: there is no folder {path.absolute().parent}")
+    need_matplotlib()
+
+
+def need_matplotlib() -> None:
+    """Refuse to go on without matplotlib, or with one that does not start."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
         raise MissingExtra("a plot", "plot") from None
+    except ValueError as error:
+        # It looks at MPLBACKEND and at its settings file when it is imported.
+        raise ConfigError(f"matplotlib does not start with its settings: {error}") from error
 
 
 def save_picture(draw: Draw, path: Path, size_inches: tuple[float, float], names: Sequence[str]) -> None:
@@ -80,11 +89,15 @@ def save_picture(draw: Draw, path: Path, size_inches: tuple[float, float], names
     with plot_style(names) as fonts:
         figure = Figure(figsize=size_inches, layout="constrained")
         draw(figure, fonts)
-        figure.savefig(path, format=ending, dpi=DPI, metadata=when[ending])
+        try:
+            figure.savefig(path, format=ending, dpi=DPI, metadata=when[ending])
+        except OSError as error:
+            raise ConfigError(f"--save-plot: {path} cannot be written: {error.strerror}") from error
 
 
 def open_window(draw: Draw, size_inches: tuple[float, float], names: Sequence[str]) -> bool:
     """Show what is drawn in a window and wait until it is closed; False where matplotlib can open none."""
+    need_matplotlib()
     try:
         import matplotlib.pyplot as plt
 
@@ -123,6 +136,11 @@ def thinned(curve: Curve) -> Curve:
     chosen = np.zeros(len(curve), np.bool_)
     chosen[kept] = True
     return curve.where(chosen)
+
+
+def line_look(index: int) -> tuple[str, Any]:
+    """Colour and form of the line with a number; the first forty look different."""
+    return COLORS[index % len(COLORS)], FORMS[index % len(FORMS)]
 
 
 def name_ticks(axis: Any) -> None:

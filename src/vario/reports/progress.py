@@ -105,6 +105,7 @@ class ProgressSummary:
     notes: tuple[Note, ...]
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def summarise_progress(history: History, now: float | None = None) -> ProgressSummary:
     """Find out what the report says."""
     now = time.time() if now is None else now
@@ -112,6 +113,7 @@ def summarise_progress(history: History, now: float | None = None) -> ProgressSu
     loss = trusted_loss(history)
     names = [name for name in history.curves if is_evaluation(name) and not name.endswith(TIMINGS)]
     plain = {LOSS, RATE, GRADIENT_NORM}
+    runtime = history.runtime_seconds
     return ProgressSummary(
         path=history.path,
         format=history.format,
@@ -137,7 +139,7 @@ def summarise_progress(history: History, now: float | None = None) -> ProgressSu
         },
         written=history.written,
         age_seconds=None if history.written is None else max(0.0, now - history.written),
-        runtime_seconds=history.runtime_seconds,
+        runtime_seconds=None if runtime is None or not np.isfinite(runtime) else runtime,
         speed=_speed(history),
         notes=history.notes,
     )
@@ -145,7 +147,7 @@ def summarise_progress(history: History, now: float | None = None) -> ProgressSu
 
 def find_break(history: History) -> Break | None:
     """The first row whose loss or gradient norm is no finite number. A NaN norm counts whatever the loss says."""
-    bad = _bad_steps(history)
+    bad = bad_steps(history)
     if not len(bad):
         return None
     first = int(bad[0])
@@ -172,17 +174,18 @@ def find_break(history: History) -> Break | None:
 def trusted_loss(history: History) -> Curve:
     """The losses that mean something: finite, and of rows whose gradient norm is finite too."""
     loss = history.loss
-    return loss.where(np.isfinite(loss.values) & ~np.isin(loss.steps, _bad_steps(history)))
+    return loss.where(np.isfinite(loss.values) & ~np.isin(loss.steps, bad_steps(history)))
 
 
 def shown_loss(history: History) -> Curve:
     """The loss as it should be drawn: a NaN wherever it cannot be trusted, whatever number stands there."""
     loss = history.loss
-    values = np.where(np.isin(loss.steps, _bad_steps(history)) & np.isfinite(loss.values), np.nan, loss.values)
+    values = np.where(np.isin(loss.steps, bad_steps(history)) & np.isfinite(loss.values), np.nan, loss.values)
     return replace(loss, values=values)
 
 
-def _bad_steps(history: History) -> Steps:
+def bad_steps(history: History) -> Steps:
+    """The steps whose loss or gradient norm is no finite number."""
     curves = [history.curves[name] for name in (LOSS, GRADIENT_NORM) if name in history.curves]
     bad = [curve.steps[~np.isfinite(curve.values)] for curve in curves]
     return np.unique(np.concatenate([np.zeros(0, np.int64), *bad]))
@@ -237,14 +240,20 @@ def _losses_first(name: str) -> tuple[bool, str]:
 
 
 def _percent(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else 100 * part / whole
+    if part is None or not whole or not np.isfinite([part, whole]).all():
+        return None
+    return 100 * part / whole
 
 
 def _speed(history: History) -> Speed | None:
     pace = history.pace
     if pace is None:
         return None
-    recent = pace.seconds_per_step[-RECENT_STRETCHES:]
+    # Some logs round a short time to 0.
+    measured = pace.seconds_per_step[(pace.seconds_per_step > 0) & np.isfinite(pace.seconds_per_step)]
+    if not len(measured):
+        return None
+    recent = measured[-RECENT_STRETCHES:]
     seconds = float(np.median(recent))
     remaining = None
     if not history.is_finished and history.max_steps is not None and history.step is not None:

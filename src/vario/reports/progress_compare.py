@@ -10,7 +10,7 @@ import numpy as np
 
 from vario.logs.checkpoints import is_prefix
 from vario.logs.history import GRADIENT_NORM, RATE, Curve, History, Values
-from vario.reports.progress import trusted_loss
+from vario.reports.progress import shown_loss, trusted_loss
 
 ROWS_SHOWN = 8
 EVALUATION_LOSS = "eval_loss"
@@ -105,7 +105,7 @@ def _entry(name: str, history: History, part_of: str | None) -> Entry:
         path=history.path,
         step=history.step,
         epoch=history.epoch,
-        loss=_last(history.loss),
+        loss=_last(shown_loss(history)),
         lowest_loss=float(loss.values.min()) if len(loss) else None,
         eval_loss=_last(history.curves.get(EVALUATION_LOSS)),
         learning_rate=_last(history.curves.get(RATE)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from vario.logs.history import Curve, History
 from vario.reports.plot_fonts import PlotFonts
-from vario.reports.plot_style import DARK, GREY, LINES, name_ticks, open_window, save_picture, thinned
-from vario.reports.progress import shown_loss
+from vario.reports.plot_style import DARK, GREY, RED, line_look, name_ticks, open_window, save_picture, thinned
+from vario.reports.progress import find_break, shown_loss, trusted_loss
 from vario.reports.progress_compare import Comparison
 from vario.reports.progress_plot import moving_average
 from vario.reports.progress_words import Language, say
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MANY_ROWS = 100
+MANY_LINES, MANY_ENDS = 6, 8
+"""More of them get their legend beside the picture, and slanted names."""
+MUCH = 100
 SIZE_INCHES = (12.0, 6.5)
 
 
@@ -62,13 +65,29 @@ def draw_comparison(
         if shared is not None:
             # From the last shared point on, so that the lines hang together.
             loss = loss.where(loss.steps >= shared)
-        color, form = LINES[index % len(LINES)]
-        _line(axes, loss, by_epoch, fonts.drawable(name), color, form)
-    for entry in comparison.entries:
-        if entry.part_of is not None or len(comparison.lines) == 1:
-            _mark_end(axes, found[entry.name], by_epoch, fonts.drawable(entry.name))
-    if axes.get_legend_handles_labels()[1]:
+        label = fonts.drawable(name)
+        if (broken := find_break(found[name])) is not None and broken.is_lasting:
+            label += f"   {say(language, 'plot_broken', step=broken.step)}"
+            _mark_break(axes, loss, by_epoch)
+        _line(axes, loss, by_epoch, label, *line_look(index))
+    if spans_much(found[name] for name in comparison.lines):
+        axes.set_yscale("log")
+        name_ticks(axes.yaxis)
+        axes.set_ylabel(say(language, "compare_loss_log"))
+    ends = [entry for entry in comparison.entries if entry.part_of is not None or len(comparison.lines) == 1]
+    for entry in ends:
+        _mark_end(axes, found[entry.name], by_epoch, fonts.drawable(entry.name), 30 if len(ends) > MANY_ENDS else 0)
+    if len(comparison.lines) > MANY_LINES:
+        figure.legend(loc="outside right upper")
+    elif axes.get_legend_handles_labels()[1]:
         axes.legend(loc="best")
+
+
+def spans_much(histories: Iterable[History]) -> bool:
+    """Whether the largest loss is so far above the smallest that only a logarithmic axis shows both."""
+    losses = [trusted_loss(history).values for history in histories]
+    values = np.concatenate([np.zeros(0), *losses])
+    return bool(len(values) and values.min() > 0 and values.max() > MUCH * values.min())
 
 
 def _shared_line(axes: Axes, loss: Curve, until: int, language: Language) -> None:
@@ -88,7 +107,13 @@ def _line(axes: Axes, loss: Curve, by_epoch: bool, name: str, color: str, form: 
     axes.plot(places, loss.values, color=color, linestyle=form, linewidth=2.0, label=name)
 
 
-def _mark_end(axes: Axes, history: History, by_epoch: bool, name: str) -> None:
+def _mark_break(axes: Axes, loss: Curve, by_epoch: bool) -> None:
+    """A cross at the last loss that means something."""
+    whole = loss.where(np.isfinite(loss.values))
+    axes.plot((whole.epochs if by_epoch else whole.steps)[-1:], whole.values[-1:], "X", color=RED, ms=9, zorder=5)
+
+
+def _mark_end(axes: Axes, history: History, by_epoch: bool, name: str, slant: int) -> None:
     """A ring where a checkpoint ends, with its name above."""
     loss = history.loss
     if not len(loss):
@@ -100,7 +125,8 @@ def _mark_end(axes: Axes, history: History, by_epoch: bool, name: str) -> None:
         (place, float(loss.values[-1])),
         xytext=(0, 12),
         textcoords="offset points",
-        ha="center",
+        ha="left" if slant else "center",
+        rotation=slant,
         fontsize=9,
         color=DARK,
         bbox={"boxstyle": "round,pad=0.25", "fc": "white", "ec": "none", "alpha": 0.85},

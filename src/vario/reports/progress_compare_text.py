@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,6 +12,8 @@ from rich.text import Text
 from vario.reports.progress_compare import Comparison
 from vario.reports.progress_words import Language, say, say_note
 from vario.text import number
+
+MANY_LINES = 4
 
 
 def render_comparison(comparison: Comparison, language: Language) -> RenderableType:
@@ -26,11 +29,15 @@ def render_comparison(comparison: Comparison, language: Language) -> RenderableT
 
 def finding_lines(comparison: Comparison, language: Language) -> Iterator[str]:
     """How the entries belong together."""
+    steps = {entry.name: entry.step for entry in comparison.entries}
     for entry in comparison.entries:
         if entry.part_of is not None:
-            yield say_note(language, "same_as", {"name": entry.name, "longer": entry.part_of})
+            is_equal = entry.step == steps[entry.part_of]
+            about = {"name": entry.name, "longer": entry.part_of}
+            yield say_note(language, "equal_to" if is_equal else "same_as", about)
     if len(comparison.lines) < 2:
-        yield say(language, "compare_same")
+        if len(set(steps.values())) > 1:
+            yield say(language, "compare_same")
         return
     if comparison.axis is None:
         yield say(language, "compare_no_overlap")
@@ -54,12 +61,12 @@ def _entries(comparison: Comparison, language: Language) -> RenderableType:
         table.add_column(name, justify="right")
     first = comparison.entries[0]
     for entry in comparison.entries:
-        change = "" if entry is first or entry.loss is None or first.loss is None else f"{entry.loss - first.loss:+.4g}"
+        change = None if entry.loss is None or first.loss is None else entry.loss - first.loss
         cells = [
             "-" if entry.step is None else str(entry.step),
             "-" if entry.epoch is None else f"{entry.epoch:.2f}",
             number(entry.loss),
-            change,
+            "" if entry is first else _signed(change),
             number(entry.lowest_loss),
         ]
         cells += [number(entry.eval_loss)] if has_evaluation else []
@@ -67,10 +74,29 @@ def _entries(comparison: Comparison, language: Language) -> RenderableType:
     return table
 
 
+def _signed(difference: float | None) -> str:
+    return "-" if difference is None or not isfinite(difference) else f"{difference:+.4g}"
+
+
 def _differences(comparison: Comparison, language: Language) -> RenderableType:
+    return _wide(comparison, language) if len(comparison.lines) <= MANY_LINES else _high(comparison, language)
+
+
+def _high(comparison: Comparison, language: Language) -> RenderableType:
+    """Many lines: a row for each, a column for each place."""
+    table = Table(say(language, f"plot_{comparison.axis}"), box=None, pad_edge=False)
+    for place in comparison.differences:
+        table.add_column(number(place.at), justify="right")
+    for index, name in enumerate(comparison.lines):
+        table.add_row(Text(name), *(number(place.losses[index]) for place in comparison.differences))
+    return table
+
+
+def _wide(comparison: Comparison, language: Language) -> RenderableType:
+    """Few lines: a row for each place, a column for each line and its distance from the first."""
     table = Table(say(language, f"plot_{comparison.axis}"), box=None, pad_edge=False)
     for index, name in enumerate(comparison.lines):
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
         if index:
             table.add_column(say(language, "difference"), justify="right")
     for row in comparison.differences:
@@ -78,6 +104,6 @@ def _differences(comparison: Comparison, language: Language) -> RenderableType:
         for index, (loss, difference) in enumerate(zip(row.losses, row.differences, strict=True)):
             cells.append(number(loss))
             if index:
-                cells.append("-" if difference is None else f"{difference:+.4g}")
+                cells.append(_signed(difference))
         table.add_row(number(row.at), *cells)
     return table

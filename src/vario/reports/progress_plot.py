@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ from vario.reports.plot_style import (
     save_picture,
     thinned,
 )
-from vario.reports.progress import find_break, shown_loss, trusted_loss
+from vario.reports.progress import bad_steps, find_break, shown_loss, trusted_loss
 from vario.reports.progress_words import Language, say
+from vario.reports.terminal_plot import FARTHEST
 from vario.text import number
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ def open_progress(history: History, language: Language = "en") -> bool:
     )
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def draw_progress(figure: Figure, fonts: PlotFonts, history: History, language: Language) -> None:
     """Draw the four panels into a figure."""
     layout: Any = figure.get_layout_engine()
@@ -57,6 +60,10 @@ def draw_progress(figure: Figure, fonts: PlotFonts, history: History, language: 
     _rate_panel(panels[0, 1], history, language)
     _norm_panel(panels[1, 0], history, language)
     _spread_panel(panels[1, 1], history, language)
+    for axes in (panels[0, 0], panels[0, 1], panels[1, 0]):
+        left, right = axes.get_xlim()
+        if right - left < 1:  # one step: there is nothing between it and the next
+            axes.set_xlim(round((left + right) / 2) - 1, round((left + right) / 2) + 1)
     title = f"{say(language, 'plot_title')}   {fonts.drawable(_short(history.path))}"
     if history.step is not None:
         whole = "" if history.max_steps is None else f" / {history.max_steps}"
@@ -75,17 +82,19 @@ def _loss_panel(axes: Axes, history: History, language: Language) -> None:
     is_few = len(loss) < 40
     axes.plot(
         thin.steps, thin.values, color=PALE, linewidth=1.2, marker="o" if is_few else "", markersize=3,
-        label=say(language, "plot_each"),
+        label=say(language, "plot_each") if len(loss) else None,
     )  # fmt: skip
+    ceiling = _ceiling(loss)
     window = max(3, len(loss) // 20 | 1)  # odd: a point and as many on each side
     if len(loss) >= 2 * window:
-        smooth = thinned(moving_average(trusted_loss(history), window))
+        trusted = trusted_loss(history)
+        smooth = thinned(moving_average(trusted.where(trusted.values <= ceiling), window))
         axes.plot(
             smooth.steps, smooth.values, color=DARK, linewidth=2.2, label=say(language, "plot_average", count=window)
         )
     for (name, curve), form in zip(_evaluation_losses(history), ("o", "s", "^", "D", "v"), strict=False):
         axes.plot(curve.steps, curve.values, color=WARM, linewidth=1.4, linestyle="--", marker=form, ms=5, label=name)
-    _limit_height(axes, loss)
+    _mark_cut(axes, loss, ceiling, language)
     name_ticks(axes.yaxis)
     _mark_bad(axes, history, language)
     axes.legend(loc="best")
@@ -99,7 +108,7 @@ def _rate_panel(axes: Axes, history: History, language: Language) -> None:
         _say_missing(axes, language)
         return
     axes.plot(curve.steps, curve.values, color=GREEN, linewidth=2.0, marker="o" if len(curve) < 3 else "")
-    axes.set_ylim(bottom=min(0.0, float(np.nanmin(curve.values))))
+    axes.set_ylim(bottom=float(np.min(curve.values, where=np.isfinite(curve.values), initial=0.0)))
     name_ticks(axes.yaxis)
 
 
@@ -125,38 +134,62 @@ def _spread_panel(axes: Axes, history: History, language: Language) -> None:
     axes.set_xlabel(say(language, "compare_loss"))
     name_ticks(axes.xaxis)
     axes.set_ylabel(say(language, "plot_count"))
-    values = trusted_loss(history).values
+    loss = trusted_loss(history)
+    values = loss.values[loss.values <= _ceiling(loss)].clip(-FARTHEST, FARTHEST)
     if not len(values):
         _say_missing(axes, language)
         return
-    axes.hist(values, bins=int(np.clip(2 * np.sqrt(len(values)), 5, 60)), color=PALE, edgecolor="white", linewidth=0.6)
-    median, last = float(np.median(values)), float(values[-1])
+    low, high = float(values.min()), float(values.max())
+    # Bars need a width: not of losses that differ by rounding alone.
+    size = max(abs(low), abs(high))
+    room = (0.05 * size or 0.5) if high - low <= max(1e-9 * size, 1e-300) else 0.0
+    bins = int(np.clip(2 * np.sqrt(len(values)), 5, 60))
+    axes.hist(values, bins, range=(low - room, high + room), color=PALE, edgecolor="white", linewidth=0.6)
+    median, last = float(np.median(loss.values)), float(loss.values[-1])
     axes.axvline(median, color=DARK, linewidth=2, label=say(language, "plot_median", value=number(median)))
     axes.axvline(last, color=WARM, linewidth=2, ls="--", label=say(language, "plot_last", value=number(last)))
+    if len(values) < len(loss):
+        label = say(language, "plot_cut", count=len(loss) - len(values), highest=number(float(loss.values.max())))
+        axes.plot([], [], ">", color=WARM, label=label)
     _whole_ticks(axes.yaxis)
     axes.legend(loc="best")
 
 
 def moving_average(curve: Curve, window: int) -> Curve:
-    """The mean of each point and its neighbours, `window` in all; as many on both sides, so fewer near the ends."""
+    """The mean of each point and its neighbours, `window` in all; as many on both sides, so fewer near the ends.
+
+    The last points, with less than a quarter of the window after them, are left out: their mean would follow each row
+    and look like a turn.
+    """
     sums = np.concatenate([[0.0], np.cumsum(curve.values)])
     at = np.arange(len(curve))
     reach = np.minimum(window // 2, np.minimum(at, len(curve) - 1 - at))
-    return Curve(curve.steps, (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1), curve.epochs, curve.times)
+    means = (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
+    return replace(curve, values=means).where(len(curve) - 1 - at >= window // 4)
 
 
 def _evaluation_losses(history: History) -> list[tuple[str, Curve]]:
     return [(name, curve) for name, curve in history.curves.items() if is_evaluation(name) and name.endswith("loss")]
 
 
-def _limit_height(axes: Axes, loss: Curve) -> None:
-    """Keep a few wild points from pressing all others flat: they are cut off above."""
+def _ceiling(loss: Curve) -> float:
+    """The height above which a few wild points are cut off, that they do not press all others flat; else infinity."""
     finite = loss.values[np.isfinite(loss.values)]
     if len(finite) < 50:
-        return
+        return np.inf
     low, high = np.percentile(finite, [0, 99])
-    if finite.max() > high + 2 * (high - low):
-        axes.set_ylim(low - 0.05 * (high - low), high + 0.5 * (high - low))
+    return float(high + 0.5 * (high - low)) if finite.max() > high + 2 * (high - low) else np.inf
+
+
+def _mark_cut(axes: Axes, loss: Curve, ceiling: float, language: Language) -> None:
+    """Arrows at the top where points are cut off, and how high the highest is."""
+    cut = loss.where(loss.values > ceiling)
+    if not len(cut):
+        return
+    low = float(np.nanmin(loss.values))
+    axes.set_ylim(low - 0.05 * (ceiling - low), ceiling)
+    label = say(language, "plot_cut", count=len(cut), highest=number(float(cut.values.max())))
+    axes.plot(cut.steps, np.full(len(cut), ceiling), "^", color=WARM, markersize=7, clip_on=False, label=label)
 
 
 def _mark_bad(axes: Axes, history: History, language: Language) -> None:
@@ -172,7 +205,9 @@ def _mark_bad(axes: Axes, history: History, language: Language) -> None:
         )
         axes.axvline(broken.step, color=RED, linewidth=1.4)
         return
-    axes.axvline(broken.step, color=RED, linewidth=1.2, linestyle=":", label=say(language, "plot_not_finite"))
+    steps, label = bad_steps(history), say(language, "plot_not_finite")
+    height = axes.get_xaxis_transform()
+    axes.vlines(steps, 0, 1, transform=height, color=RED, linewidth=1.2, linestyle=":", label=label)
 
 
 def _name_log_ticks(axes: Axes, curve: Curve) -> None:

@@ -45,7 +45,7 @@ def render_progress(history: History, summary: ProgressSummary, language: Langua
         notes = [say_note(language, note.kind, note.about) for note in summary.notes]
         blocks.append(Group(Text(say(language, "notes"), style="bold yellow"), *(Text(f"  {note}") for note in notes)))
     spaced = [piece for block in blocks for piece in (block, Text())][:-1]
-    title = Text(f"{summary.path}", style="bold").append(f"  {summary.format}", style="dim")
+    title = Text(f"{summary.path}", style="bold", overflow="ellipsis").append(f"  {summary.format}", style="dim")
     return Panel(Group(*spaced), title=title, title_align="left", width=WIDTH, padding=(1, 2))
 
 
@@ -162,7 +162,9 @@ def _evaluation(summary: ProgressSummary, language: Language) -> RenderableType:
         checkpoint, value, step = summary.best.checkpoint, summary.best.value, summary.best.step
         named = "  ".join(part for part in (checkpoint, None if value is None else number(value)) if part)
         line = named if step is None else say(language, "at_step", value=named, step=step)
-        pieces.append(Text.assemble((f"  {say(language, 'best_checkpoint')}   ", "dim"), line))
+        row = Table.grid(padding=(0, 3))
+        row.add_row(Text(f"  {say(language, 'best_checkpoint')}", style="dim"), Text(line))
+        pieces.append(row)
     return Group(*pieces)
 
 

@@ -92,11 +92,13 @@ ENGLISH: Mapping[str, str] = {
     "plot_count": "rows",
     "plot_median": "median {value}",
     "plot_last": "last {value}",
+    "plot_cut": "outside: {count} rows, up to {highest}",
     "plot_compare": "Comparison",
     "plot_shared": "shared by all",
     "plot_broken": "broken from step {step}",
     # comparing
     "compare_loss": "loss",
+    "compare_loss_log": "loss (logarithmic)",
     "compare_same": "One run: these are the same history at different steps.",
     "compare_until": "The same up to step {step}, different from step {next} on.",
     "compare_apart": "Different from the first row on.",
@@ -180,10 +182,12 @@ CHINESE: Mapping[str, str] = {
     "plot_count": "行数",
     "plot_median": "中位数 {value}",
     "plot_last": "最近 {value}",
+    "plot_cut": "其他 {count} 行，最大 {highest}",
     "plot_compare": "比较",
     "plot_shared": "共同部分",
     "plot_broken": "从步骤 {step} 起损坏",
     "compare_loss": "损失",
+    "compare_loss_log": "损失（对数）",
     "compare_same": "同一次训练：这是同一段历史的不同步骤。",
     "compare_until": "到步骤 {step} 为止相同，从步骤 {next} 起不同。",
     "compare_apart": "从第一行起就不同。",
@@ -220,6 +224,7 @@ ENGLISH_NOTES: Mapping[str, str] = {
     "no_display": "There is no display here, so the loss is drawn in the terminal. --save-plot PATH writes a picture.",
     "saved": "written: {path}",
     "same_as": "{name} is the beginning of {longer}.",
+    "equal_to": "{name} holds the same history as {longer}.",
 }
 
 CHINESE_NOTES: Mapping[str, str] = {
@@ -245,6 +250,7 @@ CHINESE_NOTES: Mapping[str, str] = {
     "no_display": "这里没有显示器，损失画在终端里。用 --save-plot 路径 保存图片。",
     "saved": "已保存：{path}",
     "same_as": "{name} 是 {longer} 的开头。",
+    "equal_to": "{name} 和 {longer} 历史相同。",
 }
 
 WORDS: Mapping[Language, Mapping[str, str]] = {"en": ENGLISH, "zh": CHINESE}

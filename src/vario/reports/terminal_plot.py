@@ -18,6 +18,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 """Bits of a braille character's two columns of four dots."""
 LABEL_WIDTH = 10
+FARTHEST = 1e300
+"""Heights beyond it are drawn here: the distance of two must still be a number."""
 
 
 def sparkline(values: Sequence[float] | Values, width: int = 24, log: bool = False, height: int = 1) -> str:
@@ -58,7 +60,7 @@ def line_plot(
     where = np.asarray(steps, dtype=np.float64)
     if not len(points):
         return "(no values)"
-    columns = width - LABEL_WIDTH - 2
+    columns = max(8, width - LABEL_WIDTH - 2)
     heights = _scaled(points, log)
     low, high = _limits(heights)
     first, last = where[0], max(where[-1], where[0] + 1)
@@ -94,7 +96,7 @@ def _scaled(values: Values, log: bool) -> Values:
     with np.errstate(all="ignore"):
         heights = np.log10(values) if log else values.copy()
     heights[~np.isfinite(heights)] = np.nan
-    return heights
+    return heights.clip(-FARTHEST, FARTHEST)
 
 
 def _limits(heights: Values) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 
 from vario.cli import arguments as shared
 
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Remarks of transformers about a configuration are not what was asked for.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from vario.analysis.building import build_model
-    from vario.analysis.memory import budget_bytes, find_gpu, max_batch_size, predict_memory
+    from vario.analysis.memory import MAX_BATCH, budget_bytes, find_gpu, max_batch_size, predict_memory
     from vario.cli import output
 
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(arguments.precision, "float32")
@@ -78,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         "strategy": arguments.strategy,
     }
     found = predict_memory(built.model, built.batch, batch_size=arguments.batch, **options)
+    found = replace(found, notes=[*built.notes, *found.notes])
     largest = max_batch_size(built.model, budget, built.batch, **options) if arguments.max_batch else None
     if arguments.json:
         answer = {**output.plain(found), "total_bytes": found.total_bytes}
@@ -86,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         from vario.analysis.memory_text import prediction_panel
 
         title = f"{type(built.model).__name__}, batch {arguments.batch}"
-        shown = None if largest is None else (largest, budget)
+        most = f"{largest} or more" if largest == MAX_BATCH else str(largest or "")
+        shown = None if largest is None else (most, budget)
         output.stdout().print(prediction_panel(found, title, shown))
     return 0

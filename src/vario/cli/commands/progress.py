@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vario.errors import ConfigError
 
     language = _language(arguments.lang)
-    picture = Path(arguments.save_plot) if arguments.save_plot else None
+    picture = None if arguments.save_plot is None else Path(arguments.save_plot)
     if picture is not None:
         from vario.reports.plot_style import check_picture_path
 
@@ -65,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.watch:
         if arguments.json:
             raise ConfigError("progress: --watch has no --json; run it without --watch to get one document")
+        if arguments.plot or picture is not None:
+            raise ConfigError("progress: --watch shows the summary; run it without --watch to get a plot")
         return _watch(place, language)
     return _show(arguments, place, language, picture)
 
@@ -138,7 +140,9 @@ def _place(arguments: argparse.Namespace) -> Path:
 
 def _existing(named: Path, outputs: Path) -> Path:
     """The path as typed, or the checkpoint of that name in the output folder."""
-    return named if named.exists() or not (outputs / named).exists() else outputs / named
+    import os
+
+    return outputs / named if not os.path.exists(named) and os.path.exists(outputs / named) else named
 
 
 def _language(asked: str | None) -> Language:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +23,9 @@ HOOKS = (
     "_forward_hooks_always_called",
 )
 
+PART_OF_A_MODEL = ("torch", "transformers", "peft", "accelerate")
+"""Packages whose hooks do a part of the model's work, as weight norm does. A user's own look at what passes: they would
+look at tensors without numbers, and keep them."""
 
 GLOBAL_HOOKS = [
     hooks
@@ -46,9 +50,12 @@ def unwatched() -> Iterator[None]:
 
 
 def fake_model(model: torch.nn.Module, mode: Any, dtype: torch.dtype | None = None) -> torch.nn.Module:
-    """A copy of a model whose tensors are fake; tied weights stay tied, hooks of a running Monitor stay behind."""
+    """A copy of a model whose tensors are fake; tied weights stay tied, hooks of others stay behind."""
     memo: dict[int, Any] = {}
     for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, torch.Tensor):  # something remembered from a pass, a table that is no buffer
+                memo[id(value)] = fake_tensor(value, mode)
         for name in (*module._parameters, *module._buffers):
             tensor = module._parameters.get(name) if name in module._parameters else module._buffers[name]
             if tensor is not None and id(tensor) not in memo:
@@ -56,16 +63,23 @@ def fake_model(model: torch.nn.Module, mode: Any, dtype: torch.dtype | None = No
         for name in HOOKS:
             hooks = getattr(module, name, None)
             if hooks:
-                memo[id(hooks)] = _without_own(hooks)
+                memo[id(hooks)] = OrderedDict(
+                    (key, hook) for key, hook in hooks.items() if _home(hook) in PART_OF_A_MODEL
+                )
     return copy.deepcopy(model, memo)
 
 
-def _without_own(hooks: Mapping[int, Any]) -> OrderedDict[int, Any]:
-    return OrderedDict((key, hook) for key, hook in hooks.items() if not _is_own(hook))
+def foreign_hooks(model: torch.nn.Module) -> int:
+    """How many hooks a copy of the model goes without, those of a running Monitor not counted."""
+    hooks = (hook for module in model.modules() for name in HOOKS[:4] for hook in getattr(module, name, {}).values())
+    return sum(_home(hook) not in (*PART_OF_A_MODEL, "vario") for hook in hooks)
 
 
-def _is_own(hook: Any) -> bool:
-    return str(getattr(hook, "__module__", None) or type(hook).__module__).startswith("vario.")
+def _home(hook: Any) -> str:
+    """The package a hook comes from."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    return str(getattr(hook, "__module__", None) or type(hook).__module__).partition(".")[0]
 
 
 def fake_tensor(tensor: torch.Tensor, mode: Any, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from vario.backends.torch import naming
 from vario.errors import ConfigError
 from vario.text import unknown
 
@@ -28,21 +29,43 @@ FOREACH = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], Any]
 
 
-def optimizer_maker(optimizer: Any) -> MakeOptimizer:
-    """How to make an optimizer: from its name, its class, a function of the parameters, or another one like it."""
+def optimizer_maker(optimizer: Any, model: torch.nn.Module) -> MakeOptimizer:
+    """How to make an optimizer: from its name, its class, a function of the parameters, or the model's own."""
     if isinstance(optimizer, str):
         if optimizer not in NAMED:
             raise ConfigError(unknown("optimizer", optimizer, NAMED))
         kind, options = NAMED[optimizer]
         return lambda parameters: _as_on_a_gpu(getattr(torch.optim, kind)(parameters, lr=1e-4, **options))
     if isinstance(optimizer, torch.optim.Optimizer):
-        made = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps the real one
-        taken = inspect.signature(type(made)).parameters
-        options = {name: value for name, value in made.defaults.items() if name in taken}
-        return lambda parameters: _as_on_a_gpu(type(made)(parameters, **options))
+        return _like(getattr(optimizer, "optimizer", optimizer), model)  # accelerate wraps the real one
     if callable(optimizer):
         return lambda parameters: _as_on_a_gpu(optimizer(parameters))
     raise ConfigError(f"optimizer: expected a name, an optimizer or a function of the parameters, got {optimizer!r}")
+
+
+def _like(example: torch.optim.Optimizer, model: torch.nn.Module) -> MakeOptimizer:
+    """The same kind with the same groups, for other parameters in the same order."""
+    taken = inspect.signature(type(example)).parameters
+    defaults = {name: _plain(value) for name, value in example.defaults.items() if name in taken}
+    trained = [parameter for parameter in naming.unwrap(model).parameters() if parameter.requires_grad]
+    places = {id(parameter): place for place, parameter in enumerate(trained)}
+    groups = []
+    for group in example.param_groups:
+        options = {name: _plain(value) for name, value in group.items() if name not in ("params", "param_names")}
+        groups.append(([places[id(one)] for one in group["params"] if id(one) in places], options))
+
+    def make(parameters: list[torch.nn.Parameter]) -> Any:
+        given: list[Any] = [
+            {**options, "params": [parameters[nth] for nth in which]} for which, options in groups if which
+        ]
+        # One that updates copies of its own knows none of the model's parameters.
+        return _as_on_a_gpu(type(example)(given or parameters, **defaults))
+
+    return make
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_meta else value
 
 
 def _as_on_a_gpu(optimizer: Any) -> Any:

@@ -52,9 +52,10 @@ class Tape(TorchDispatchMode):
     def mark(self, tensors: Iterable[torch.Tensor | None], kind: str) -> None:
         """Say what storages turned out to be for."""
         for tensor in tensors:
-            found = None if tensor is None else self._ids.get(tensor.untyped_storage()._cdata)
-            if found is not None:
-                self.trace.block(found).kind = kind
+            for part in () if tensor is None else _dense_parts(tensor):
+                found = self._ids.get(part.untyped_storage()._cdata)
+                if found is not None:
+                    self.trace.block(found).kind = kind
 
     def mark_alive(self, made_since: int, kind: str) -> None:
         """Everything made since that block and still alive is of this kind, unless it has one."""
@@ -106,14 +107,15 @@ class Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in READS_OF_VALUES:
             return self._guess(args[0])
-        out = _grouped_product(*args, **kwargs) if func is aten._grouped_mm.default else func(*args, **kwargs)
+        out = BETTER_THAN_FAKE.get(func, func)(*args, **kwargs)
         if func.namespace == "prim":
             return out
         before = len(self.trace.blocks)
         node = torch._C._current_autograd_node()
         for tensor in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if isinstance(tensor, torch.Tensor):
-                self._observe(tensor, "temporary", func, node)
+                for part in _dense_parts(tensor):
+                    self._observe(part, "temporary", func, node)
         if func is aten.add.Tensor and node is not None and not torch.is_grad_enabled():
             self._expect_in_place(before, args[0])
         if func in TESTS_OF_MASKS:
@@ -176,7 +178,8 @@ class Tape(TorchDispatchMode):
     def _guess(self, tensor: torch.Tensor) -> Any:
         """The answer to a model that looks at values: no value is known, so the usual one is taken."""
         if tensor.is_floating_point():
-            return 1.0  # the step of an optimizer, a norm: no size depends on them
+            # The step of an optimizer, a norm: no size depends on them. Not 1, whose difference to 1 is divided by.
+            return 1.5
         if tensor.dtype is not torch.bool:
             raise ValueReadError(f"{self._modules[-1] or 'it'} looks at a value of a {str(tensor.dtype)[6:]} tensor")
         tested, asked = self._last_test
@@ -185,10 +188,37 @@ class Tape(TorchDispatchMode):
         return self._masks_hide_tokens if asked == "aten::any" else not self._masks_hide_tokens
 
 
+def _dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensors that memory is taken for: a sparse gradient is two."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    return (tensor,)
+
+
 def _grouped_product(first: torch.Tensor, second: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     # The fake kernel takes bfloat16 alone; CUDA's takes the others too.
     made = aten._grouped_mm.default(first.to(torch.bfloat16), second.to(torch.bfloat16), *args, **kwargs)
     return made.to(first.dtype)  # type: ignore[no-any-return]
+
+
+def _clone(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    # The fake kernel forgets how many rows a sparse tensor has.
+    if tensor.layout is not torch.sparse_coo:
+        return aten.clone.default(tensor, **kwargs)  # type: ignore[no-any-return]
+    indices, values = (part.clone() for part in _dense_parts(tensor))
+    return aten._sparse_coo_tensor_with_dims_and_tensors.default(  # type: ignore[no-any-return]
+        tensor.sparse_dim(),
+        tensor.dense_dim(),
+        tensor.shape,
+        indices,
+        values,
+        dtype=tensor.dtype,
+        layout=tensor.layout,
+        device=tensor.device,
+    )
+
+
+BETTER_THAN_FAKE = {aten._grouped_mm.default: _grouped_product, aten.clone.default: _clone}
 
 
 class ValueReadError(Exception):
