@@ -357,6 +357,19 @@ def test_gpu_memory_goes_to_lightnings_loggers(lightning, tmp_path):
     assert vario.open_run(watching.path).state == "finished"
 
 
+def test_the_peak_memory_is_predicted_when_the_first_batch_comes(package, tmp_path, capsys):
+    watching = callback(tmp_path, predict_memory=True)
+    model = module(package)
+    fit(package, tmp_path, model, [watching])
+    assert capsys.readouterr().out.count("predicted peak memory: ") == 1
+    (found,) = vario.open_run(watching.path).series("predicted_peak_bytes", "scalar").values
+    expected = vario.predict_memory(model.net, (batch(0),), loss=lambda outputs, _: outputs.square().mean())
+    assert found == pytest.approx(expected.peak_bytes, abs=4096)
+    without = module(package)
+    fit(package, tmp_path / "without", without, [callback(tmp_path / "without")])
+    assert losses_of(model) == losses_of(without)
+
+
 def test_the_model_is_printed_at_the_start(lightning, tmp_path, capsys):
     fit(lightning, tmp_path, module(lightning), [callback(tmp_path, print_model_summary=True)], max_epochs=1)
     assert "MODEL INFO" in capsys.readouterr().out

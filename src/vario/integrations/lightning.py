@@ -6,9 +6,12 @@ which the weights were updated.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
 
 from vario.backends.base import Watched
 from vario.config import Config
@@ -41,12 +44,32 @@ class _Passes:
         self.ended = recorder.guarded("passes", watched.pass_ended)
 
 
+PRECISIONS = {"16-mixed": "fp16-mixed", "bf16-mixed": "bf16-mixed", "16-true": "fp16", "bf16-true": "bf16"}
+"""Lightning's words for what a step computes in, and ours; others leave the model as it is."""
+
+
+class _TrainingStep(torch.nn.Module):
+    """A LightningModule's `training_step` as a model that returns its loss."""
+
+    def __init__(self, trained: torch.nn.Module) -> None:
+        super().__init__()
+        self.trained = trained
+
+    def forward(self, batch: Any) -> Any:
+        """The loss of one batch."""
+        step: Any = self.trained.training_step
+        takes_number = len(inspect.signature(step).parameters) > 1
+        made = step(batch, 0) if takes_number else step(batch)
+        return made["loss"] if isinstance(made, Mapping) else made
+
+
 class MonitorCallback(Callback):
     """Watches each `fit` of a Lightning Trainer: `Trainer(callbacks=[MonitorCallback()])`.
 
     `print_model_summary` prints the model's parameters at the start. `log_gpu_memory` logs GPU memory to the Trainer's
     loggers. `check_gradients` looks at the gradients before clipping, every `gradient_check_steps` steps, and prints
-    what is wrong with them, once. Everything else is an option of `vario.watch`.
+    what is wrong with them, once. `predict_memory` predicts the peak of a step before the first one runs; the report
+    shows it beside what was measured. Everything else is an option of `vario.watch`.
     """
 
     def __init__(
@@ -56,6 +79,7 @@ class MonitorCallback(Callback):
         check_gradients: bool = False,
         gradient_check_steps: int = 100,
         *,
+        predict_memory: bool = False,
         config: Config | None = None,
         scaler: Any = None,
         **options: Any,
@@ -65,6 +89,7 @@ class MonitorCallback(Callback):
             log_gpu_memory=log_gpu_memory,
             check_gradients=check_gradients,
             gradient_check_steps=gradient_check_steps,
+            predict_memory=predict_memory,
             config=config,
             scaler=scaler,
             options=options,
@@ -76,6 +101,7 @@ class MonitorCallback(Callback):
         self._begin()
 
     def _begin(self) -> None:
+        self._waits_for_batch = False
         self._was_updated = False
         self._update_was_unseen = False
         self._is_between_steps = True
@@ -110,6 +136,7 @@ class MonitorCallback(Callback):
         resumed = trainer.global_step > 0
         first_step = trainer.global_step if self._next_step is None else self._next_step
         self._begin()
+        self._waits_for_batch = self._recording.predict_memory
         monitor = self._recording.start(
             pl_module,
             list(trainer.optimizers) or None,
@@ -124,6 +151,9 @@ class MonitorCallback(Callback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """A pass begins; what was logged after the last one still belongs to it."""
+        if self._waits_for_batch:
+            self._waits_for_batch = False
+            self._predict(trainer, pl_module, batch)
         monitor = self.monitor
         if monitor is not None:
             new = self._what_is_new(trainer)
@@ -134,6 +164,21 @@ class MonitorCallback(Callback):
                 self._update_was_unseen = False
                 monitor.step()
             self._passes.began()
+
+    def _predict(self, trainer: Any, pl_module: Any, batch: Any) -> None:
+        if not pl_module.automatic_optimization or len(trainer.optimizers) != 1:
+            self._recording.say("peak memory is not predicted: the module updates its weights by hand")
+            return
+        self._recording.foretell(
+            _TrainingStep(pl_module),
+            (batch,),
+            pl_module.device,
+            precision=PRECISIONS.get(str(trainer.precision)),
+            optimizer=trainer.optimizers[0],
+            accumulation=trainer.accumulate_grad_batches,
+            clip=trainer.gradient_clip_val is not None,
+            gpus=trainer.world_size,
+        )
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Keep the learning rate this update uses."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from vario.analysis.memory import MemoryPrediction, predict_memory
+from vario.backends.torch.simulation.batches import called_with
 from vario.text import size
 
 log = logging.getLogger("vario")
@@ -30,14 +32,20 @@ class FirstBatch:
         if not model.training:
             return
         self.stop()
-        try:
-            from vario.backends.torch.simulation.batches import called_with
+        predict_for(self._told, model, lambda: called_with(model, args, kwargs), **self._options)
 
-            found = predict_memory(model, called_with(model, args, kwargs), **self._options)
-        except Exception as error:  # noqa: BLE001 - training goes on without a prediction
-            log.warning("memory is not predicted: %s: %s", type(error).__name__, error)
-        else:
-            self._told(found)
+
+def predict_for(told: Callable[[MemoryPrediction], None], model: Any, batch: Callable[[], Any], **options: Any) -> None:
+    """Tell the peak of a step, or warn of what stands in the way; training goes on in either case."""
+    try:
+        with warnings.catch_warnings():
+            # Of what a module does without its trainer, such as logging.
+            warnings.simplefilter("ignore")
+            found = predict_memory(model, batch(), **options)
+    except Exception as error:  # noqa: BLE001 - training goes on without a prediction
+        log.warning("memory is not predicted: %s: %s", type(error).__name__, error)
+    else:
+        told(found)
 
 
 def _not_compiled(hook: Callable[..., None]) -> Callable[..., None]:

@@ -12,6 +12,7 @@ from typing import Any
 from vario.analysis.memory import MemoryPrediction
 from vario.analysis.model_text import model_text
 from vario.analysis.parameters import GIB, model_summary
+from vario.backends.gpus import Gpu
 from vario.config import Config, make_config
 from vario.errors import ConfigError, ModelError
 from vario.integrations.gradient_checks import GradientChecks, check_interval
@@ -83,20 +84,23 @@ class Recording:
         self.monitor = make_monitor(model, optimizer, config, self._scaler, probes)
         return self.monitor
 
-    def foretell(self, model: Any, device: Any, **options: Any) -> Callable[[], None]:
-        """Predict the peak of a step when the first batch comes, print it and keep it in the run; how to stop waiting.
+    def foretell_when_called(self, model: Any, device: Any, **options: Any) -> Callable[[], None]:
+        """Predict the peak of a step when the model gets its first batch; how to stop waiting for it."""
+        from vario.integrations.predictions import FirstBatch
 
-        `options` are those of `vario.predict_memory`.
-        """
-        from vario.backends.torch.gpu_memory import gpu_here
-        from vario.integrations.predictions import FirstBatch, prediction_line
+        return FirstBatch(model, self._foretold, gpu=_gpu(device), **options).stop
 
-        def told(found: MemoryPrediction) -> None:
-            self.say(prediction_line(found))
-            self.log(found.scalars())
+    def foretell(self, model: Any, batch: Any, device: Any, **options: Any) -> None:
+        """Predict the peak of a step with this batch; `options` are those of `vario.predict_memory`."""
+        from vario.integrations.predictions import predict_for
 
-        gpu = gpu_here(device) if getattr(device, "type", None) == "cuda" else None
-        return FirstBatch(model, told, gpu=gpu or "h100", **options).stop
+        predict_for(self._foretold, model, lambda: batch, gpu=_gpu(device), **options)
+
+    def _foretold(self, found: MemoryPrediction) -> None:
+        from vario.integrations.predictions import prediction_line
+
+        self.say(prediction_line(found))
+        self.log(found.scalars())
 
     def _continued(self, config: Config, stored_folder: str | None) -> Config:
         """The run to go on with: where it was, or under the folder of runs if it has been moved there."""
@@ -151,6 +155,13 @@ class Recording:
         monitor, self.monitor = self.monitor, None
         if monitor is not None:
             monitor.close(state, error)
+
+
+def _gpu(device: Any) -> Gpu | str:
+    """The GPU a training runs on; one to speak of where it runs on none."""
+    from vario.backends.torch.gpu_memory import gpu_here
+
+    return (gpu_here(device) if getattr(device, "type", None) == "cuda" else None) or "h100"
 
 
 def say(text: str) -> None:

@@ -116,7 +116,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
         self._update_was_unseen = False
         if self._recording.predict_memory:
             self._undo.append(
-                self._recording.foretell(
+                self._recording.foretell_when_called(
                     kwargs["model"],
                     args.device,
                     precision="bf16-mixed" if args.bf16 else "fp16-mixed" if args.fp16 else None,
