@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,13 @@ def measure(case: Case) -> dict[str, Any]:
     }
 
 
-def real_run(case: Case) -> Any:
-    """One training step on the GPU, as a function."""
+def real_run(
+    case: Case,
+    wrap: Callable[[Any], Any] = lambda model: model,
+    mark: Callable[[str], None] = lambda phase: None,
+    clips: bool = True,
+) -> Any:
+    """One training step on the GPU, as a function; `mark` is told when a phase has ended."""
     import copy
 
     import torch
@@ -122,12 +128,13 @@ def real_run(case: Case) -> Any:
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is not None and id(tensor) not in placed:
                 placed[id(tensor)] = place(tensor)
-    model = copy.deepcopy(model, placed).train()
+    bare = copy.deepcopy(model, placed).train()
     placed.clear()
+    model = wrap(bare)
     optimizer = make_optimizer(case, [parameter for parameter in model.parameters() if parameter.requires_grad])
     half = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}.get(case.precision)
     scaler = torch.amp.GradScaler("cuda", enabled=half is torch.float16)
-    batch = make_batch(case, model, "cuda")
+    batch = make_batch(case, bare, "cuda")
 
     def step() -> None:
         for _ in range(case.accumulation):
@@ -136,12 +143,15 @@ def real_run(case: Case) -> Any:
                 loss = loss_of(case, outputs, batch)
             if not case.keeps_outputs:
                 del outputs
+            mark("forward")
             scaler.scale(loss / case.accumulation).backward()
-        if case.clips:
+            mark("backward")
+        if case.clips and clips:
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
+        mark("optimizer")
         optimizer.zero_grad(set_to_none=True)
 
     return step

@@ -1,13 +1,12 @@
 """What training on several GPUs makes of one GPU's memory: who keeps what, and what is gathered for a moment.
 
-The trace of a step on one GPU is rewritten. This is arithmetic on what each strategy documents, not a simulation of its
-code: good to a few per cent where weights and optimizer dominate.
+The trace of a step on one GPU is rewritten by what each strategy keeps, gathers and reduces, not by running its code.
+docs/memory.md has what that came to beside measurements.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vario.backends.gpus import MIB
@@ -16,6 +15,9 @@ from vario.errors import ConfigError
 from vario.text import unknown
 
 HALVES = ("bfloat16", "float16")
+ROOT = ""
+"""The unit of what is in no layer: embeddings, the last norm, the head."""
+
 BUCKET_BYTES = 25 * MIB
 """Of DistributedDataParallel, by default."""
 
@@ -50,7 +52,7 @@ class Strategy:
         return replace(STRATEGIES[name], gpus=gpus)
 
 
-_ROUGH = "Sharding is arithmetic on the strategy's rules, not measured."
+_ROUGH = "What several GPUs share is worked out by rule, and reserved memory on them only roughly."
 _ZERO = "DeepSpeed's buckets (reduce_bucket_size, allgather_bucket_size) come on top."
 STRATEGIES = {
     strategy.name: strategy
@@ -84,13 +86,12 @@ class _Sharding:
         self.old = trace
         self.new = MemoryTrace(notes=trace.notes)
         self.strategy = strategy
-        self.unit_bytes = dict(_unit_bytes(trace))
+        self.unit_bytes = _unit_bytes(trace)
         self.gathered: dict[str, int] = {}
-        self.whole_gradients: list[tuple[int, int]] = []
-        self.numbers: dict[int, int] = {}
-        self.unit = ""
-        self.is_prepared = False
+        self.unit = ROOT
+        self.whole_gradients: dict[int, int] = {}
         self.in_transit: int | None = None
+        self.numbers: dict[int, int] = {}
 
     def run(self) -> MemoryTrace:
         """The rewritten trace."""
@@ -98,69 +99,89 @@ class _Sharding:
         phase = ""
         for event, number in enumerate(self.old.events):
             if event in starts:
-                phase = starts[event]
-                self._end_unit()
-                self._reduce_gradients()
-                self.new.begin(phase)
-                if phase == "forward" and not self.is_prepared:
-                    self.is_prepared = True
-                    self._prepare()
+                phase = self._begin(starts[event], phase)
             block = self.old.blocks[number if number >= 0 else ~number]
             if number >= 0:
                 if phase in ("forward", "backward") and block.kind != "weights":
-                    self._enter_unit(_unit_of(block.module))
-                self._allocate(number, block)
+                    self._enter(_unit_of(block.module))
+                self._allocate(number, block, phase)
             else:
                 self.new.free(self.numbers.pop(~number))
         return self.new
 
-    def _allocate(self, number: int, block: Block) -> None:
+    def _begin(self, phase: str, before: str) -> str:
+        if before == "backward":
+            self._reduce_gradients(None)
+            self._let_go_of_gradients()
+            self._keep_gathered()
+        self.new.begin(phase)
+        if before == "model":
+            self._prepare()
+        if phase == "forward":
+            # What is in no layer is gathered for the whole pass, there and back.
+            self.unit = ROOT
+            self._gather(ROOT)
+        return phase
+
+    def _allocate(self, number: int, block: Block, phase: str) -> None:
         if self.strategy.keeps_float32 and block.kind == "optimizer" and block.dtype in HALVES:
             block = replace(block, num_bytes=2 * block.num_bytes, dtype="float32")
-        part = -(-block.num_bytes // self.strategy.gpus)
         is_sharded = block.kind in self.strategy.sharded
+        # An optimizer that keeps a part of its state updates a part of the weights.
+        is_sharded |= phase == "optimizer" and "optimizer" in self.strategy.sharded
         if is_sharded and block.kind == "gradients":
             # It is whole until its layer is done, and is then reduced to the part that stays.
-            whole = self.new.allocate(replace(block, kind="temporary"))
-            self.whole_gradients.append((number, whole))
-            self.numbers[number] = whole
+            self.whole_gradients[number] = self.numbers[number] = self.new.allocate(replace(block, kind="temporary"))
         else:
-            self.numbers[number] = self.new.allocate(replace(block, num_bytes=part) if is_sharded else replace(block))
+            self.numbers[number] = self.new.allocate(self._part(block) if is_sharded else replace(block))
 
-    def _enter_unit(self, unit: str) -> None:
-        if unit == self.unit or not unit:
+    def _part(self, block: Block) -> Block:
+        return replace(block, num_bytes=-(-block.num_bytes // self.strategy.gpus))
+
+    def _enter(self, unit: str) -> None:
+        if unit == self.unit:
             return
-        before = self.unit
-        self._end_unit(keep=before)
-        self.unit = unit
-        if self.strategy.gathers_weights and unit not in self.gathered and unit in self.unit_bytes:
-            made = Block(self.unit_bytes[unit], "temporary", "gathered weights", unit, "", (self.unit_bytes[unit],))
-            self.gathered[unit] = self.new.allocate(made)
-
-    def _end_unit(self, keep: str = "") -> None:
+        before, self.unit = self.unit, unit
+        if before != ROOT:
+            self._reduce_gradients(before)
         # The next layer's weights are fetched while this one works, so two are held at a time.
-        for unit in [name for name in self.gathered if name != keep]:
-            self.new.free(self.gathered.pop(unit))
-        self._reduce_gradients()
-        self.unit = ""
+        self._keep_gathered(ROOT, before, unit)
+        self._gather(unit)
 
-    def _reduce_gradients(self) -> None:
+    def _gather(self, unit: str) -> None:
+        size = self.unit_bytes.get(unit)
+        if self.strategy.gathers_weights and unit not in self.gathered and size:
+            self.gathered[unit] = self.new.allocate(Block(size, "temporary", "gathered weights", unit, "", (size,)))
+
+    def _keep_gathered(self, *units: str) -> None:
+        for unit in [name for name in self.gathered if name not in units]:
+            self.new.free(self.gathered.pop(unit))
+
+    def _reduce_gradients(self, unit: str | None) -> None:
+        """Those of a layer, or all that are left, are reduced to parts."""
+        done = {
+            number: whole
+            for number, whole in self.whole_gradients.items()
+            if unit is None or _unit_of(self.old.blocks[number].module) == unit
+        }
+        kept = [number for number, whole in done.items() if self.numbers.get(number) == whole]
+        for number in done:
+            del self.whole_gradients[number]
+        if not kept:
+            return
+        # They are copied into one piece, which is gone when the next layer's are on their way.
+        self._let_go_of_gradients()
+        together = sum(self.old.blocks[number].num_bytes for number in kept)
+        piece = Block(together, "temporary", "gradients to be reduced", unit or "", "", (together,))
+        self.in_transit = self.new.allocate(piece)
+        for number in kept:
+            whole, self.numbers[number] = self.numbers[number], self.new.allocate(self._part(self.old.blocks[number]))
+            self.new.free(whole)
+
+    def _let_go_of_gradients(self) -> None:
         if self.in_transit is not None:
             self.new.free(self.in_transit)
             self.in_transit = None
-        kept = [(number, whole) for number, whole in self.whole_gradients if self.numbers.get(number) == whole]
-        self.whole_gradients.clear()
-        if kept:
-            # They are copied into one piece, which is gone when the next layer's are on their way.
-            together = sum(self.old.blocks[number].num_bytes for number, _ in kept)
-            self.in_transit = self.new.allocate(
-                Block(together, "temporary", "gradients to be reduced", self.unit, "", (together,))
-            )
-        for number, whole in kept:
-            block = self.old.blocks[number]
-            part = -(-block.num_bytes // self.strategy.gpus)
-            self.numbers[number] = self.new.allocate(replace(block, num_bytes=part))
-            self.new.free(whole)
 
     def _prepare(self) -> None:
         gradients = _first_gradients(self.old)
@@ -188,14 +209,14 @@ def _first_gradients(trace: MemoryTrace) -> list[Block]:
 
 
 def _unit_of(module: str) -> str:
-    """The repeated layer a module is part of, `model.layers.3`; the empty name outside of them."""
+    """The repeated layer a module is part of, `model.layers.3`; the root outside of them."""
     found = re.match(r"(.*?\.?\d+)(\.|$)", module)
-    return found.group(1) if found else ""
+    return found.group(1) if found else ROOT
 
 
-def _unit_bytes(trace: MemoryTrace) -> Iterator[tuple[str, int]]:
+def _unit_bytes(trace: MemoryTrace) -> dict[str, int]:
     sums: dict[str, int] = {}
     for block in trace.blocks:
-        if block.kind == "weights" and _unit_of(block.module):
+        if block.kind == "weights":
             sums[_unit_of(block.module)] = sums.get(_unit_of(block.module), 0) + block.num_bytes
-    yield from sums.items()
+    return sums
