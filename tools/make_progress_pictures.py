@@ -7,15 +7,12 @@ Trains for about a minute on a CPU with the HF Trainer, unless FOLDER holds the 
 
 from __future__ import annotations
 
-import io
 import os
-import re
 import sys
 import tempfile
 from pathlib import Path
 
-from rich._export_format import CONSOLE_SVG_FORMAT
-from rich.console import Console
+import terminal_picture
 
 from vario.logs.finding import find_history
 from vario.reports.progress import summarise_progress
@@ -25,8 +22,7 @@ from vario.reports.progress_plot import save_progress
 from vario.reports.progress_text import render_progress
 
 ROOT = Path(__file__).parents[1]
-IMAGES = ROOT / "docs" / "images"
-FONTS = "ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace"
+IMAGES = terminal_picture.IMAGES
 LENGTH = 64
 RATES = {"steady": 3e-3, "hasty": 3e-2}
 
@@ -69,14 +65,9 @@ def draw(folder: Path) -> None:
     save_progress(history, IMAGES / "progress_zh.svg", "zh")
     both = [history, find_history(hasty)]
     save_comparison(compare([steady, hasty], both), both, IMAGES / "progress_compare.svg")
-    console = Console(record=True, width=102, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print("[bold green]$[/] vario progress steady")
     shown = find_history(steady)
     summary = summarise_progress(shown, now=(shown.written or 0) + 12)
-    console.print(render_progress(shown, summary, "en"))
-    form = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    form = form.replace("Fira Code, monospace", FONTS)
-    console.save_svg(str(IMAGES / "progress_summary.svg"), title="vario", code_format=form, unique_id="progress")
+    terminal_picture.save("progress_summary", "vario progress steady", render_progress(shown, summary, "en"))
 
 
 def main() -> None:
