@@ -54,7 +54,7 @@ def test_what_is_no_model_is_refused_at_once():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_its_memory_is_nothing():
     memory = vario.get_gpu_memory_info()
-    assert memory == {"used_gb": 0.0, "free_gb": 0.0, "total_gb": 0.0}
+    assert memory == {"used_gb": 0.0, "free_gb": 0.0, "total_gb": 0.0, "device": "no GPU is visible to torch"}
     assert f"{memory['used_gb']:.2f} GB of {memory['total_gb']:.2f} GB" == "0.00 GB of 0.00 GB"
 
 

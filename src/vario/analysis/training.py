@@ -26,17 +26,21 @@ class TrainingMetrics:
     gpu_memory_total: float
 
 
-def get_gpu_memory_info() -> dict[str, float]:
-    """used_gb, free_gb and total_gb of the current GPU, all processes counted; all 0 where there is no GPU."""
+def get_gpu_memory_info() -> dict[str, Any]:
+    """used_gb, free_gb and total_gb of the current GPU, all processes counted, and its name as `device`.
+
+    Where torch sees no GPU all three are 0 and `device` says so.
+    """
     from vario.backends.torch.gpu_memory import gpu_memory
 
     memory = gpu_memory()
     if memory is None:
-        return {"used_gb": 0.0, "free_gb": 0.0, "total_gb": 0.0}
+        return {"used_gb": 0.0, "free_gb": 0.0, "total_gb": 0.0, "device": "no GPU is visible to torch"}
     return {
         "used_gb": memory.used_bytes / GIB,
         "free_gb": memory.free_bytes / GIB,
         "total_gb": memory.total_bytes / GIB,
+        "device": memory.device_name,
     }
 
 

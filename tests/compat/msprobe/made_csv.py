@@ -56,7 +56,9 @@ def write(path, kind, steps, names=NAMES, rank=0, ops=OPS, micros=None, per_file
 
 def interrupted(code, has_begun):
     """What a Python process writes to stderr when Ctrl-C comes, once it has begun."""
-    command = [sys.executable, "-c", code]
+    # A job in the background of a shell is born deaf to Ctrl-C, and its children would be.
+    hearing = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-c", hearing + code]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         while not has_begun():
             assert process.poll() is None, process.stderr.read()

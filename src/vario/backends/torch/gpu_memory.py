@@ -13,6 +13,7 @@ from vario.backends.gpus import Gpu
 class GpuMemory:
     """One GPU at one moment, in bytes."""
 
+    device_name: str
     free_bytes: int
     """What the driver could still give to anyone."""
     total_bytes: int
@@ -48,4 +49,4 @@ def gpu_memory(device: torch.device | int | None = None) -> GpuMemory | None:
     free, total = torch.cuda.mem_get_info(device)
     stats = torch.cuda.memory_stats_as_nested_dict(device)
     held = stats.get("allocated_bytes", {}).get("all", {})
-    return GpuMemory(free, total, held.get("current", 0), held.get("peak", 0))
+    return GpuMemory(torch.cuda.get_device_name(device), free, total, held.get("current", 0), held.get("peak", 0))
