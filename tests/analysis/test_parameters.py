@@ -96,7 +96,8 @@ def test_lora_adapters_are_all_that_trains():
 
 
 def test_four_bits_per_weight_count_as_the_weights_they_stand_for():
-    bnb = pytest.importorskip("bitsandbytes")
+    import bitsandbytes as bnb
+
     model = nn.Sequential(bnb.nn.Linear4bit(64, 32, quant_type="nf4"))
     assert vario.count_parameters(model) == 64 * 32 + 32, "not packed yet"
     model.to("cpu")  # packs it
@@ -114,7 +115,8 @@ def test_four_bits_per_weight_count_as_the_weights_they_stand_for():
 
 
 def test_eight_bits_per_weight_keep_their_size():
-    bnb = pytest.importorskip("bitsandbytes")
+    import bitsandbytes as bnb
+
     model = nn.Sequential(bnb.nn.Linear8bitLt(64, 32, bias=False, has_fp16_weights=False)).to("cpu")
     assert breakdown(model)["0.weight"]["dtype"] == "int8"
     assert vario.count_parameters(model) == 64 * 32

@@ -321,7 +321,8 @@ def test_what_cannot_be_predicted_is_said_in_one_sentence(model, options, error,
 
 
 def test_quantized_weights_are_refused_and_get_a_formula():
-    bnb = pytest.importorskip("bitsandbytes")
+    import bitsandbytes as bnb
+
     model = nn.Sequential(bnb.nn.Linear4bit(32, 32), nn.Linear(32, 32)).to("cpu")
     for one in (model, nn.Sequential(bnb.nn.Linear8bitLt(32, 32, has_fp16_weights=False))):
         with pytest.raises(ModelError, match=r"its weights are quantized \('0.weight'\)"):

@@ -53,11 +53,12 @@ class Strategy:
 
 
 _ROUGH = "What several GPUs share is worked out by rule, and reserved memory on them only roughly."
+_BUCKETS = "In the second step DDP may hold its first buckets too: up to one more copy of the gradients."
 _ZERO = "DeepSpeed's buckets (reduce_bucket_size, allgather_bucket_size) come on top."
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
-        Strategy("ddp", 1, frozenset(), has_buckets=True, notes=(_ROUGH,)),
+        Strategy("ddp", 1, frozenset(), has_buckets=True, notes=(_ROUGH, _BUCKETS)),
         Strategy("fsdp", 1, frozenset({"weights", "gradients", "optimizer"}), notes=(_ROUGH,)),
         Strategy("zero1", 1, frozenset({"optimizer"}), keeps_float32=True, notes=(_ROUGH, _ZERO)),
         Strategy("zero2", 1, frozenset({"optimizer", "gradients"}), keeps_float32=True, notes=(_ROUGH, _ZERO)),
