@@ -76,7 +76,6 @@ wandb.finish()
 
 
 def test_weights_and_biases_gets_the_same(tmp_path):
-    pytest.importorskip("wandb")
     here = Path(__file__).parent
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}
     command = [sys.executable, "-c", WANDB, str(here), str(here.parent)]

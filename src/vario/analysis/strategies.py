@@ -53,7 +53,7 @@ class Strategy:
 
 
 _ROUGH = "What several GPUs share is worked out by rule, and reserved memory on them only roughly."
-_BUCKETS = "In the second step DDP may hold its first buckets too: up to one more copy of the gradients."
+_BUCKETS = "In the second step DDP may hold one more copy of the gradients than this."
 _ZERO = "DeepSpeed's buckets (reduce_bucket_size, allgather_bucket_size) come on top."
 STRATEGIES = {
     strategy.name: strategy
