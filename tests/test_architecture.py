@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "frames": CORE | {"backends"},
     "observer": CORE | {"backends", "frames"},
     "writer": CORE | {"sinks"},
-    "folders": CORE,
+    "folders": CORE | {"sinks"},
     "probes": CORE | {"backends", "frames"},
     "control": CORE | {"backends", "probes", "frames", "sinks"},
     "monitor": CORE | {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "control"},
@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
 """What each part of the package may import from the others; anything may import from its own folder."""
 
 FRAMEWORKS = {"torch", "triton", "mindspore", "transformers", "lightning", "accelerate", "deepspeed"}
-RUN_FILES = {"run.json", "rank.json", "structure.json", "alerts.jsonl"}
+RUN_FILES = {"run.json", "rank.json", "structure.json", "collectives.json", "alerts.jsonl"}
 BANNED = {"metric", "logger", "tracker", "manager", "processor", "util", "helper", "data", "info", "misc"}
 FIXED_BY_OTHERS = {"print_model_info", "get_gpu_memory_info", "TrainingMetrics", "tracker"}
 """Names that users know from elsewhere, and one that accelerate asks its trackers for."""

@@ -183,7 +183,7 @@ def test_the_clock_waits_for_all_that_took_part_in_the_step_before():
     clock = Clock(step=5)
     for step, parameters in ((5, [1]), (6, [1, 2])):
         assert clock.step == step
-        clock.gradient_came(1)
+        clock.gradients_came([1])
         for parameter in parameters:
             assert not clock.update_began([parameter])
             clock.update_ended([parameter])

@@ -13,7 +13,7 @@ from typing import Any
 from vario.errors import ConfigError, MissingExtra
 from vario.quantities import default_every, watchable
 from vario.schedule import Schedule
-from vario.selector import pattern_matcher
+from vario.selector import pattern_matcher, place_matcher
 from vario.statistics import STATISTICS
 from vario.text import unknown
 
@@ -27,8 +27,8 @@ class Config:
 
     quantities: Sequence[str] = ("gradient", "weight", "moment", "activation", "activation_gradient")
     """What to watch: any of weight, weight_before, gradient, gradient_local, gradient_accumulated, gradient_applied,
-    activation, activation_gradient, moment, moment_before, attention, spectrum. Plain numbers (what you log, step time,
-    memory) are always kept."""
+    activation, activation_gradient, moment, moment_before, attention, spectrum, communication. Plain numbers (what you
+    log, step time, memory) are always kept."""
 
     statistics: Sequence[str] = ("norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count")
     """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are
@@ -57,8 +57,19 @@ class Config:
     attention_order: str = "b,s,h,d"
     """How queries and keys are laid out: batch, sequence, head and dimension as `b,s,h,d`, `s,b,h,d` or `b,h,s,d`."""
 
+    communication: Sequence[str] = ()
+    """Places in the code whose collectives the quantity `communication` looks at: `train.py[31]`, `trainer/`, or a
+    regular expression (`re:train.py.3[0-9].`), searched for in the call stack. Empty: all."""
+
     ranks: Sequence[int] = ()
     """Ranks that record; empty: all."""
+
+    replicas: bool = False
+    """Record on every rank what several ranks hold alike (weights, reduced gradients and moments under DDP, ...);
+    off: the first of those ranks records it, the others keep a checksum."""
+
+    engine: str | None = None
+    """Which runtime drives the model: plain, fsdp, fsdp2, deepspeed or megatron; unset: found by looking at it."""
 
     directory: str = "vario_runs"
     """Folder under which runs are made."""
@@ -82,7 +93,7 @@ class Config:
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
 
     def __post_init__(self) -> None:
-        for key in ("quantities", "statistics", "targets", "attention", "ranks", "sinks"):
+        for key in ("quantities", "statistics", "targets", "attention", "communication", "ranks", "sinks"):
             value = getattr(self, key)
             if isinstance(value, (str, int)):
                 value = (value,)
@@ -98,7 +109,7 @@ class Config:
             value = getattr(self, key)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
                 raise ConfigError(f"{key}: expected a whole number of at least 0, got {value!r}")
-        for key in ("invert", "resume", "strict"):
+        for key in ("invert", "resume", "strict", "replicas"):
             if not isinstance(getattr(self, key), bool):
                 raise ConfigError(f"{key}: expected true or false, got {getattr(self, key)!r}")
         if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not self.eps >= 0:
@@ -111,7 +122,13 @@ class Config:
                 if not isinstance(pattern, str):
                     raise ConfigError(f"{key}: expected names or patterns, got {pattern!r}")
                 pattern_matcher(pattern, key)
+        for place in self.communication:
+            if not isinstance(place, str):
+                raise ConfigError(f"communication: expected places in the code or patterns, got {place!r}")
+            place_matcher(place, "communication")
         self._check_attention()
+        if self.engine is not None and not isinstance(self.engine, str):
+            raise ConfigError(f"engine: expected a name, got {self.engine!r}")
         if self.resume and self.name is None:
             raise ConfigError("resume: needs the name of the run to go on with. Add name = '...'")
         if self.name is not None and (not self.name or Path(self.name).name != self.name):

@@ -2,24 +2,78 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import socket
 import time
+import zlib
 from pathlib import Path
+from typing import Any
 
-from vario.errors import ConfigError
+from vario.sinks.agreement import Proposal, agree, is_started_again
+
+log = logging.getLogger("vario")
+
+JOBS = ".jobs"
+"""The folder, beside the runs, in which ranks of one job find out which run is theirs."""
 
 
-def run_folder(directory: Path, name: str | None, world_size: int) -> Path:
-    """The folder of a run: the given name, or the time it started, the same on all ranks of one job."""
-    if name is not None:
-        return directory / name
-    if world_size > 1:
-        return directory / _job_name()
-    stem, nth = _stem(time.time()), 1
+def run_folder(directory: Path, name: str | None, resume: bool, rank: int, world_size: int) -> tuple[Path, bool]:
+    """The folder of a run, the same on all ranks of a job, and whether it goes on with what is there.
+
+    That is the given name, or the time the first of its ranks came. A job that its launcher starts again goes on.
+    """
+    if resume and name is not None:
+        return directory / name, True
+    if is_started_again() or (name is None and world_size > 1):
+        return _job_folder(directory, name, rank, world_size)
+    return (_new_folder(directory) if name is None else directory / name), False
+
+
+def _job_folder(directory: Path, name: str | None, rank: int, world_size: int) -> tuple[Path, bool]:
+    key = job_key()
+    made: list[Path] = []
+
+    def propose(known: Proposal) -> dict[str, Any]:
+        # A script that is started again does the same again: its second run goes on with its second run.
+        for entry in reversed(known.earlier):
+            if entry.content is not None and entry.content.get("nth") == known.nth:
+                return {**entry.content, "resume": True, "world_size": world_size}
+        run = name
+        if run is None:
+            made.append(_new_folder(directory))
+            run = made[-1].name
+        return {"run": run, "resume": False, "nth": known.nth, "world_size": world_size}
+
+    series = key if name is None else _file_name(f"{key}-{name}")
+    try:
+        # All ranks of one start know the same world size: another one is told by a job with the same key elsewhere.
+        entry = agree(
+            directory / JOBS,
+            series,
+            rank,
+            propose,
+            is_ours=lambda content: content.get("world_size") == world_size,
+        )
+    except OSError as error:
+        # A disk that fails does not stop training. The sink tries again, in a folder that all ranks would choose.
+        log.warning("%s: the ranks of this job cannot agree on a folder: %s", directory, error)
+        return directory / (name or f"job-{key}"), False
+    assert entry.content is not None
+    chosen = directory / str(entry.content["run"])
+    for folder in made:
+        if folder != chosen and folder.is_dir():
+            folder.rmdir()  # another rank was faster
+    return chosen, bool(entry.content["resume"])
+
+
+def _new_folder(directory: Path) -> Path:
+    """A folder named by the time, taken by making it: runs that start in the same second get folders of their own."""
+    stem, nth = time.strftime("%Y%m%d-%H%M%S"), 1
     while True:
         folder = directory / (stem if nth == 1 else f"{stem}-{nth}")
         try:
-            # Making it is how it is taken: runs that start in the same second get folders of their own.
             os.makedirs(directory, exist_ok=True)
             folder.mkdir()
         except FileExistsError:
@@ -30,32 +84,23 @@ def run_folder(directory: Path, name: str | None, world_size: int) -> Path:
         return folder
 
 
-def _stem(started: float) -> str:
-    return time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
-
-
-def _job_name() -> str:
-    """What the ranks of one job have in common without talking."""
+def job_key() -> str:
+    """What the ranks of one job have in common, and jobs that run beside it have not; fit for a file name."""
     job = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    suffix = "" if restarts == "0" else f"-restart{restarts}"
-    is_one_node = os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE", "")
-    if is_one_node:
-        return _stem(_parent_start()) + suffix
-    if job == "none":
-        raise ConfigError(
-            "name: a job on several nodes needs one, so that all ranks write into one folder. Add name = '...', "
-            "or give torchrun an --rdzv-id."
-        )
-    return f"job-{job}{suffix}"
+    if job not in ("", "none"):
+        return _file_name(job)
+    address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if slurm := os.environ.get("SLURM_JOB_ID"):
+        # The port, because one Slurm step may hold several trainings. The address has several spellings.
+        return _file_name("-".join(filter(None, ["slurm", slurm, os.environ.get("SLURM_STEP_ID"), port])))
+    if port:
+        if address in ("", "localhost", "::1") or address.startswith("127."):
+            address = socket.gethostname()  # many hosts may have such a job at the same time
+        return _file_name(f"{address}-{port}")
+    # One node, and nothing set: the processes have their parent in common.
+    return _file_name(f"{socket.gethostname()}-{os.getppid()}")
 
 
-def _parent_start() -> float:
-    """When the launcher started, in Unix seconds, as the kernel keeps it."""
-    try:
-        # Fields after the command's closing parenthesis; the 20th of them is the start in ticks since boot.
-        ticks = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19])
-        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
-        return int(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, StopIteration, ValueError, IndexError):
-        return time.time()
+def _file_name(text: str) -> str:
+    plain = re.sub(r"[^\w.-]", "_", text)[:120]
+    return plain if plain == text else f"{plain}-{zlib.crc32(text.encode()):08x}"

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from vario.backends.base import Summaries, Tensor
-from vario.records import SUM, Form, Frame, Scalars, StepRecord, Table, merge
+from vario.records import (
+    COLUMNS,
+    MAX,
+    MIN,
+    SUM,
+    Collective,
+    Form,
+    Frame,
+    Moment,
+    Scalars,
+    StepRecord,
+    Table,
+    merge,
+)
 
 Rows = dict[str, list[tuple[int, int]]]
 """Per target: (row, order) of each observation."""
+
+
+class _Kept:
+    """A Summary that was made elsewhere; later ones of the same target are merged into it."""
+
+    def __init__(self, summary: list[float], order: int, form: Form | None) -> None:
+        self.summary = summary
+        self.order = order
+        self.form = form
+
+    def add(self, other: list[float]) -> None:
+        merged = [mine + theirs for mine, theirs in zip(self.summary, other, strict=True)]
+        # A NaN stands for "no finite element seen" and gives way to a number.
+        merged[MIN], merged[MAX] = (
+            float(fold(self.summary[at], other[at])) for at, fold in ((MIN, np.fmin), (MAX, np.fmax))
+        )
+        self.summary = merged
 
 
 class StepFrames:
@@ -30,9 +61,13 @@ class StepFrames:
         self._skipped = skipped
         self._describe = describe
         self._updates = 0
+        self._lock = threading.Lock()
         self._begin()
 
     def _begin(self) -> None:
+        self._kept: dict[tuple[str, Moment], dict[str, _Kept]] = {}
+        self._placed: dict[tuple[str, Moment], Rows] = {}
+        self._collectives: list[Collective] = []
         self._frames: dict[tuple[str, int], Rows] = {}
         self._scalars: dict[str, float] = {}
         self._later_scalars: dict[str, int] = {}
@@ -61,6 +96,43 @@ class StepFrames:
         rows = self._frames.setdefault((quantity, micro_step), {})
         rows.setdefault(target, []).append((row, self._order))
         self._order += 1
+
+    def observe_at(self, quantity: str, moment: Moment, target: str, tensors: list[Tensor]) -> None:
+        """Reduce tensors that belong to a moment, now or in an earlier step, into one row; from any thread.
+
+        What is at hand on the host is merged at once, so that thousands of calls in a step take the room of one.
+        """
+        summary = self._summaries.at_once(tensors)
+        if summary is not None:
+            self.keep(quantity, moment, target, summary, self._describe and self._describe(tensors[0]))
+            return
+        for tensor in tensors:
+            with self._lock:
+                row = self._summaries.observe(tensor)
+                if row is not None:
+                    self._note_form(row, tensor)
+                    rows = self._placed.setdefault((quantity, moment), {})
+                    rows.setdefault(target, []).append((row, self._next_order()))
+            if row is None:
+                self._skipped(quantity, target, tensor)
+
+    def keep(self, quantity: str, moment: Moment, target: str, summary: list[float], form: Form | None = None) -> None:
+        """Keep a Summary that was made elsewhere; from any thread."""
+        with self._lock:
+            kept = self._kept.setdefault((quantity, moment), {})
+            if target in kept:
+                kept[target].add(summary)
+            else:
+                kept[target] = _Kept(summary, self._next_order(), form)
+
+    def describe(self, collective: Collective) -> None:
+        """A collective is seen for the first time; from any thread."""
+        with self._lock:
+            self._collectives.append(collective)
+
+    def _next_order(self) -> int:
+        self._order += 1
+        return self._order - 1
 
     def observe_latest(self, quantity: str, target: str, tensor: Tensor, scale: Tensor | None = None) -> None:
         """Reduce a tensor; a target seen again in the same step replaces the earlier row."""
@@ -112,7 +184,7 @@ class StepFrames:
     @property
     def has_rows(self) -> bool:
         """Whether this step has anything yet."""
-        return bool(self._frames or self._scalars or self._later_scalars)
+        return bool(self._frames or self._scalars or self._later_scalars or self._kept or self._placed)
 
     def log(self, name: str, value: float) -> None:
         """Keep a plain number."""
@@ -126,25 +198,52 @@ class StepFrames:
 
     def end(self, step: int, time: float) -> Callable[[], StepRecord]:
         """Finish the step: the result waits for the device and gives the record; call it from any thread."""
-        frames, scalars, later, forms = self._frames, self._scalars, self._later_scalars, self._forms
-        fetch = self._summaries.collect()
-        self._begin()
+        with self._lock:
+            frames, scalars, later, forms = self._frames, self._scalars, self._later_scalars, self._forms
+            kept, placed, collectives = self._kept, self._placed, self._collectives
+            fetch = self._summaries.collect()
+            self._begin()
 
         def build() -> StepRecord:
             table = fetch()
             for name, row in later.items():
                 scalars[name] = float(table[row, SUM])
-            return StepRecord(step, _build(frames, step, table, forms), Scalars(step, time, scalars))
+            found = [*_build(frames, step, table, forms), *_build_others(kept, placed, table, forms)]
+            return StepRecord(step, found, Scalars(step, time, scalars), collectives)
 
         return build
 
     def so_far(self, step: int) -> list[Frame]:
         """What the step in progress has observed by now; waits for the device."""
-        return _build(self._frames, step, self._summaries.collect(keep=True)(), self._forms)
+        with self._lock:
+            kept = {key: dict(rows) for key, rows in self._kept.items()}
+            placed = {key: {name: list(seen) for name, seen in rows.items()} for key, rows in self._placed.items()}
+            fetch = self._summaries.collect(keep=True)
+        table = fetch()
+        return [*_build(self._frames, step, table, self._forms), *_build_others(kept, placed, table, self._forms)]
 
 
 def _build(frames: dict[tuple[str, int], Rows], step: int, table: Table, forms: dict[int, Form]) -> list[Frame]:
     return [_frame(quantity, step, micro, rows, table, forms) for (quantity, micro), rows in frames.items() if rows]
+
+
+def _build_others(
+    kept: dict[tuple[str, Moment], dict[str, _Kept]],
+    placed: dict[tuple[str, Moment], Rows],
+    table: Table,
+    forms: dict[int, Form],
+) -> list[Frame]:
+    """The Frames of what belongs to a moment of its own, of this step or an earlier one."""
+    frames = [_frame(quantity, *moment, rows, table, forms) for (quantity, moment), rows in placed.items()]
+    for (quantity, moment), found in kept.items():
+        rows = list(found.values())
+        order = np.array([row.order for row in rows], dtype=np.int32)
+        summaries = np.array([row.summary for row in rows], dtype=np.float64).reshape(-1, len(COLUMNS))
+        described = [row.form for row in rows if row.form is not None]
+        frames.append(
+            Frame(quantity, *moment, tuple(found), order, summaries, described if len(described) == len(rows) else None)
+        )
+    return frames
 
 
 def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, forms: dict[int, Form]) -> Frame:

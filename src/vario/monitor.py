@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vario.backends.base import Tensor, Watched
+from vario.backends.base import Tensor
+from vario.backends.finding import find_backend
 from vario.config import Config, make_config
-from vario.errors import ModelError
 from vario.folders import run_folder
 from vario.frames import StepFrames
 from vario.observer import QuantityObserver
@@ -77,7 +77,9 @@ class Monitor:
         self._writer_error: Exception | None = None
         self._process = os.getpid()
         choice = choice or Selector(tuple(config.targets), config.invert)
-        self._watched = _watched(model, optimizer, choice, scaler)
+        self._watched = find_backend(model, optimizer, choice, scaler, config.engine)
+        if not config.replicas:
+            self._watched.targets.leave_to_others(self._watched.rank, config.ranks)
         self._clock = self._watched.clock
         self._clock.passes_per_step = passes_per_step
         self.sinks: dict[str, Sink] = {name: SINKS.get(name, "sinks")() for name in config.sinks}
@@ -103,9 +105,11 @@ class Monitor:
 
     def _open_sinks(self) -> None:
         config, watched = self.config, self._watched
-        folder = Path(config.directory) / (config.name or "unwritten")
+        folder, resume = Path(config.directory) / (config.name or "unwritten"), config.resume
         if "store" in config.sinks:
-            self.path = folder = run_folder(Path(config.directory), config.name, watched.world_size)
+            ranks = (watched.rank, watched.world_size)
+            self.path, resume = run_folder(Path(config.directory), config.name, resume, *ranks)
+            folder = self.path
         header = RunHeader(
             path=folder,
             rank=watched.rank,
@@ -114,8 +118,10 @@ class Monitor:
             versions={"python": platform.python_version(), **_own_versions(), **watched.versions},
             command=" ".join(sys.argv),
             structure=watched.targets.structure(),
+            mesh={name: size for name, (size, _) in watched.mesh.items()},
+            coordinates={name: here for name, (_, here) in watched.mesh.items()},
             first_step=config.first_step,
-            resume=config.resume,
+            resume=resume,
             started=time.time(),
         )
         for sink in self.sinks.values():
@@ -124,7 +130,7 @@ class Monitor:
 
     def _attach_probes(self, more: Sequence[Probe]) -> None:
         wanted = {quantity: PROBES.get(quantity, "quantities") for quantity in self.config.quantities}
-        always = {found.name: found.part for found in PROBES if found.part.quantity == "scalar"}
+        always = {found.name: found.part for found in PROBES if found.part.quantity in ("scalar", "checksum")}
         for probe in [*(made() for made in {**wanted, **always}.values()), *more]:
             probe.attach(self._watched, self)
 
@@ -369,20 +375,6 @@ class Monitor:
             self._notes_are_new = False
             for name, sink in self.sinks.items():
                 self.guarded(f"sink {name}", sink.note)(list(self._parts_off), self._writer.num_refused)
-
-
-def _watched(model: Any, optimizer: Any, choice: Choice, scaler: Any) -> Watched:
-    """The model in the hands of its framework's backend."""
-    first = (
-        next(iter(model.values() if isinstance(model, dict) else model), None)
-        if isinstance(model, (dict, list, tuple))
-        else model
-    )
-    if any(cls.__module__.split(".")[0] == "torch" for cls in type(first).__mro__):
-        from vario.backends.torch.model import TorchModel
-
-        return TorchModel(model, optimizer, choice, scaler)
-    raise ModelError(f"watch: expected a torch.nn.Module, got {type(model).__name__}")
 
 
 def _is_on_a_device(value: Any) -> bool:

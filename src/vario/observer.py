@@ -8,6 +8,7 @@ from typing import Protocol
 from vario.backends.base import Tensor
 from vario.config import Config
 from vario.frames import StepFrames
+from vario.records import Collective, Moment
 
 
 class Observing(Protocol):
@@ -16,6 +17,10 @@ class Observing(Protocol):
     config: Config
     frames: StepFrames
     off: set[str]
+
+    @property
+    def step_number(self) -> int:
+        """The step in progress."""
 
     @property
     def micro_step(self) -> int:
@@ -60,6 +65,25 @@ class QuantityObserver:
     def observe_again(self, target: str, row: int) -> None:
         """Keep a row reduced before, under another name."""
         self._monitor.frames.observe_again(self.quantity, self._monitor.micro_step, target, row)
+
+    @property
+    def moment(self) -> Moment:
+        """The step and micro-step in progress."""
+        return self._monitor.step_number, self._monitor.micro_step
+
+    def observe_at(self, moment: Moment, target: str, tensors: list[Tensor]) -> None:
+        """Reduce tensors that belong to a moment into one row; from any thread."""
+        self._monitor.frames.observe_at(self.quantity, moment, target, tensors)
+
+    def keep(self, moment: Moment, target: str, number: float) -> None:
+        """Keep a plain number as a row of one element; from any thread."""
+        is_zero = float(abs(number) < self._monitor.config.eps or number == 0)
+        summary = [1.0, number, number * number, number, number, 0.0, 0.0, is_zero]
+        self._monitor.frames.keep(self.quantity, moment, target, summary, ((), "float64"))
+
+    def describe(self, collective: Collective) -> None:
+        """Say what a collective is, when it is seen for the first time; from any thread."""
+        self._monitor.frames.describe(collective)
 
     def observe_all(self, targets: list[str], tensors: list[Tensor], scale: Tensor | None = None) -> None:
         """Reduce a list at once; the last list of a step wins."""

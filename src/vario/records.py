@@ -22,6 +22,9 @@ COUNT, SUM, SUM_SQUARES, MIN, MAX, NANS, INFS, ZEROS = range(len(COLUMNS))
 Form = tuple[Sequence[int], Any]
 """Shape and dtype of a tensor, as its framework has them."""
 
+Moment = tuple[int, int]
+"""A step and a micro-step."""
+
 ROOT = "root"
 """The name of a model's outermost module, whose own name is empty."""
 
@@ -52,19 +55,66 @@ class Scalars:
 
 
 @dataclass(frozen=True)
+class Collective:
+    """What all calls of one collective operation at one place in the code have in common."""
+
+    target: str
+    """`all_reduce@train.py[31]`; its rows are this with `:input`, `:output` and `:seconds`."""
+    operation: str
+    site: str
+    """Path and line, `.../train.py[31]`; without them where no code of the user is on the stack."""
+    group: str
+    ranks: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+    """What this rank hands over in one call, or receives where it hands over nothing; of the first call."""
+    is_async: bool
+    stack: tuple[str, ...]
+    """`path[line] function`, the innermost first."""
+
+
+@dataclass(frozen=True)
 class StepRecord:
     """What one step left behind: what sinks and rules are handed.
 
-    A step comes in one record when its updates are complete; what is logged after that comes in further ones.
+    A step comes in one record when its updates are complete; what is logged after that comes in further ones. A frame
+    may be of an earlier step: what an asynchronous collective has brought is known when it has been waited for.
     """
 
     step: int
     frames: Sequence[Frame]
     scalars: Scalars
+    collectives: Sequence[Collective] = ()
+    """Those seen for the first time."""
 
 
 Structure = dict[str, Any]
 """What `structure.json` holds: modules, parameters, shapes, dtypes."""
+
+HELD = frozenset({"weight", "weight_before", "gradient", "gradient_applied", "moment", "moment_before"})
+"""Quantities of which each rank has its share of a parameter: shares add up to the whole, replicas are the same."""
+
+Mesh = dict[str, tuple[int, int]]
+"""The dimensions ranks are arranged in: their sizes, and where one rank is."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of a parameter one rank holds, and who else holds the same."""
+
+    shape: tuple[int, ...]
+    """Of the whole parameter."""
+    box: tuple[tuple[int, int], ...] | None = None
+    """First and last (exclusive) index held, per dimension; None: all."""
+    range: tuple[int, int] | None = None
+    """First and last (exclusive) element held of the flattened box; None: all."""
+    replicas: tuple[int, ...] = ()
+    """The ranks known to hold the same, this one included; empty where nobody knows."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in `structure.json`; what is whole or unknown is left out."""
+        found = {"shape": list(self.shape), "box": self.box, "range": self.range, "replicas": list(self.replicas)}
+        return {key: value for key, value in found.items() if value or key == "shape"}
 
 
 def empty_table(num_rows: int) -> Table:

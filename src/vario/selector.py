@@ -22,6 +22,14 @@ def pattern_matcher(pattern: str, key: str = "targets") -> re.Pattern[str]:
     return re.compile(fnmatch.translate(pattern))
 
 
+def place_matcher(pattern: str, key: str) -> re.Pattern[str]:
+    """A place in the code, to be searched for in a call stack: `train.py[31]` as it stands, a pattern after `re:`."""
+    if pattern.startswith("re:"):
+        return pattern_matcher(pattern, key)
+    # `train.py[31]` is no place in `pretrain.py`.
+    return re.compile(r"(?<![\w.-])" + re.escape(pattern))
+
+
 def ancestors(name: str) -> list[str]:
     """A dotted name and every module name above it, the name itself first."""
     parts = name.split(".")

@@ -56,10 +56,10 @@ class Clock:
         if self.passes_per_step > 1 and self._counts_passes:
             self.micro_step = micro_step
 
-    def gradient_came(self, parameter: int) -> bool:
-        """Backward reached a parameter."""
+    def gradients_came(self, parameters: Iterable[int]) -> bool:
+        """Backward reached these parameters."""
         # Not before all have updated: the generator's backward runs through a discriminator updated just before.
-        ended = parameter in self._updated and self.is_complete
+        ended = not self._updated.isdisjoint(parameters) and self.is_complete
         self._backward_seen = True
         return ended
 

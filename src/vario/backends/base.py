@@ -15,10 +15,10 @@ A backend turns its framework's hooks into these events, in this order, for ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from vario.records import Form, Structure, Table
+from vario.records import Collective, Form, Mesh, Moment, Structure, Table
 from vario.statistics import Values
 from vario.steps import Clock
 
@@ -37,6 +37,9 @@ class Summaries(Protocol):
 
     def observe_many(self, tensors: list[Tensor], scale: Tensor | None = None, again: str = "") -> list[int | None]:
         """Reduce a list of tensors at once. A later list under the same name `again` takes the earlier one's rows."""
+
+    def at_once(self, tensors: list[Tensor]) -> list[float] | None:
+        """The Summary of all these tensors where their numbers are at hand on the host; no row is kept. Any thread."""
 
     def collect(self, keep: bool = False) -> Callable[[], Table]:
         """End the step: a function that waits for the rows and returns them, to be called from any thread.
@@ -65,6 +68,49 @@ class Observer(Protocol):
 
     def observe_all(self, targets: list[str], tensors: list[Tensor], scale: Tensor | None = None) -> None:
         """Reduce a list at once; the last list of a step wins."""
+
+
+class MomentObserver(Protocol):
+    """A quantity's way into the step in progress, or into one before it, from any thread."""
+
+    watching: bool
+
+    @property
+    def moment(self) -> Moment:
+        """The step and micro-step in progress."""
+
+    def observe_at(self, moment: Moment, target: str, tensors: list[Tensor]) -> None:
+        """Reduce tensors that belong to a moment into one row."""
+
+    def keep(self, moment: Moment, target: str, number: float) -> None:
+        """Keep a plain number as a row of one element."""
+
+    def describe(self, collective: Collective) -> None:
+        """Say what a collective is, when it is seen for the first time."""
+
+
+class CallObserver(Protocol):
+    """Takes what one call of a collective shows; from any thread."""
+
+    def observe(self, side: str, tensors: list[Tensor]) -> None:
+        """Take its `input` before it, or its `output` when that has come."""
+
+    def took(self, seconds: float) -> None:
+        """It is complete, so long after it was called."""
+
+
+class CollectiveFollower(Protocol):
+    """Is told of every collective operation of the process; from any thread."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether it wants to know of calls at this time."""
+
+    def called(self, call: Collective) -> CallObserver | None:
+        """One is called; what takes its tensors, None where they are not wanted. Calls alike give the same object."""
+
+    def failed(self, error: Exception) -> None:
+        """Following this call has failed."""
 
 
 class Events(Protocol):
@@ -104,6 +150,19 @@ class Targets(Protocol):
     def are_updated_by(self, optimizer: Any) -> bool:
         """Whether an optimizer holds any of the models' parameters."""
 
+    def leave_to_others(self, rank: int, recording: Collection[int]) -> None:
+        """Say which ranks record (empty: all): of what is the same on several, the first of them records it."""
+
+    @property
+    def replicated(self) -> list[str]:
+        """The chosen parameters that other ranks are known to hold as well."""
+
+    def gradient_checksums(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
+        """Names (`weight:gradient`) and checksums of the gradients that other ranks have as well."""
+
+    def weight_checksums(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
+        """Names (`weight:weight`) and checksums of the weights that other ranks hold as well."""
+
     def weights(self, optimizer: Any) -> tuple[list[str], list[Tensor]]:
         """Names and values of the chosen parameters an optimizer holds."""
 
@@ -132,6 +191,10 @@ class Watched(Protocol):
     rank: int
     world_size: int
     versions: dict[str, str]
+
+    @property
+    def mesh(self) -> Mesh:
+        """The dimensions ranks are arranged in: their sizes, and where this one is."""
 
     @property
     def targets(self) -> Targets:
@@ -181,6 +244,9 @@ class Watched(Protocol):
 
     def on_backward_ended(self, call: Callable[[], None]) -> None:
         """Call when gradients are complete and not yet clipped."""
+
+    def on_collectives(self, follower: CollectiveFollower) -> None:
+        """Tell of every collective operation this process takes part in, whoever calls it."""
 
     def on_update_called(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer before it does anything, also before a closure that it runs."""

@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
-from vario.backends.base import Observer, Watched
+from vario.backends.base import MomentObserver, Observer, Watched
 from vario.config import Config
 from vario.quantities import PROBES
+
+
+class QuantityObserver(Observer, MomentObserver, Protocol):
+    """One quantity's way into the step in progress."""
 
 
 class Recorder(Protocol):
@@ -22,7 +26,11 @@ class Recorder(Protocol):
     def config(self) -> Config:
         """The Monitor's options."""
 
-    def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> Observer:
+    @property
+    def is_leading(self) -> bool:
+        """Whether this rank speaks for all."""
+
+    def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> QuantityObserver:
         """A quantity's way into the step in progress; what it sees is divided by `scale()`."""
 
     def guarded(self, part: str, call: Callable[..., None]) -> Callable[..., None]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vario.reports.movement import Jump, Mover, find_jump, find_movers
 from vario.runs.onset import Onset, first_bad
 from vario.runs.run import Run, Series
-from vario.runs.status import PartOff
+from vario.runs.status import PartOff, RankState
 
 Values = npt.NDArray[np.float64]
 
@@ -48,6 +48,8 @@ class RunSummary:
     error: str | None
     ranks: list[int]
     world_size: int
+    mesh: dict[str, int]
+    rank_states: list[RankState]
     first_step: int | None
     last_step: int | None
     num_steps: int
@@ -88,6 +90,8 @@ def summarise(run: Run) -> RunSummary:
         error=run.error,
         ranks=ranks,
         world_size=run.world_size,
+        mesh=run.mesh,
+        rank_states=run.rank_states,
         first_step=int(steps[0]) if len(steps) else None,
         last_step=run.last_step,
         num_steps=len(steps),

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vario.reports.movement import Jump
+from vario.reports.ranks_text import ranks_in_trouble, ranks_text
 from vario.reports.summary import RunSummary
 from vario.reports.terminal_plot import sparkline
 from vario.runs.onset import Onset
@@ -79,7 +80,9 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
     if summary.skipped_steps:
         yield "skipped", Text(f"{_plural(summary.skipped_steps, 'step')} held back by the loss scaler")
     if summary.world_size > 1:
-        yield "ranks", Text(f"{len(summary.ranks)} of {summary.world_size} recorded")
+        yield "ranks", Text(ranks_text(summary))
+        if trouble := ranks_in_trouble(summary.rank_states):
+            yield "", Text(trouble, style="yellow")
 
 
 def _prediction(predicted: float, measured: dict[str, float]) -> str:

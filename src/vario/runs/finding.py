@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from vario.errors import RunNotFound
-from vario.runs.status import read_run_json
+from vario.runs.status import is_run, read_run_json
 from vario.text import suggestion
 
 DEFAULT_DIRECTORY = "vario_runs"
@@ -16,7 +16,7 @@ def run_folders(directory: Path) -> list[Path]:
     """Folders right below this one that hold a run, by name."""
     if not directory.is_dir():
         return []
-    return sorted(entry for entry in directory.iterdir() if (entry / "run.json").is_file())
+    return sorted(entry for entry in directory.iterdir() if is_run(entry))
 
 
 def find_run(path: str | os.PathLike[str]) -> Path:
@@ -24,7 +24,7 @@ def find_run(path: str | os.PathLike[str]) -> Path:
     place = Path(path)
     by_name = Path(DEFAULT_DIRECTORY) / place
     for candidate in (place, by_name):
-        if (candidate / "run.json").is_file():
+        if is_run(candidate):
             return candidate
         if folders := run_folders(candidate):
             return max(folders, key=lambda folder: float(read_run_json(folder).get("started") or 0))

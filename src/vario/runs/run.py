@@ -12,14 +12,16 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from vario.errors import ConfigError, MissingExtra, RunError
-from vario.records import COLUMNS, Structure, merge
+from vario.records import COLUMNS, HELD, Collective, Structure, merge
 from vario.runs import sql, status
+from vario.runs.collectives import read_collectives
 from vario.runs.finding import find_run, run_folders
-from vario.runs.status import PartOff
+from vario.runs.layout import Layout, first_of_each_step
+from vario.runs.status import PartOff, RankState
 from vario.runs.store_reader import QuantityReader, quantities, summaries
+from vario.runs.tables import all_columns, in_order, together
 from vario.selector import pattern_matcher
 from vario.statistics import STATISTICS, columns_needed
 from vario.text import unknown
@@ -27,7 +29,7 @@ from vario.text import unknown
 log = logging.getLogger("vario")
 
 Rank = int | Literal["all"]
-"""One rank, or all of them merged."""
+"""One rank, or all of them merged: shares of a parameter add up to the whole, and replicas count once."""
 
 SIDED = ("activation", "activation_gradient")
 
@@ -56,6 +58,7 @@ class Run:
         self.path = path
         self._header = status.read_run_json(path)
         self._readers: dict[tuple[int, str], QuantityReader] = {}
+        self._layout_read: tuple[tuple[int, ...], Layout] | None = None
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.state})"
@@ -84,7 +87,7 @@ class Run:
     @property
     def error(self) -> str | None:
         """What the run crashed with, if it could still say so."""
-        for content in (status.read_run_json(self.path), *self._rank_status()):
+        for content in (status.read_run_json(self.path), *self._present()):
             if content.get("error"):
                 return str(content["error"])
         return None
@@ -110,9 +113,24 @@ class Run:
         return int(self._header.get("world_size") or 1)
 
     @property
+    def mesh(self) -> dict[str, int]:
+        """How the ranks are arranged: the size of each dimension; empty where nobody knew."""
+        return dict(self._header.get("mesh") or {})
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """The host of each rank that recorded something."""
+        return {found.rank: found.host for found in self.rank_states}
+
+    @property
+    def rank_states(self) -> list[RankState]:
+        """How each rank fares, and where: which one died, for example."""
+        return status.rank_states(self.path, self._rank_status(), len(self.sessions) - 1)
+
+    @property
     def sessions(self) -> list[dict[str, Any]]:
         """First step and start of each time the job was started."""
-        return list(status.read_run_json(self.path).get("sessions") or [])
+        return status.sessions(self.path, status.read_run_json(self.path))
 
     @property
     def state(self) -> str:
@@ -143,7 +161,7 @@ class Run:
     def last_step(self) -> int | None:
         """The newest step any rank has recorded."""
         steps = [step for rank in self.ranks for step in self.steps("scalar", rank)[-1:]]
-        noted = [content["last_step"] for content in self._rank_status() if content.get("last_step") is not None]
+        noted = [content["last_step"] for content in self._present() if content.get("last_step") is not None]
         return max((int(step) for step in [*steps, *noted]), default=None)
 
     def steps(self, quantity: str = "scalar", rank: int = 0) -> npt.NDArray[np.int64]:
@@ -158,6 +176,11 @@ class Run:
         self._check_rank(rank)
         return status.read_json(self.path / f"rank{rank}" / "structure.json") or {"modules": [], "parameters": []}
 
+    def collectives(self, rank: int = 0) -> list[Collective]:
+        """What the targets of `communication` are: operation, group, dtype, call stack, in the order of first calls."""
+        self._check_rank(rank)
+        return read_collectives(self.path / f"rank{rank}")
+
     def quantities(self, rank: int = 0) -> list[str]:
         """What was recorded, in the order it was asked for; plain numbers last."""
         self._check_rank(rank)
@@ -165,15 +188,17 @@ class Run:
         found = quantities(self.path / f"rank{rank}")
         return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
 
-    def targets(self, quantity: str | None = None, pattern: str | None = None, rank: Rank = 0) -> list[str]:
+    def targets(self, quantity: str | None = None, pattern: str | None = None, rank: Rank = "all") -> list[str]:
         """Names in the order they were first observed, all or those that match a name, glob or `re:` expression."""
         seen: dict[str, tuple[int, int]] = {}
+        if quantity is not None and not any(quantity in self.quantities(number) for number in self._ranks(rank)):
+            known = list(dict.fromkeys(name for number in self._ranks(rank) for name in self.quantities(number)))
+            raise ConfigError(unknown("quantity", quantity, known))
         for number in self._ranks(rank):
-            for name in [quantity] if quantity else self.quantities(number):
-                if rank != "all" or name in self.quantities(number):
-                    reader = self._checked_reader(number, name)
-                    for target, when in reader.first_seen(self.sessions).items():
-                        seen[target] = min(when, seen.get(target, when))
+            recorded = self.quantities(number)
+            for name in [quantity] if quantity in recorded else [] if quantity else recorded:
+                for target, when in self._reader(number, name).first_seen(self.sessions).items():
+                    seen[target] = min(when, seen.get(target, when))
         names = sorted(seen, key=lambda name: seen[name])
         if pattern is None:
             return names
@@ -181,9 +206,13 @@ class Run:
         return [name for name in names if name == pattern or expression.fullmatch(name)]
 
     def series(
-        self, target: str, quantity: str, statistic: str = "", rank: Rank = 0, micro_steps: bool = False
+        self, target: str, quantity: str, statistic: str = "", rank: Rank = "all", micro_steps: bool = False
     ) -> Series:
-        """One statistic of one target over steps; micro-steps are merged into one point unless asked for."""
+        """One statistic of one target over steps; micro-steps are merged into one point unless asked for.
+
+        Over all ranks a sharded parameter is whole again, and one that several ranks hold alike counts once. Of one
+        rank, what it left to another that holds the same is read there.
+        """
         if quantity == "scalar":
             return self._scalar_series(target, statistic or "value", rank)
         derived = STATISTICS.get(statistic or "norm", "statistic")
@@ -210,20 +239,20 @@ class Run:
             found = [name for name in self._tensor_quantities(rank) if step in self.steps(name, rank)]
             if not found:
                 raise ConfigError(f"step: no tensor was recorded at step {step}")
-            return _together({name: self.frame(step, name, rank) for name in found})
+            return together({name: self.frame(step, name, rank) for name in found})
         reader = self._checked_reader(rank, quantity)
-        table = reader.read(_all_columns(quantity), self.sessions, step=step)
+        table = reader.read(all_columns(quantity), self.sessions, step=step)
         if not table.num_rows:
             steps = self.steps(quantity, rank)
             near = f"The nearest is {steps[np.abs(steps - step).argmin()]}." if len(steps) else "Nothing is, yet."
             raise ConfigError(f"step: {quantity} was not recorded at step {step}. {near}")
-        return _in_order(table)
+        return in_order(table)
 
     def to_arrow(self, quantity: str | None = None, rank: int = 0) -> Any:
         """All rows as a pyarrow Table, in the order they were observed: of one quantity, or of all as in `frame`."""
         if quantity is None:
-            return _together({name: self.to_arrow(name, rank) for name in self._tensor_quantities(rank)})
-        return _in_order(self._checked_reader(rank, quantity).read(_all_columns(quantity), self.sessions))
+            return together({name: self.to_arrow(name, rank) for name in self._tensor_quantities(rank)})
+        return in_order(self._checked_reader(rank, quantity).read(all_columns(quantity), self.sessions))
 
     def to_pandas(self, quantity: str | None = None, rank: int = 0) -> Any:
         """All rows as a pandas DataFrame: of one quantity, or of all as in `frame`."""
@@ -268,17 +297,46 @@ class Run:
 
     def _rows(self, target: str, quantity: str, columns: list[str], rank: Rank) -> tuple[str, list[Any]]:
         names = [target, f"{target}:output"] if quantity in SIDED and ":" not in target else [target]
-        ranks = self._ranks(rank)
-        if not any(quantity in self.quantities(number) for number in ranks):
-            raise ConfigError(unknown("quantity", quantity, self.quantities(ranks[0])))
         sessions = self.sessions
         for name in names:
-            readers = [self._reader(number, quantity) for number in ranks if quantity in self.quantities(number)]
-            tables = [reader.read(columns, sessions, target=name) for reader in readers]
-            tables = [table for table in tables if table.num_rows]
+            tables = [
+                table
+                for alike in self._groups(name, quantity, rank)
+                for table in first_of_each_step(
+                    [
+                        self._reader(number, quantity).read(columns, sessions, target=name)
+                        for number in alike
+                        if quantity in self.quantities(number)
+                    ]
+                )
+            ]
             if tables:
                 return name, tables
-        raise ConfigError(unknown("target", target, self.targets(quantity, rank=rank)))
+        known = list(dict.fromkeys(name for number in self._ranks(rank) for name in self.quantities(number)))
+        if quantity not in known and not any(quantity in self.quantities(number) for number in self.ranks):
+            raise ConfigError(unknown("quantity", quantity, known))
+        raise ConfigError(unknown("target", target, self.targets(quantity)))
+
+    def _groups(self, target: str, quantity: str, rank: Rank) -> list[list[int]]:
+        """The ranks whose rows make up a target: those of one group hold the same, groups add up."""
+        recorded = self.ranks
+        if rank != "all":
+            self._check_rank(rank)
+            alike = self._layout.alike(target, rank) if quantity in HELD else [rank]
+            return [[rank, *(other for other in alike if other in recorded and other != rank)]]
+        held = self._layout.holders(target) if quantity in HELD and len(recorded) > 1 else []
+        return [[number for number in alike if number in recorded] for alike in held] or [[n] for n in recorded]
+
+    @property
+    def _layout(self) -> Layout:
+        ranks = tuple(self.ranks)
+        if self._layout_read is None or self._layout_read[0] != ranks:
+            self._layout_read = ranks, Layout({rank: self.structure(rank) for rank in ranks})
+        return self._layout_read[1]
+
+    def holders(self, parameter: str) -> list[list[int]]:
+        """The ranks that hold each distinct part of a parameter: those of one list hold the same."""
+        return self._layout.holders(parameter)
 
     def _check_recorded(self, needs: Sequence[str], statistic: str) -> None:
         chosen = self.config.get("statistics")
@@ -292,8 +350,10 @@ class Run:
             )
 
     def _rank_status(self) -> list[dict[str, Any]]:
-        read = [(rank, status.read_json(self.path / f"rank{rank}" / "rank.json")) for rank in self.ranks]
-        return [{**content, "rank": rank} for rank, content in read if content is not None]
+        return status.read_ranks(self.path)
+
+    def _present(self) -> list[dict[str, Any]]:
+        return status.in_session(self._rank_status(), len(self.sessions) - 1)
 
     def _ranks(self, rank: Rank) -> list[int]:
         if rank == "all":
@@ -336,24 +396,3 @@ def list_runs(directory: str | os.PathLike[str]) -> list[Run]:
         except RunError as error:
             log.warning("left out: %s", error)
     return sorted(runs, key=lambda run: run.started)
-
-
-def _all_columns(quantity: str) -> list[str]:
-    if quantity == "scalar":
-        return ["step", "time", "target", "value"]
-    return ["step", "micro_step", "order", "target", *COLUMNS]
-
-
-def _together(tables: dict[str, Any]) -> Any:
-    """Tables of several quantities as one, in the order of observation."""
-    named = [
-        table.add_column(0, "quantity", pa.array([quantity] * table.num_rows, pa.string()))
-        for quantity, table in tables.items()
-    ]
-    return _in_order(pa.concat_tables(named, promote_options="default").unify_dictionaries()) if named else pa.table({})
-
-
-def _in_order(table: Any) -> Any:
-    keys = [name for name in ("step", "micro_step", "order") if name in table.column_names]
-    positions = np.lexsort([table.column(name).to_numpy() for name in reversed(keys)])
-    return table.take(positions)

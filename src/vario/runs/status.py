@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any
 
 from vario.errors import RunCorrupt, RunTooNew
 from vario.runs.store_reader import FORMAT
+
+RANK = re.compile(r"rank(\d+)")
 
 STALLED_SECONDS = 600.0
 """A run that says it is running but wrote nothing for this long has stalled."""
@@ -27,11 +30,31 @@ class PartOff:
     error: str
 
 
+@dataclass(frozen=True)
+class RankState:
+    """How one rank fares."""
+
+    rank: int
+    host: str
+    state: str
+    """running, finished, crashed (it could still say so), died (it could not), stalled, or left: it took part in an
+    earlier session only."""
+    last_step: int | None
+    error: str | None
+    coordinates: dict[str, int]
+    """Where it stands in the mesh."""
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, be it one whose leading rank has not come to describe it."""
+    return (folder / "run.json").is_file() or any(folder.glob("rank*/rank.json"))
+
+
 def read_run_json(folder: Path) -> dict[str, Any]:
-    """The content of `run.json`; refuses what is damaged or too new."""
+    """The content of `run.json`, or what the ranks tell where there is none; refuses what is damaged or too new."""
     content = read_json(folder / "run.json")
     if content is None:
-        raise RunCorrupt(f"{folder / 'run.json'}: has vanished")
+        content = _as_told_by_ranks(folder)
     version = content.get("format")
     if not isinstance(version, int):
         raise RunCorrupt(f"{folder / 'run.json'}: has no format number")
@@ -53,16 +76,87 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
+def read_ranks(folder: Path) -> list[dict[str, Any]]:
+    """The content of every `rank.json`, lowest rank first."""
+    found = [(RANK.fullmatch(entry.name), entry) for entry in folder.iterdir()]
+    ranks = sorted((int(match[1]), entry) for match, entry in found if match)
+    contents = [(rank, read_json(entry / "rank.json")) for rank, entry in ranks]
+    return [{**content, "rank": rank} for rank, content in contents if content is not None]
+
+
+def _as_told_by_ranks(folder: Path) -> dict[str, Any]:
+    ranks = read_ranks(folder)
+    if not ranks:
+        raise RunCorrupt(f"{folder / 'run.json'}: has vanished")
+    opened = min(float(rank.get("opened") or 0) for rank in ranks)
+    is_over = all(rank.get("state") == "finished" for rank in ranks)
+    num_sessions = 1 + max(int(rank.get("session") or 0) for rank in ranks)
+    return {
+        "format": FORMAT,
+        "started": opened,
+        "ended": max(float(rank.get("ended") or 0) for rank in ranks) if is_over else None,
+        "state": "finished" if is_over else "running",
+        "world_size": max(int(rank.get("world_size") or 1) for rank in ranks),
+        "sessions": [
+            read_json(folder / f"session-{number}.json") or {"first_step": 0, "started": opened}
+            for number in range(num_sessions)
+        ],
+    }
+
+
+def sessions(folder: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """First step and start of each session, also of one that the leading rank has not written down yet."""
+    known = list(run.get("sessions") or [])
+    while known and (begun := read_json(folder / f"session-{len(known)}.json")) is not None:
+        known.append(begun)
+    return known
+
+
+def in_session(ranks: list[dict[str, Any]], session: int) -> list[dict[str, Any]]:
+    """The ranks that take part in a session: a job that was started again may have fewer than before."""
+    return [rank for rank in ranks if rank.get("session", session) == session]
+
+
 def state(folder: Path, run: dict[str, Any], ranks: list[dict[str, Any]], now: float | None = None) -> str:
     """running, finished, crashed or stalled: what the files say, checked against the processes of this machine."""
-    if run.get("state") == "crashed" or any(rank.get("state") == "crashed" for rank in ranks):
+    begun = sessions(folder, run)
+    present = in_session(ranks, len(begun) - 1)
+    # What is written there may be the end of the session before.
+    said = run.get("state") if len(run.get("sessions") or []) == len(begun) else "running"
+    if said == "crashed" or any(rank.get("state") == "crashed" for rank in present):
         return "crashed"
-    if run.get("state") != "running":
-        return str(run.get("state"))
-    if any(_is_dead(rank) for rank in ranks):
+    if said != "running":
+        return str(said)
+    if any(_is_dead(rank) for rank in present):
         return "crashed"
     now = time.time() if now is None else now
     return "stalled" if now - _last_sign(folder) > STALLED_SECONDS else "running"
+
+
+def rank_states(folder: Path, ranks: list[dict[str, Any]], session: int, now: float | None = None) -> list[RankState]:
+    """How each rank fares, in the session that is the latest."""
+    now = time.time() if now is None else now
+    states = []
+    for rank in ranks:
+        said = str(rank.get("state"))
+        if rank not in in_session(ranks, session):
+            said = "left"
+        elif _is_dead(rank):
+            said = "died"
+        elif said == "running" and now - _last_sign(folder, f"rank{rank['rank']}") > STALLED_SECONDS:
+            said = "stalled"
+        step, error = rank.get("last_step"), rank.get("error")
+        states.append(
+            RankState(
+                rank=int(rank["rank"]),
+                host=str(rank.get("host") or ""),
+                state=said,
+                last_step=None if step is None else int(step),
+                error=None if error is None else str(error),
+                coordinates=dict(rank.get("coordinates") or {}),
+            )
+        )
+    return states
 
 
 def _is_dead(rank: dict[str, Any]) -> bool:
@@ -78,8 +172,10 @@ def _is_dead(rank: dict[str, Any]) -> bool:
     return False
 
 
-def _last_sign(folder: Path) -> float:
-    signs = [folder / "run.json", *folder.glob("rank*/rank.json"), *folder.glob("rank*/*.live.arrow")]
+def _last_sign(folder: Path, rank: str = "rank*") -> float:
+    signs = [*folder.glob(f"{rank}/rank.json"), *folder.glob(f"{rank}/*.live.arrow")]
+    if rank == "rank*":
+        signs += [folder / "run.json", *folder.glob("session-*.json")]
     times = [0.0]
     for sign in signs:
         try:

@@ -6,7 +6,7 @@ calls it from one thread of its own, never from the training thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -35,6 +35,10 @@ class RunHeader:
     resume: bool
     started: float
     """Unix seconds."""
+    mesh: dict[str, int] = field(default_factory=dict)
+    """How the ranks are arranged: the size of each dimension, as in `{"data": 2, "tensor": 2}`."""
+    coordinates: dict[str, int] = field(default_factory=dict)
+    """Where this rank stands in it."""
 
 
 class Sink(Protocol):

@@ -13,9 +13,14 @@ from typing import Any
 
 from vario.errors import RunCorrupt, RunTaken, RunTooNew
 from vario.sinks import RunHeader
+from vario.sinks.agreement import Proposal, agree, note_taken
 from vario.sinks.encoding import FORMAT
+from vario.sinks.recovery import last_step
 
 RANK_FOLDER = re.compile(r"rank\d+")
+SESSION = "session"
+"""`session-<n>.json`: the ranks of a job of several agree on a session and its first step."""
+SESSION_FILE = re.compile(r"\.?session-(\d+)\.json.*|\.now-.*")
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Claim:
     """The sessions before this one."""
     run: dict[str, Any] | None
     """`run.json` as it was found."""
+    first_step: int = 0
+    """Number of the first step of this session, the same on all ranks."""
     dropped_steps: int = 0
     """Steps this rank could not record in earlier sessions."""
 
@@ -44,20 +51,67 @@ def claim(header: RunHeader) -> Claim:
         raise RunTooNew(f"{header.path}: written by a newer vario (format {run['format']}); pip install -U vario")
     if not header.resume:
         _refuse_taken(header, run, own)
-        return Claim(0, [], run if header.rank != leading_rank(header) else None)
+        note_taken(header.path, SESSION, header.rank, 0)
+        return Claim(0, [], run if header.rank != leading_rank(header) else None, header.first_step or 0)
     if own is not None and _is_written_by_another(own):
         raise RunTaken(f"{header.path}: process {own['pid']} is still writing this run. Stop it first.")
+    session, first_step = _next_session(header)
     dropped = 0 if own is None else int(own.get("dropped_steps") or 0)
-    if run is None:
-        return Claim(0, [], None, dropped)
-    sessions = list(run.get("sessions", []))
-    if header.rank == leading_rank(header):
-        return Claim(len(sessions), sessions, run, dropped)
-    # The leading rank may or may not have added this session yet; this rank's own count tells which.
-    session = len(sessions) if own is None else int(own.get("session", 0)) + 1
-    if session not in (len(sessions) - 1, len(sessions)):
-        session = len(sessions)
-    return Claim(session, sessions[:session], run, dropped)
+    return Claim(session, _sessions_before(session, header), run, first_step, dropped)
+
+
+def _next_session(header: RunHeader) -> tuple[int, int]:
+    """Number and first step of the session that begins, as the first rank to come has found them.
+
+    Only the first can find them: once a rank has opened the session, `run.json` and the newest rows may be of this
+    session or of the one before, and nobody could tell which.
+    """
+
+    def propose(_: Proposal | None = None) -> dict[str, Any]:
+        return {"first_step": _first_step(header), "started": header.started}
+
+    if header.world_size == 1:
+        return _num_sessions(header.path), int(propose()["first_step"])
+    entry = agree(header.path, SESSION, header.rank, propose, lowest=lambda: _num_sessions(header.path))
+    assert entry.content is not None
+    # A trainer that numbers its steps knows better than the files, on every rank.
+    return entry.number, int(entry.content["first_step"]) if header.first_step is None else header.first_step
+
+
+def _num_sessions(path: Path) -> int:
+    """How many sessions there have been; a rank may have begun one in which the leading rank never came."""
+    run = read_json(path / "run.json") or {}
+    counts = [len(run.get("sessions", []))]
+    for entry in os.listdir(path) if path.is_dir() else []:
+        if match := re.fullmatch(SESSION + r"-(\d+)\.json", entry):
+            counts.append(int(match[1]) + 1)
+        elif RANK_FOLDER.fullmatch(entry):
+            rank = read_json(path / entry / "rank.json")
+            counts.append(0 if rank is None else int(rank.get("session", 0)) + 1)
+    return max(counts)
+
+
+def _sessions_before(session: int, header: RunHeader) -> list[dict[str, Any]]:
+    run = read_json(header.path / "run.json") or {}
+    sessions = list(run.get("sessions", []))[:session]
+    for number in range(len(sessions), session):
+        # The leading rank did not live to write it down.
+        found = read_json(header.path / f"{SESSION}-{number}.json") or {}
+        began = {"first_step": int(found.get("first_step", 0)), "started": found.get("started", header.started)}
+        sessions.append(began)
+    return sessions
+
+
+def _first_step(header: RunHeader) -> int:
+    """The one asked for, or the one after the last so far: of the leading rank, or of all where it recorded none."""
+    if header.first_step is not None:
+        return header.first_step
+    sessions = _sessions_before(_num_sessions(header.path), header)
+    last = last_step(header.path / f"rank{leading_rank(header)}", sessions)
+    if last is None:
+        others = [last_step(folder, sessions) for folder in header.path.glob("rank*")]
+        last = max((step for step in others if step is not None), default=None)
+    return 0 if last is None else last + 1
 
 
 def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, Any] | None) -> None:
@@ -69,7 +123,8 @@ def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, 
         raise RunTaken(f"{header.path}: this folder holds another run. {advice}")
     if header.path.is_dir():
         for entry in sorted(os.listdir(header.path)):
-            if not RANK_FOLDER.fullmatch(entry) and not entry.startswith("run.json"):
+            is_ours = RANK_FOLDER.fullmatch(entry) or SESSION_FILE.fullmatch(entry) or entry.startswith("run.json")
+            if not is_ours:
                 raise RunTaken(f"{header.path}: this folder holds '{entry}', which is no part of a run. {advice}")
 
 

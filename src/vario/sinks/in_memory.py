@@ -32,7 +32,8 @@ class InMemory:
         if self.records and self.records[-1].step == record.step:
             last = self.records.pop()
             scalars = Scalars(record.step, last.scalars.time, {**last.scalars.values, **record.scalars.values})
-            record = StepRecord(record.step, [*last.frames, *record.frames], scalars)
+            collectives = [*last.collectives, *record.collectives]
+            record = StepRecord(record.step, [*last.frames, *record.frames], scalars, collectives)
         self.records.append(record)
 
     def note(self, parts_off: PartsOff, num_refused: int) -> None:

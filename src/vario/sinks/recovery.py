@@ -113,12 +113,13 @@ def _last_of_parquet(path: Path) -> tuple[int, int]:
 def _last_of_stream(path: Path) -> tuple[int, int]:
     last = -1
     session = 0
+    content = path.read_bytes()
     try:
-        reader = pa.ipc.open_stream(path.read_bytes())
+        reader = pa.ipc.open_stream(content)
         session = int((reader.schema.metadata or {}).get(b"vario.session", b"0"))
         for batch in reader:
             if batch.num_rows:
                 last = max(last, pc.max(batch.column("step")).as_py())
-    except (pa.ArrowException, EOFError):
+    except (pa.ArrowException, OSError, EOFError):
         return session, last  # a torn tail ends the stream
     return session, last

@@ -6,6 +6,7 @@ Every row is in the kernel's hands when `write` returns, so killing the process 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import socket
@@ -19,9 +20,9 @@ from vario.records import COLUMNS, StepRecord
 from vario.sinks import PartsOff, RunHeader
 from vario.sinks.compaction import Compactor
 from vario.sinks.encoding import FORMAT, StreamEncoder
-from vario.sinks.folder import Claim, claim, leading_rank, write_json
+from vario.sinks.folder import Claim, claim, leading_rank, read_json, write_json
 from vario.sinks.live_file import LiveFile
-from vario.sinks.recovery import LIVE, last_step, part_path, recover
+from vario.sinks.recovery import LIVE, part_path, recover
 from vario.statistics import columns_needed
 from vario.text import size
 
@@ -77,6 +78,8 @@ class Store:
         self._claim: Claim | None = None
         self._established = False
         self._run: dict[str, Any] = {}
+        self._collectives: dict[str, dict[str, Any]] = {}
+        self._collectives_are_new = False
         self._unopened: list[StepRecord] = []
         self._waiting_steps: set[int] = set()
         self._warned: set[str] = set()
@@ -108,6 +111,8 @@ class Store:
         if not self._attempt("record", self._flush):
             return
         self._waiting_steps.clear()
+        if self._collectives_are_new:
+            self._attempt("write collectives.json", self._write_collectives)
         for quantity, stream in list(self._streams.items()):
             if self._is_due(stream):
                 self._attempt("close a part", lambda quantity=quantity: self._rotate(quantity))  # type: ignore[misc]
@@ -141,6 +146,9 @@ class Store:
             self._attempt("write run.json", lambda: self._write_run(state, error, ended))
 
     def _encode(self, record: StepRecord) -> None:
+        for collective in record.collectives:
+            self._collectives[collective.target] = dataclasses.asdict(collective)
+            self._collectives_are_new = True
         for frame in record.frames:
             if len(frame.targets):
                 stream = self._stream(frame.quantity)
@@ -231,9 +239,7 @@ class Store:
         if self._claim is None:
             self._claim = claim(header)
             self.dropped_steps += self._claim.dropped_steps
-            if header.first_step is None and header.resume:
-                last = last_step(header.path / f"rank{leading_rank(header)}", self._claim.sessions)
-                self.first_step = 0 if last is None else last + 1
+            self.first_step = self._claim.first_step
         os.makedirs(self._rank_folder, exist_ok=True)
         self._highest_part, leftovers = recover(self._rank_folder)
         self._make_folder()
@@ -246,6 +252,15 @@ class Store:
         self._write_run("running", None, None)
         self._write_rank()
         write_json(self._rank_folder / "structure.json", self._header.structure)
+        # What an earlier session has seen stays beside its rows.
+        known = read_json(self._rank_folder / "collectives.json") or {}
+        earlier = {str(content["target"]): content for content in known.get("collectives") or []}
+        self._collectives = {**earlier, **self._collectives}
+        self._collectives_are_new = self._collectives.keys() != earlier.keys()
+
+    def _write_collectives(self) -> None:
+        write_json(self._rank_folder / "collectives.json", {"collectives": list(self._collectives.values())})
+        self._collectives_are_new = False
 
     def _write_run(self, state: str, error: str | None, ended: float | None) -> None:
         header = self._header
@@ -260,6 +275,7 @@ class Store:
                 "id": before["id"],
                 "started": before["started"],
                 "world_size": header.world_size,
+                "mesh": header.mesh,
                 "config": header.config,
                 "versions": header.versions,
                 "command": header.command,
@@ -272,6 +288,8 @@ class Store:
         assert self._claim is not None
         status = {
             "rank": self._header.rank,
+            "world_size": self._header.world_size,
+            "coordinates": self._header.coordinates,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "state": state,

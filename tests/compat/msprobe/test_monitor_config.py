@@ -47,7 +47,7 @@ def test_the_config_of_the_documents_is_taken():
             "param_distribution": True,
             "wg_distribution": True,
             "monitor_mbs_grad": True,
-            "cc_distribution": {"enable": True, "cc_codeline": []},
+            "cc_distribution": {"enable": True, "cc_codeline": ["train.py\\[23\\]"], "cc_pre_hook": True},
             "alert": {"rules": [{"rule_name": "AnomalyTurbulence", "args": {"threshold": 0.5}}], "dump": False},
             "format": "tensorboard",
             "ops": ["min", "max", "norm", "zeros", "nans", "mean"],
@@ -70,7 +70,8 @@ def test_the_config_of_the_documents_is_taken():
     assert config.sa_order == "b,s,h,d"
     assert config.l2_targets == {"attention_hook": ("0:0.attention",), "linear_hook": ()}
     assert config.ur_distribution
-    assert config.cc_enable
+    assert (config.cc_enable, config.cc_codeline) == (True, ("train.py\\[23\\]",))
+    assert (config.cc_pre_hook, config.cc_log_only) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,8 @@ def test_the_config_of_the_documents_is_taken():
         ),
         ("cc_distribution", {"enabled": True}, "cc_distribution: unknown 'enabled'. Did you mean 'enable'?"),
         ("cc_distribution", {"enable": 1}, "cc_distribution: enable: expected true or false, got 1"),
+        ("cc_distribution", {"cc_codeline": ["a["]}, "cc_distribution: cc_codeline: 'a[' is not a regular expression"),
+        ("cc_log_only", True, "field: unknown 'cc_log_only'"),
         ("append_output", ["Dec03_21-34-40"], "append_output: expected two time tags such as 'Dec03_21-34-40', or []"),
         ("append_output", ["yesterday", "today"], "append_output: expected two time tags such as 'Dec03_21-34-40'"),
         ("l2_targets", {"attn_hook": []}, "l2_targets: unknown 'attn_hook'. Did you mean 'attention_hook'?"),

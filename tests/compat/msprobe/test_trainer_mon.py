@@ -491,13 +491,6 @@ def test_rows_that_no_disk_took_are_counted_at_the_end(tmp_path, monkeypatch, ca
     assert [line.split(": ", 1)[1][:14] for line in caplog.messages] == ["cannot be writ", "16 rows could "]
 
 
-def test_communication_is_said_not_to_be_recorded_and_the_rest_is(out, caplog):
-    config = {**GRADIENTS, "cc_distribution": {"enable": True}}
-    training.train({"monitor": "vario", "out": str(out), "config": config})
-    assert "cc_distribution: communication is not recorded yet" in caplog.text
-    assert reading.steps(out, "grad_reduced") == [0, 1, 2]
-
-
 def test_a_resumed_run_appends_and_takes_back_what_it_does_again(out):
     job = {"monitor": "vario", "out": str(out), "steps": 5, "model": "perceptron"}
     config = {**GRADIENTS, "step_count_per_record": 4}

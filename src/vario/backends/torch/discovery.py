@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from vario.backends.torch import hooks
+from vario.backends.torch.engines import ENGINES
 
 
 class Search:
@@ -85,6 +86,7 @@ def live_optimizers() -> list[torch.optim.Optimizer]:
 def models_in_training(called: torch.nn.Module, known: Collection[torch.nn.Module] = ()) -> dict[str, torch.nn.Module]:
     """The outermost live modules whose parameters a live optimizer holds, without those known before."""
     trained = {number for optimizer in live_optimizers() for number in hooks.parameter_ids(optimizer)}
+    trained.update(number for engine in ENGINES for number in engine.part.trained_elsewhere())
     live = gc.get_objects()
     modules = [item for item in live if issubclass(type(item), torch.nn.Module) and "_modules" in item.__dict__]
     inner = {id(child) for module in modules for child in module._modules.values() if child is not None}

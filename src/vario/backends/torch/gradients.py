@@ -8,7 +8,6 @@ import torch
 
 from vario.backends.gradient_rows import GradientRows
 from vario.backends.torch import naming
-from vario.backends.torch.engines import plain
 from vario.backends.torch.summaries import TorchSummaries
 from vario.errors import ModelError
 from vario.records import COLUMNS
@@ -24,7 +23,7 @@ def gradient_rows(model: Any) -> GradientRows:
     missing: list[str] = []
     num_frozen = 0
     for name, parameter in naming.named_parameters(naming.unwrap(model)):
-        gradient = plain.gradient(parameter)
+        gradient = parameter.grad
         if gradient is not None:
             gradients[name] = gradient
         elif parameter.requires_grad:

@@ -1,7 +1,7 @@
 """Attaching to torch: every function hands back its undo.
 
 One undo removes one handle; `Undos` keeps many and runs them in reverse. Nothing here replaces a method but `around`,
-for the one class that offers no hooks (GradScaler), and its undo puts the class's own method back.
+for what offers no hooks (a GradScaler, a runtime's own optimizer), and its undo puts the class's own method back.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -83,7 +84,7 @@ def on_gradient(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> U
     return undo
 
 
-def after_accumulation(parameter: torch.nn.Parameter, call: Callable[[torch.Tensor], None]) -> Undo:
+def after_accumulation(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:
     """Run `call(parameter)` when backward has added to the parameter's gradient."""
     undo: Undo = parameter.register_post_accumulate_grad_hook(call).remove
     return undo
@@ -127,38 +128,60 @@ def _tell_followers(which: int, args: tuple[Any, ...]) -> None:
         _telling.pop()
 
 
-_followed: dict[tuple[int, str], tuple[list[Callable[..., None]], Undo]] = {}
-"""Methods replaced by `around`: who is called after them, and how to put them back."""
+@dataclass(frozen=True, eq=False)
+class _Follower:
+    before: Callable[..., None] | None
+    after: Callable[..., None] | None
+    returned: Callable[[Any], None] | None
 
 
-def around(owner: Any, method: str, after: Callable[..., None]) -> Undo:
-    """Run `after(*args)` when a method of this one object has returned; several may follow the same method."""
+_followed: dict[tuple[int, str], tuple[list[_Follower], Undo]] = {}
+"""Methods replaced by `around`: who is told of their calls, and how to put them back."""
+
+
+def around(
+    owner: Any,
+    method: str,
+    after: Callable[..., None] | None = None,
+    *,
+    before: Callable[..., None] | None = None,
+    returned: Callable[[Any], None] | None = None,
+) -> Undo:
+    """Run `before(*args)` when a method of this one object is called, `after(*args)` and `returned(result)` when it has
+    returned; several may follow the same method."""
     key = (id(owner), method)
     if key not in _followed:
         _followed[key] = _replace(owner, method)
-    calls, put_back = _followed[key]
-    calls.append(after)
+    followers, put_back = _followed[key]
+    follower = _Follower(before, after, returned)
+    followers.append(follower)
 
     def undo() -> None:
-        calls.remove(after)
-        if not calls:
+        followers.remove(follower)
+        if not followers:
             del _followed[key]
             put_back()
 
     return undo
 
 
-def _replace(owner: Any, method: str) -> tuple[list[Callable[..., None]], Undo]:
+def _replace(owner: Any, method: str) -> tuple[list[_Follower], Undo]:
     original = getattr(owner, method)
     was_its_own = method in vars(owner)
-    calls: list[Callable[..., None]] = []
+    followers: list[_Follower] = []
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        followers = tuple(calls)
+        told = tuple(followers)
+        for follower in told:
+            if follower.before is not None:
+                follower.before(*args)
         result = original(*args, **kwargs)
-        for call in followers:
-            call(*args)
+        for follower in told:
+            if follower.after is not None:
+                follower.after(*args)
+            if follower.returned is not None:
+                follower.returned(result)
         return result
 
     def put_back() -> None:
@@ -168,7 +191,7 @@ def _replace(owner: Any, method: str) -> tuple[list[Callable[..., None]], Undo]:
             vars(owner).pop(method, None)
 
     setattr(owner, method, wrapped)
-    return calls, put_back
+    return followers, put_back
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
 from vario.records import ROOT, Structure
 
 _WRAPPER_SEGMENTS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-_WRAPPERS = ("DistributedDataParallel", "DataParallel")
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "DeepSpeedHybridEngine", "PipelineEngine")
+_HOLDERS = ("_orig_mod", "_fsdp_wrapped_module")
+"""What wrappers that add a segment call the module inside."""
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The user's own module inside DataParallel, DistributedDataParallel and torch.compile wrappers."""
+    """The user's own module inside the wrappers of data parallelism, of a precision and of torch.compile."""
     while True:
-        wrapped = (
-            getattr(model, "module", None) if type(model).__name__ in _WRAPPERS else getattr(model, "_orig_mod", None)
-        )
-        if not isinstance(wrapped, torch.nn.Module):
+        holders = ("module",) if type(model).__name__ in _WRAPPERS else _HOLDERS
+        inside = (getattr(model, holder, None) for holder in holders if holder in model._modules)
+        wrapped = next((found for found in inside if isinstance(found, torch.nn.Module)), None)
+        if wrapped is None:
             return model
         model = wrapped
 
@@ -30,39 +32,122 @@ def clean(name: str) -> str:
 
 def named_modules(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
     """All modules of an unwrapped model, each once, the outermost one called `root`."""
+    numbers = _numbers(model)
     for name, module in model.named_modules():
-        if hasattr(module, "_orig_mod") or hasattr(module, "_checkpoint_wrapped_module"):
+        if not _WRAPPER_SEGMENTS.isdisjoint(module._modules):
             continue  # the module inside carries the same cleaned name
-        yield prefix + (clean(name) or ROOT), module
+        yield prefix + (clean(_numbered(name, numbers)) or ROOT), module
 
 
 def named_parameters(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Parameter]]:
     """All parameters of an unwrapped model, shared ones once, under their first name."""
+    numbers = _numbers(model)
     for name, parameter in model.named_parameters():
-        yield prefix + clean(name), parameter
+        yield prefix + clean(_numbered(name, numbers)), parameter
 
 
-def structure(model: torch.nn.Module, prefix: str = "") -> Structure:
-    """Modules and parameters with shapes and dtypes, in model order."""
+def prefixes(roots: Mapping[str, torch.nn.Module]) -> dict[str, str]:
+    """What the names in each of several models begin with: their keys; nothing in the chunks of one pipeline.
+
+    Megatron trains a list of chunks as one model. Their layers have numbers of their own, so no two have one name.
+    """
+    if len(roots) > 1 and all(comes_from_megatron(root) for root in roots.values()):
+        names = [name for root in roots.values() for name, _ in named_parameters(unwrap(root))]
+        if len(set(names)) == len(names):
+            return dict.fromkeys(roots, "")
+    return {key: key for key in roots}
+
+
+def all_modules(roots: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """The modules of several models by name."""
+    found: dict[str, torch.nn.Module] = {}
+    for key, prefix in prefixes(roots).items():
+        for name, module in named_modules(unwrap(roots[key]), prefix):
+            # Each chunk has a `decoder`, and is a `root`.
+            found[name if name not in found else key + name] = module
+    return found
+
+
+def all_parameters(roots: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Parameter]:
+    """The parameters of several models by name."""
+    return {
+        name: parameter
+        for key, prefix in prefixes(roots).items()
+        for name, parameter in named_parameters(unwrap(roots[key]), prefix)
+    }
+
+
+def comes_from_megatron(part: object) -> bool:
+    """Whether a class of Megatron is behind an object."""
+    return any(base.__module__.partition(".")[0] == "megatron" for base in type(part).__mro__)
+
+
+_Numbers = dict[tuple[str, str], str]
+"""By container and index there: the index in the whole model."""
+
+
+def _numbers(model: torch.nn.Module) -> _Numbers:
+    """Where this rank counts from 0 what the whole model counts through: layers of a pipeline stage, experts of a rank.
+
+    The same name on two ranks must be the same parameter.
+    """
+    found: _Numbers = {}
+    above: dict[str, torch.nn.Module] = {}
+    for name, module in model.named_modules():
+        above[name] = module
+        if not isinstance(module, torch.nn.ModuleList):
+            continue
+        parent = name.rpartition(".")[0]
+        experts = getattr(above.get(parent.rpartition(".")[0]), "local_expert_indices", None)
+        if name.endswith("local_experts") and experts is not None and len(experts) == len(module):
+            numbers = [int(number) for number in experts]
+        else:
+            counted = (vars(layer).get("layer_number") for layer in module if comes_from_megatron(layer))
+            numbers = [number - 1 for number in counted if isinstance(number, int)]
+        if len(set(numbers)) == len(module):
+            found.update(((name, str(at)), str(number)) for at, number in enumerate(numbers) if at != number)
+    return found
+
+
+def _numbered(name: str, numbers: _Numbers) -> str:
+    if not numbers:
+        return name
+    segments = name.split(".")
+    containers = (".".join(segments[:at]) for at in range(len(segments)))
+    return ".".join(numbers.get((here, segment), segment) for here, segment in zip(containers, segments, strict=True))
+
+
+def structure(roots: Mapping[str, torch.nn.Module]) -> Structure:
+    """Modules and parameters of several models with shapes and dtypes, in model order."""
     modules = [
         {
             "name": name,
-            "class": type(module).__name__,
+            "class": _class_name(module),
             "num_parameters": sum(parameter.numel() for parameter in module.parameters(recurse=False)),
         }
-        for name, module in named_modules(model, prefix)
+        for name, module in all_modules(roots).items()
     ]
     aliases: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        aliases.setdefault(id(parameter), []).append(prefix + clean(name))
+    for key, prefix in prefixes(roots).items():
+        model = unwrap(roots[key])
+        numbers = _numbers(model)
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            aliases.setdefault(id(parameter), []).append(prefix + clean(_numbered(name, numbers)))
     parameters = [
         {
             "name": name,
             "shape": list(parameter.shape),
             "dtype": str(parameter.dtype).removeprefix("torch."),
             "trainable": parameter.requires_grad,
-            "shared_with": aliases[id(parameter)][1:],
+            "shared_with": [alias for alias in aliases[id(parameter)] if alias != name],
         }
-        for name, parameter in named_parameters(model, prefix)
+        for name, parameter in all_parameters(roots).items()
     ]
     return {"modules": modules, "parameters": parameters}
+
+
+def _class_name(module: torch.nn.Module) -> str:
+    """The user's class: `fully_shard` puts one of its own in front."""
+    name, below = type(module).__name__, type(module).__bases__
+    is_sharded = len(below) == 2 and below[0].__name__ == "FSDPModule"
+    return below[1].__name__ if is_sharded else name

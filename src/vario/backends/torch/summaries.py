@@ -13,7 +13,7 @@ import torch
 from vario.backends.torch import cpu
 from vario.backends.torch.aten import AtenRows
 from vario.backends.torch.tensors import flat, local_part, unseen
-from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table
+from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table, merge_all
 
 
 class TorchSummaries:
@@ -77,6 +77,19 @@ class TorchSummaries:
             if again:
                 self._again[again] = placed
             return rows
+
+    def at_once(self, tensors: list[torch.Tensor]) -> cpu.Row | None:
+        """The Summary of dense CPU tensors, merged; None where one of them is elsewhere. Any thread, and no lock."""
+        with torch.no_grad(), unseen():
+            parts = [local_part(tensor) for tensor in tensors]
+            rows = [
+                cpu.summarise(flat(part), self.eps, self.columns)
+                for part in parts
+                if part is not None and part.is_cpu and part.layout is torch.strided
+            ]
+        if not rows or len(rows) != len(parts):
+            return None
+        return rows[0] if len(rows) == 1 else merge_all(np.array(rows, dtype=np.float64))[0].tolist()
 
     def _elements(self, tensor: torch.Tensor) -> tuple[torch.Tensor | None, int]:
         """The stored elements, laid flat, and how many elements the tensor has; a sparse tensor stores fewer."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from vario.backends.torch import hooks, naming, updates
-from vario.backends.torch.engines import plain
+from vario.backends.torch import naming, updates
+from vario.backends.torch.checksums import checksum
+from vario.backends.torch.engines import find_engine, optimizers
+from vario.backends.torch.engines.base import Piece
 from vario.errors import ModelError
 from vario.records import Structure
 from vario.selector import Choice
@@ -22,32 +24,29 @@ _watched_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 class Targets:
-    """What a Selector chooses of one or several models."""
+    """What a Selector chooses of one or several models, and the engine that knows where it is kept."""
 
-    def __init__(self, models: Any, selector: Choice) -> None:
+    def __init__(
+        self, models: Any, selector: Choice, given_optimizers: Sequence[Any] = (), engine: str | None = None
+    ) -> None:
         self.roots = _as_models(models)
+        chosen_engine = find_engine(self.roots, given_optimizers, engine)
+        chosen_engine.check(self.roots)
         for model in self.roots.values():
             _check(model)
-        self.all_modules = modules = {
-            name: module for prefix, root in self._bare() for name, module in naming.named_modules(root, prefix)
-        }
-        self.all_parameters = {
-            name: parameter
-            for prefix, root in self._bare()
-            for name, parameter in naming.named_parameters(root, prefix)
-        }
+        self.all_modules = modules = naming.all_modules(self.roots)
+        self.all_parameters = naming.all_parameters(self.roots)
         selector.check(list(modules), list(self.all_parameters))
         self.modules = {name: modules[name] for name in selector.modules(modules)}
         self.parameters = {name: self.all_parameters[name] for name in selector.parameters(self.all_parameters)}
-        self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self._known = {id(parameter) for parameter in self.all_parameters.values()}
-
-    def _bare(self) -> list[tuple[str, torch.nn.Module]]:
-        return [(prefix, naming.unwrap(root)) for prefix, root in self.roots.items()]
+        self.engine = chosen_engine(self.roots, self.all_parameters, given_optimizers)
+        self.shares = {name: self.engine.share(name) for name in self.all_parameters}
+        self._left_to_others: frozenset[str] = frozenset()
 
     def claim(self) -> Callable[[], None]:
         """Keep others from watching any of these modules; the result gives them back."""
-        claimed = [module for _, root in self._bare() for module in root.modules()]
+        claimed = [module for root in self.roots.values() for module in naming.unwrap(root).modules()]
         _watched_modules.update(claimed)
         return lambda: _watched_modules.difference_update(claimed)
 
@@ -61,45 +60,89 @@ class Targets:
 
     def are_updated_by(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimizer holds any of the models' parameters."""
-        return not self._known.isdisjoint(hooks.parameter_ids(optimizer))
+        return not self._known.isdisjoint(self.engine.parameter_ids(optimizer))
 
     def structure(self) -> Structure:
         """Modules and parameters, as `structure.json` holds them."""
-        parts = [naming.structure(root, prefix) for prefix, root in self._bare()]
-        return {key: [item for part in parts for item in part[key]] for key in ("modules", "parameters")}
+        structure = naming.structure(self.roots)
+        for parameter in structure["parameters"]:
+            parameter.update(self.shares[parameter["name"]].to_json())
+        return {**structure, "engine": self.engine.name}
 
-    def gradients(self, parameters: Iterable[torch.Tensor]) -> NamedTensors:
-        """Names and gradients of those parameters that are chosen and have one."""
-        return self._pick(parameters, plain.gradient)
+    def leave_to_others(self, rank: int, recording: Collection[int]) -> None:
+        """Say which ranks record (empty: all): of what is the same on several, the first of them records it."""
+
+        def is_left(replicas: Sequence[int]) -> bool:
+            writers = [other for other in replicas if not recording or other in recording]
+            return bool(writers) and rank in writers and writers[0] != rank
+
+        self._left_to_others = frozenset(name for name, share in self.shares.items() if is_left(share.replicas))
+
+    @property
+    def replicated(self) -> list[str]:
+        """The chosen parameters that other ranks are known to hold as well."""
+        return [name for name in self.parameters if len(self.shares[name].replicas) > 1]
+
+    def _records(self, name: str) -> bool:
+        return name in self.parameters and name not in self._left_to_others
+
+    def gradients(self, names: Iterable[str]) -> NamedTensors:
+        """Names and reduced gradients of those parameters that are chosen and have one."""
+        found = ((name, self.engine.gradient(name)) for name in names if self._records(name))
+        return _lists((name, gradient) for name, gradient in found if gradient is not None and gradient.numel())
+
+    def applied_gradients(self, optimizer: Any) -> NamedTensors:
+        """Names and gradients as an optimizer gets them."""
+        pieces = self._pieces(optimizer)
+        return _lists((piece.name, piece.cut(piece.held.grad)) for piece in pieces if piece.held.grad is not None)
 
     def weights(self, optimizer: Any) -> NamedTensors:
         """Names and values of the chosen parameters an optimizer holds; of all trainable ones without an optimizer."""
-        held = plain.parameters(optimizer) if optimizer is not None else self._trainable()
-        return self._pick(held, lambda parameter: parameter)
-
-    def _trainable(self) -> Iterable[torch.Tensor]:
-        return (parameter for parameter in self.parameters.values() if parameter.requires_grad)
+        if optimizer is None:
+            return self._weights(lambda parameter: parameter.requires_grad)
+        return _lists((piece.name, piece.cut(piece.held)) for piece in self._pieces(optimizer))
 
     def frozen_weights(self) -> NamedTensors:
         """Names and values of the chosen parameters that need no gradient."""
-        frozen = (parameter for parameter in self.parameters.values() if not parameter.requires_grad)
-        return self._pick(frozen, lambda parameter: parameter)
+        return self._weights(lambda parameter: not parameter.requires_grad)
+
+    def _weights(self, is_wanted: Callable[[torch.nn.Parameter], bool]) -> NamedTensors:
+        names = [name for name, parameter in self.parameters.items() if is_wanted(parameter) and self._records(name)]
+        weights = ((name, self.engine.weight(name)) for name in names)
+        return _lists((name, weight) for name, weight in weights if weight.numel())
 
     def moments(self, optimizer: Any) -> NamedTensors:
         """Names (`weight:exp_avg`) and values of every tensor of an optimizer's state."""
-        names: list[str] = []
-        tensors: list[torch.Tensor] = []
-        for parameter in plain.parameters(optimizer) if optimizer is not None else ():
-            name = self._names.get(id(parameter))
-            if name is not None:
-                for key, tensor in plain.state_tensors(optimizer, parameter):
-                    names.append(f"{name}:{key}")
-                    tensors.append(tensor)
-        return names, tensors
+        if optimizer is None:
+            return [], []
+        return _lists(
+            (f"{piece.name}:{key}", tensor)
+            for piece in self._pieces(optimizer)
+            for key, tensor in optimizers.state_tensors(optimizer, piece)
+        )
+
+    def gradient_checksums(self, optimizer: Any) -> NamedTensors:
+        """Names (`weight:gradient`) and checksums of the gradients that other ranks have as well."""
+        found = ((name, self.engine.gradient(name)) for name in self._replicated_of(optimizer))
+        return _checksums("gradient", ((name, gradient) for name, gradient in found if gradient is not None))
+
+    def weight_checksums(self, optimizer: Any) -> NamedTensors:
+        """Names (`weight:weight`) and checksums of the weights that other ranks hold as well."""
+        names = self._replicated_of(optimizer)
+        return _checksums("weight", ((name, self.engine.weight(name)) for name in names))
+
+    def _replicated_of(self, optimizer: Any) -> list[str]:
+        if optimizer is None:
+            return self.replicated
+        held = {piece.name for piece in self.engine.pieces(optimizer)}
+        return [name for name in self.replicated if name in held]
+
+    def _pieces(self, optimizer: Any) -> Iterator[Piece]:
+        return (piece for piece in self.engine.pieces(optimizer) if self._records(piece.name))
 
     def sign_agreement(self, optimizer: Any) -> NamedTensors:
         """Names and the share of elements whose gradient points where the momentum does."""
-        return ([], []) if optimizer is None else updates.sign_agreement(optimizer, self._name_of)
+        return ([], []) if optimizer is None else updates.sign_agreement(optimizer, self._pieces(optimizer))
 
     def update_histograms(
         self, optimizer: Any, bins: int, low: float, high: float
@@ -107,21 +150,7 @@ class Targets:
         """Names, and histograms of Adam's update and ratio that wait for the device."""
         if optimizer is None:
             return [], lambda: np.empty((0, bins))
-        return updates.update_histograms(optimizer, self._name_of, bins, low, high)
-
-    def _name_of(self, parameter: torch.Tensor) -> str | None:
-        return self._names.get(id(parameter))
-
-    def _pick(self, parameters: Iterable[torch.Tensor], value: Callable[[Any], torch.Tensor | None]) -> NamedTensors:
-        names: list[str] = []
-        tensors: list[torch.Tensor] = []
-        for parameter in parameters:
-            name = self._names.get(id(parameter))
-            tensor = value(parameter) if name is not None else None
-            if name is not None and tensor is not None:
-                names.append(name)
-                tensors.append(tensor)
-        return names, tensors
+        return updates.update_histograms(optimizer, self._pieces(optimizer), bins, low, high)
 
     def device_scalars(self) -> dict[str, float]:
         """Memory in use on the model's CUDA devices, in bytes."""
@@ -164,3 +193,13 @@ def _as_models(models: Any) -> dict[str, Any]:
         return {"": models}
     named = models.items() if isinstance(models, Mapping) else enumerate(models)
     return {f"{name}.": model for name, model in named}
+
+
+def _checksums(quantity: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> NamedTensors:
+    sums = ((f"{name}:{quantity}", checksum(tensor)) for name, tensor in tensors)
+    return _lists((name, value) for name, value in sums if value is not None)
+
+
+def _lists(pairs: Iterable[tuple[str, torch.Tensor]]) -> NamedTensors:
+    found = list(pairs)
+    return [name for name, _ in found], [tensor for _, tensor in found]

@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
 
-from vario.backends.torch.engines import plain
+from vario.backends.torch.engines import optimizers
+from vario.backends.torch.engines.base import Piece
 from vario.statistics import Values
-
-Name = Callable[[torch.Tensor], str | None]
 
 
 @torch.no_grad()
-def sign_agreement(optimizer: torch.optim.Optimizer, name_of: Name) -> tuple[list[str], list[torch.Tensor]]:
+def sign_agreement(optimizer: torch.optim.Optimizer, pieces: Iterable[Piece]) -> tuple[list[str], list[torch.Tensor]]:
     """Per parameter, the share of elements whose gradient points where the momentum does; a zero counts half.
 
     Before the first update, which makes the momentum, they agree by definition.
     """
     names: list[str] = []
     shares: list[torch.Tensor] = []
-    for group in optimizer.param_groups:
-        if "betas" not in group and not group.get("momentum"):
+    for piece in pieces:
+        if ("betas" not in piece.group and not piece.group.get("momentum")) or piece.held.grad is None:
             continue
-        for parameter in group["params"]:
-            name, gradient = name_of(parameter), plain.gradient(parameter)
-            if name is None or gradient is None or gradient.is_complex():
-                continue  # a complex number points neither this way nor that
-            state = optimizer.state.get(parameter, {})
-            momentum = state.get("exp_avg", state.get("momentum_buffer"))
-            if momentum is None:
-                share = torch.ones((), device=gradient.device)
-            else:
-                same = (gradient.sign() * momentum.sign()).sum(dtype=torch.float32)
-                share = (same / max(gradient.numel(), 1) + 1) / 2
-            names.append(name)
-            shares.append(share)
+        gradient = piece.cut(piece.held.grad)
+        if gradient.is_complex():
+            continue  # a complex number points neither this way nor that
+        state = optimizers.state_of(optimizer, piece)
+        momentum = state.get("exp_avg", state.get("momentum_buffer"))
+        if momentum is None:
+            share = torch.ones((), device=gradient.device)
+        else:
+            gradient, momentum = _here(gradient), _here(momentum)
+            same = (gradient.sign() * momentum.sign()).sum(dtype=torch.float32)
+            share = (same / max(gradient.numel(), 1) + 1) / 2
+        names.append(piece.name)
+        shares.append(share)
     return names, shares
 
 
 @torch.no_grad()
 def update_histograms(
-    optimizer: torch.optim.Optimizer, name_of: Name, bins: int, low: float, high: float
+    optimizer: torch.optim.Optimizer, pieces: Iterable[Piece], bins: int, low: float, high: float
 ) -> tuple[list[str], Callable[[], Values]]:
     """Histograms of Adam's update and ratio as the state before this update gives them, without the learning rate.
 
@@ -51,7 +50,7 @@ def update_histograms(
     names: list[str] = []
     updates: list[torch.Tensor] = []
     ratios: list[torch.Tensor] = []
-    for name, update, ratio in _updates_and_ratios(optimizer, name_of):
+    for name, update, ratio in _updates_and_ratios(optimizer, pieces):
         names.append(name)
         for histograms, values in ((updates, update), (ratios, ratio)):
             # histc passes over what lies outside the range, but not over NaN (0/0 where a gradient was always 0).
@@ -61,17 +60,21 @@ def update_histograms(
 
 
 def _updates_and_ratios(
-    optimizer: torch.optim.Optimizer, name_of: Name
+    optimizer: torch.optim.Optimizer, pieces: Iterable[Piece]
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            name, state = name_of(parameter), optimizer.state.get(parameter, {})
-            if name is None or not {"exp_avg", "exp_avg_sq", "step"} <= state.keys():
-                continue
-            beta1, beta2 = group["betas"]
-            mean = state["exp_avg"] / (1 - beta1 ** state["step"])
-            root = (state["exp_avg_sq"] / (1 - beta2 ** state["step"])).sqrt()
-            yield name, mean / (root + group["eps"]), mean / root
+    for piece in pieces:
+        state = optimizers.state_of(optimizer, piece)
+        if not {"exp_avg", "exp_avg_sq", "step"} <= state.keys():
+            continue
+        beta1, beta2 = piece.group["betas"]
+        mean = _here(state["exp_avg"]) / (1 - beta1 ** state["step"])
+        root = (_here(state["exp_avg_sq"]) / (1 - beta2 ** state["step"])).sqrt()
+        yield piece.name, mean / (root + piece.group["eps"]), mean / root
+
+
+def _here(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a DTensor that lies on this rank: computing with the whole would be a collective."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _fetch_later(rows: list[torch.Tensor], width: int) -> Callable[[], Values]:

@@ -51,10 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
     for row in rows:
         started = datetime.fromtimestamp(row["started"]).strftime("%Y-%m-%d %H:%M")
         step = "-" if row["last_step"] is None else str(row["last_step"])
-        cells = (started, step, number(row["loss"]), str(len(row["ranks"])), ", ".join(row["quantities"]))
+        cells = (started, step, number(row["loss"]), _ranks(row), ", ".join(row["quantities"]))
         table.add_row(row["name"], row["state"], *cells)
     output.stdout().print(table)
     return 0
+
+
+def _ranks(row: dict[str, Any]) -> str:
+    recorded, hosts = len(row["ranks"]), {found.host for found in row["rank_states"]}
+    text = str(recorded) if recorded == row["world_size"] else f"{recorded} of {row['world_size']}"
+    return f"{text} on {len(hosts)} hosts" if len(hosts) > 1 else text
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -72,6 +78,8 @@ def describe(run: Run) -> dict[str, Any]:
         "last_step": run.last_step,
         "loss": None if loss is None else float(loss),
         "ranks": ranks,
+        "world_size": run.world_size,
+        "rank_states": run.rank_states,
         "quantities": [name for name in quantities if name != "scalar"],
         "parts_off": run.parts_off,
         "dropped_steps": run.dropped_steps,

@@ -156,6 +156,9 @@ class Translation:
             return [self._activations(targets, "actv_grad", "_grad", [])]
         if quantity == "moment_before":
             return self._moments(targets)
+        if quantity == "communication":
+            found = [(f"0:{target.replace(':', '.')}", micro, at) for at, (target, micro) in enumerate(targets)]
+            return [self._plan("other", "cc", found, False)]
         if quantity in _FEATURES:
             return [self._features(quantity, targets)]
         return [self._parameters(*_PARAMETERS[quantity], targets)] if quantity in _PARAMETERS else []

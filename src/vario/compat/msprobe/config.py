@@ -69,6 +69,9 @@ class MonitorConfig:
     alert_rules: tuple[AlertRule, ...] = ()
     alert_dump: bool = False
     cc_enable: bool = False
+    cc_codeline: tuple[str, ...] = ()
+    cc_pre_hook: bool = False
+    cc_log_only: bool = False
     mg_direction: bool = False
     format: str = "csv"
     ops: tuple[str, ...] = ("norm", *FORM_OPS)
@@ -271,7 +274,17 @@ def _communication(key: str, value: Any) -> dict[str, Any]:
         if name not in checks:
             raise ConfigError(unknown(key, name, list(checks)))
         checks[name](f"{key}: {name}", item)
-    return {"cc_enable": value.get("enable", False)}
+    for line in value.get("cc_codeline", ()):
+        try:
+            re.compile(line)
+        except re.error as error:
+            raise ConfigError(f"{key}: cc_codeline: '{line}' is not a regular expression: {error}") from error
+    return {
+        "cc_enable": value.get("enable", False),
+        "cc_codeline": tuple(value.get("cc_codeline", ())),
+        "cc_pre_hook": value.get("cc_pre_hook", False),
+        "cc_log_only": value.get("cc_log_only", False),
+    }
 
 
 def _l2_targets(key: str, value: Any) -> dict[str, tuple[str, ...]]:
@@ -316,4 +329,5 @@ _FIELDS: dict[str, Callable[[str, Any], Any]] = {
     "l2_targets": _l2_targets,
     "sa_order": _one_of(ORDERS),
 }
-_FIELDS.pop("cc_enable")
+for _part in ("cc_enable", "cc_pre_hook", "cc_log_only"):
+    _FIELDS.pop(_part)

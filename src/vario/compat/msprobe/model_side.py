@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vario.compat.msprobe.alarms import Place
-from vario.compat.msprobe.names import Names
+from vario.compat.msprobe.names import Names, keyed
 from vario.errors import ConfigError, ModelError
 from vario.text import suggestion
 
@@ -32,9 +32,7 @@ def modules_of(chunks: Sequence[Any]) -> dict[str, Any]:
     """All modules by vario's names."""
     from vario.backends.torch import naming
 
-    prefixes = [f"{stage}." if len(chunks) > 1 else "" for stage in range(len(chunks))]
-    named = (naming.named_modules(naming.unwrap(c), p) for c, p in zip(chunks, prefixes, strict=True))
-    return {name: module for pairs in named for name, module in pairs}
+    return dict(naming.all_modules(keyed(chunks)))
 
 
 def named_by_config(names: Names, hook: str, wanted: Sequence[str]) -> list[str]:
@@ -66,7 +64,7 @@ def check_arguments(chunks: Sequence[Any], optimizer: Any) -> None:
     """Refuse what is no model, or no optimizer, by its name."""
     import torch
 
-    from vario.backends.torch.engines import plain
+    from vario.backends.torch.engines import optimizers
 
     if optimizer is None:
         raise ModelError("set_monitor: optimizer: needs the one that updates the model")
@@ -75,7 +73,7 @@ def check_arguments(chunks: Sequence[Any], optimizer: Any) -> None:
             kind = type(chunk).__name__
             raise ModelError(f"set_monitor: model: expected a torch.nn.Module, or a list of them, got {kind}")
     try:
-        plain.innermost(optimizer)
+        optimizers.innermost(optimizer)
     except ModelError:
         kind = type(optimizer).__name__
         raise ModelError(f"set_monitor: optimizer: expected a torch.optim.Optimizer, got {kind}") from None

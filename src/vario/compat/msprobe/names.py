@@ -25,6 +25,11 @@ def squash(name: str) -> str:
     return name
 
 
+def keyed(chunks: Sequence[Any]) -> dict[str, Any]:
+    """The chunks of a virtual pipeline as vario is given them: each by its number, a plain model without."""
+    return {f"{stage}." if len(chunks) > 1 else "": chunk for stage, chunk in enumerate(chunks)}
+
+
 class Names:
     """How the modules and parameters of the model's chunks are called here and there."""
 
@@ -40,15 +45,19 @@ class Names:
         self._bare: dict[str, str] = {}
         """Without what wrappers add: `module.`, `_orig_mod.`."""
         self._given: set[tuple[int, str]] = set()
+        named = keyed(chunks)
+        modules = {id(module): name for name, module in naming.all_modules(named).items()}
+        parameters = {id(parameter): name for name, parameter in naming.all_parameters(named).items()}
         for stage, chunk in enumerate(chunks):
-            prefix = f"{stage}." if len(chunks) > 1 else ""
             bare = naming.unwrap(chunk)
             full = {id(module): name for name, module in chunk.named_modules()}
-            for name, module in naming.named_modules(bare, prefix):
-                self._add(self.modules, name, stage, full[id(module)], name.removeprefix(prefix))
+            for local, module in bare.named_modules():
+                if id(module) in modules:
+                    self._add(self.modules, modules[id(module)], stage, full[id(module)], naming.clean(local) or ROOT)
             full = {id(parameter): name for name, parameter in chunk.named_parameters()}
-            for name, parameter in naming.named_parameters(bare, prefix):
-                self._add(self.parameters, name, stage, full[id(parameter)], name.removeprefix(prefix))
+            for local, parameter in bare.named_parameters():
+                name = parameters[id(parameter)]
+                self._add(self.parameters, name, stage, full[id(parameter)], naming.clean(local))
                 self.tensors[name] = parameter
 
     def _add(self, names: dict[str, str], ours: str, stage: int, theirs: str, bare: str) -> None:

@@ -122,12 +122,14 @@ class Output:
             return
         self.last = list(record.frames) or self.last
         events = self._open_events() if self._is_tensorboard else None
-        for block in self.blocks(record.frames):
-            self._alarms.look(block, record.step)
-            if self._csv is not None:
-                self._csv.write(block, record.step)
-            elif events is not None:
-                self._add_scalars(events, block, record.step, record.scalars.time)
+        # What a collective brought may be of an earlier step.
+        for step in sorted({frame.step for frame in record.frames}):
+            for block in self.blocks([frame for frame in record.frames if frame.step == step]):
+                self._alarms.look(block, step)
+                if self._csv is not None:
+                    self._csv.write(block, step)
+                elif events is not None:
+                    self._add_scalars(events, block, step, record.scalars.time)
         self._alarms.step_ended(record.step)
         if self._csv is not None:
             self._csv.flush()

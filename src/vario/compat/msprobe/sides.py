@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from vario.backends.base import Undo
+from vario.errors import VarioError
 
 Struct = dict[str, dict[str, str]]
 
@@ -52,6 +53,16 @@ class Sides:
         if suffix is None:
             return (side + "_" + rest.replace(".", "_"), None) if rest else (side, 0)
         return side + suffix, int(suffix[1:]) if suffix else 0
+
+
+class StructureSaved(VarioError):
+    """`print_struct` has written the model's structure and stops training, as it is there for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"print_struct: the structure of the model is in {path}. Training stops here as asked; set print_struct to "
+            "false to train."
+        )
 
 
 class Structure:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vario.compat.msprobe.blocks import UNREDUCED, Translation
+from vario.compat.msprobe.communication import CommunicationLog
 from vario.compat.msprobe.config import HOOKS, MonitorConfig
 from vario.compat.msprobe.config_file import ConfigFile
 from vario.compat.msprobe.heat_maps import HeatMaps
@@ -38,9 +39,9 @@ from vario.compat.msprobe.probes import (
     TrainedWeightsBefore,
     Updates,
 )
-from vario.compat.msprobe.sides import Sides, Stacks, Structure, after_each_call
+from vario.compat.msprobe.sides import Sides, Stacks, Structure, StructureSaved, after_each_call
 from vario.config import Config
-from vario.errors import ModelError, VarioError
+from vario.errors import ModelError
 from vario.monitor import Monitor
 from vario.probes import Probe
 from vario.records import Frame
@@ -50,10 +51,6 @@ log = logging.getLogger("vario")
 
 _watching: weakref.WeakSet[TrainerMon] = weakref.WeakSet()
 """Those with a model."""
-
-
-class StructureSaved(VarioError):
-    """`print_struct` has written the model's structure and stops training, as it is there for."""
 
 
 class TrainerMon:
@@ -83,6 +80,7 @@ class TrainerMon:
         self._reduced: ReducedGradients | None = None
         self._structure: Structure | None = None
         self._stacks: Stacks | None = None
+        self._communication: CommunicationLog | None = None
         self._undos: list[Callable[[], None]] = []
         self._restart_is_due = False
         self._is_closed = False
@@ -211,6 +209,7 @@ class TrainerMon:
         self._schedule = config.schedule(first_step, num_collected)
         self._num_collected = num_collected
         self._reduced = None
+        self._communication = CommunicationLog(config, self._world_size) if config.cc_enable and self._is_on else None
         names = Names(self._chunks, config.squash_name)
         choice = TargetChoice(names, config)
         if not self._records:
@@ -225,8 +224,6 @@ class TrainerMon:
     def _recording(
         self, model: Any, config: MonitorConfig, names: Names, choice: TargetChoice, first_step: int
     ) -> Monitor:
-        if config.cc_enable:
-            log.warning("cc_distribution: communication is not recorded yet; everything else is")
         sides = Sides()
         self._output.configure(config, Translation(config, names, choice, sides))
         watched = Config(
@@ -236,6 +233,7 @@ class TrainerMon:
             start=self._schedule.start,
             count=self._schedule.count,
             eps=config.eps,
+            replicas=True,
             sinks=(),
             first_step=first_step,
         )
@@ -267,6 +265,8 @@ class TrainerMon:
             probes.append(GradientsThroughModules())
         if config.mg_direction:
             probes.append(Direction())
+        if self._communication is not None:
+            probes.append(self._communication.probe)
         if config.ur_distribution:
             probes.append(Updates(self._heat_maps(names)))
         if config.recording_l2_features:
@@ -330,11 +330,9 @@ class TrainerMon:
 
     def _step_recorded(self, step: int) -> None:
         if self._structure is not None:
-            path = self._output.write_structure(self._structure.modules)
-            raise StructureSaved(
-                f"print_struct: the structure of the model is in {path}. Training stops here as asked; set "
-                "print_struct to false to train."
-            )
+            raise StructureSaved(self._output.write_structure(self._structure.modules))
+        if self._communication is not None:
+            self._communication.step_recorded(self._say)
         try:
             self._after_step(step)
         except Exception as error:  # noqa: BLE001 - the failure policy: training goes on

@@ -1,1 +1,36 @@
-"""Where each distributed runtime keeps gradients and optimizer state."""
+"""Engines: where a distributed runtime keeps gradients, weights and optimizer state.
+
+A module in this folder adds an engine by defining a class with a `name` and a `fits`. The first one that fits the model
+and its optimizers is used, the one with the highest `precedence` being asked first; `plain` fits everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from vario.backends.torch.engines.base import Engine
+from vario.errors import ConfigError
+from vario.registry import Registry
+from vario.text import unknown
+
+
+def _engine_name(part: object) -> str | None:
+    return getattr(part, "name", None) if isinstance(part, type) and issubclass(part, Engine) else None
+
+
+ENGINES: Registry[type[Engine]] = Registry("engines", __name__, _engine_name)
+
+
+def find_engine(
+    roots: Mapping[str, torch.nn.Module], optimizers: Sequence[Any], choice: str | None = None
+) -> type[Engine]:
+    """The engine that drives these models, found by looking at them, or the one that was chosen."""
+    if choice is not None:
+        if choice not in ENGINES:
+            raise ConfigError(unknown("engine", choice, ENGINES.names()))
+        return ENGINES.get(choice)
+    by_precedence = sorted((found.part for found in ENGINES), key=lambda engine: -engine.precedence)
+    return next(engine for engine in by_precedence if engine.fits(roots, optimizers))

@@ -1,66 +1,72 @@
-"""Plain torch and DistributedDataParallel: gradients in `parameter.grad`, state in `optimizer.state[parameter]`."""
+"""Plain torch, DistributedDataParallel and tensor parallelism by DTensor: everything where torch itself keeps it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import gc
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from vario.errors import ModelError
-
-_COUNTERS = frozenset({"step"})
-"""State that counts updates; not a moment of anything."""
-
-
-def innermost(optimizer: Any) -> torch.optim.Optimizer:
-    """The torch optimizer inside wrappers such as accelerate's, whose own hooks never fire."""
-    inner = optimizer
-    while not _has_own_hooks(inner) and hasattr(inner, "optimizer"):
-        inner = inner.optimizer
-    if not isinstance(inner, torch.optim.Optimizer):
-        raise ModelError(
-            f"watch: expected a torch.optim.Optimizer, got {type(optimizer).__name__}. Leave the optimizer out and "
-            "call monitor.step() after each update instead."
-        )
-    return inner
+from vario.backends.torch import naming
+from vario.backends.torch.engines import sharing
+from vario.backends.torch.engines.base import Engine
+from vario.records import Mesh, Share
 
 
-def _has_own_hooks(optimizer: Any) -> bool:
-    return isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks")
+class PlainEngine(Engine):
+    """Gradients in `parameter.grad`, state in `optimizer.state[parameter]`, the same on all ranks of a DDP group."""
+
+    name: ClassVar[str] = "plain"
+    precedence: ClassVar[int] = -1
+
+    def __init__(
+        self,
+        roots: Mapping[str, torch.nn.Module],
+        parameters: Mapping[str, torch.nn.Parameter],
+        given_optimizers: Sequence[Any],
+    ) -> None:
+        super().__init__(roots, parameters, given_optimizers)
+        self._groups = _groups_of_replicas(roots.values())
+
+    @classmethod
+    def fits(cls, roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> bool:
+        """Whatever no other engine drives."""
+        return True
+
+    def share(self, name: str) -> Share:
+        """The whole parameter, replicated over the ranks of DDP; or the shard a DTensor says."""
+        found = super().share(name)
+        group = self._groups.get(id(self.parameters[name]))
+        if group is None:
+            return found
+        return Share(found.shape, found.box, found.range, tuple(sorted(sharing.group_ranks(group))))
+
+    def mesh(self) -> Mesh:
+        """One dimension of data parallelism under DDP."""
+        group = next(iter(self._groups.values()), None)
+        return super().mesh() or ({} if group is None else sharing.group_mesh("data", group))
 
 
-def has_closure(args: Any, kwargs: Any) -> bool:
-    """Whether `step` was called with a closure that runs forward and backward inside it."""
-    candidates = [*args, *kwargs.values()]
-    return any(callable(item) and not isinstance(item, torch.optim.Optimizer) for item in candidates)
-
-
-def is_scaled_by_itself(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a GradScaler leaves unscaling and skipping to this optimizer, as it does to fused ones."""
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-
-
-def parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """All parameters an optimizer holds now."""
-    for group in optimizer.param_groups:
-        yield from group["params"]
-
-
-def gradient(parameter: torch.Tensor) -> torch.Tensor | None:
-    """The gradient of one parameter, if it has one."""
-    return parameter.grad
-
-
-def state_tensors(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of one parameter's state by its name, counters left out."""
-    # `state` is a defaultdict: a lookup of a parameter it has not met would add an entry.
-    for key, value in optimizer.state.get(parameter, {}).items():
-        if key in _COUNTERS:
-            continue
-        if isinstance(value, torch.Tensor):
-            yield str(key), value
-        elif isinstance(value, (list, tuple)):
-            for index, item in enumerate(value):
-                if isinstance(item, torch.Tensor):
-                    yield f"{key}.{index}", item
+def _groups_of_replicas(roots: Any) -> dict[int, Any]:
+    """The process group that each parameter is replicated over, by the parameter's identity."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return {}
+    bare = {id(naming.unwrap(root)): root for root in roots}
+    wrappers = [root for root in bare.values() if isinstance(root, DistributedDataParallel)]
+    if len(wrappers) < len(bare):
+        # Trainers hand out the bare model: whoever wraps it is found among all there are.
+        wrappers += [
+            found
+            for found in gc.get_objects()
+            if issubclass(type(found), DistributedDataParallel)
+            and "_modules" in found.__dict__
+            and id(naming.unwrap(found)) in bare
+        ]
+    return {
+        id(parameter): wrapper.process_group
+        for wrapper in wrappers
+        for name, parameter in wrapper.module.named_parameters()
+        if name not in wrapper.parameters_to_ignore
+    }

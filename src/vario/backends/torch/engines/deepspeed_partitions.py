@@ -1,0 +1,217 @@
+"""What DeepSpeed's optimizers hold of each parameter, and where they keep its reduced gradient.
+
+Their attributes are private to DeepSpeed. All that is read of them stands in this file, under the names they have in
+0.19; where one is missing, `kept` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from vario.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """This rank's piece of one parameter."""
+
+    parameter: torch.nn.Parameter
+    part: slice | None
+    """Its elements within the tensor that the torch optimizer updates; None: all of them."""
+    range: tuple[int, int] | None
+    """Which elements of the flattened parameter it is; None: all of them, on every rank."""
+    gradient: Callable[[], torch.Tensor | None]
+    """Its gradient when all ranks and micro-steps are in it, with the loss scale, not clipped."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A tensor that the torch optimizer updates in place of parameters of the model."""
+
+    held: torch.Tensor
+    parameters: Sequence[torch.nn.Parameter]
+    """Those that the ranks' partitions are made of, whether this rank has a piece of them or not."""
+    fragments: Sequence[Fragment]
+
+
+def partitions(optimizer: Any) -> list[Partition]:
+    """What a DeepSpeed optimizer has put in place of the model's parameters; nothing for a plain torch optimizer."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return []
+    for kind in type(optimizer).__mro__:
+        if kind.__name__ in _KINDS:
+            return list(_KINDS[kind.__name__](optimizer))
+    known = ", ".join(_KINDS)
+    raise ModelError(
+        f"watch: {type(optimizer).__name__} is no optimizer of DeepSpeed that vario can read ({known}). {_WAY_OUT}"
+    )
+
+
+def keeps_local_sum(optimizer: Any) -> bool:
+    """Whether gradients of several micro-steps add up on a rank before the ranks share them."""
+    if getattr(optimizer, "partition_gradients", False):  # ZeRO 2 shares those of each micro-step
+        return False
+    kinds = {kind.__name__ for kind in type(optimizer).__mro__}
+    return not kinds & {"DeepSpeedZeroOptimizer_Stage3", "BF16_Optimizer"}
+
+
+def held_elements(parameter: Any) -> tuple[int, int] | None:
+    """The elements of a ZeRO-3 parameter that this rank keeps, of the flattened whole; None for other parameters."""
+    if not hasattr(parameter, "ds_tensor"):
+        return None
+    size, total = int(parameter.partition_numel()), int(parameter.ds_numel)
+    first = min(torch.distributed.get_rank(parameter.ds_process_group) * size, total)
+    # The last ranks' partitions end in padding.
+    return first, min(first + size, total)
+
+
+def whole_shape(parameter: Any) -> tuple[int, ...]:
+    """The shape of a parameter, which ZeRO-3 leaves without elements between its uses."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def kept(owner: Any, name: str) -> Any:
+    """An attribute that DeepSpeed does not document; a ModelError where this release has none."""
+    try:
+        return getattr(owner, name)
+    except AttributeError:
+        raise ModelError(
+            f"watch: this DeepSpeed keeps its partitions elsewhere: {type(owner).__name__} has no '{name}', as 0.19 "
+            f"has. {_WAY_OUT}"
+        ) from None
+
+
+_WAY_OUT = (
+    "With engine='plain' and without an optimizer, activations and local gradients can be watched; call "
+    "monitor.step() after each update."
+)
+
+
+def _zero_1_and_2(optimizer: Any) -> Iterator[Partition]:
+    held = kept(optimizer, "single_partition_of_fp32_groups")
+    for index, group in enumerate(kept(optimizer, "bit16_groups")):
+        fragments = [
+            Fragment(parameter, part, elements, _listed_gradient(optimizer, index, part))
+            for parameter in group
+            for part, elements in _mapped(parameter)
+        ]
+        yield Partition(held[index], group, fragments)
+
+
+def _mapped(parameter: Any) -> Iterator[tuple[slice, tuple[int, int]]]:
+    """Where this rank's piece of a parameter lies in its partition, and which elements it is; nothing without one."""
+    mapping = kept(parameter, "_hp_mapping")
+    if mapping is not None:
+        part, elements = kept(mapping, "hp_fragment_address"), kept(mapping, "lp_fragment_address")
+        yield slice(part.start, part.start + part.numel), (elements.start, elements.start + elements.numel)
+
+
+def _listed_gradient(optimizer: Any, index: int, part: slice) -> Callable[[], torch.Tensor | None]:
+    """Gradients of a partition lie one after the other in a list, with padding between them."""
+
+    def gradient() -> torch.Tensor | None:
+        if getattr(optimizer, "cpu_offload", False):
+            raise ModelError(_OFFLOADED)
+        at = 0
+        for found in kept(optimizer, "averaged_gradients").get(index) or []:
+            end = at + found.numel()
+            if (at, end) == (part.start, part.stop):
+                return found  # type: ignore[no-any-return]
+            at = end
+        raise ModelError("this DeepSpeed keeps reduced gradients in another order than 0.19 does")
+
+    return gradient
+
+
+_OFFLOADED = (
+    "the reduced gradients of an offloaded optimizer are still on their way to the host when they are complete; "
+    "'gradient_applied' has them as the optimizer gets them"
+)
+
+
+def _zero_3(optimizer: Any) -> Iterator[Partition]:
+    held = kept(optimizer, "fp32_partitioned_groups_flat")
+    for index, group in enumerate(kept(optimizer, "fp16_groups")):
+        fragments, start = [], 0
+        for place, parameter in enumerate(group):
+            first, last = held_elements(parameter) or (0, 0)
+            fragments.append(
+                Fragment(
+                    parameter,
+                    slice(start, start + last - first),
+                    (first, last),
+                    _partitioned_gradient(optimizer, index, place, last - first),
+                )
+            )
+            start += int(parameter.partition_numel())
+        if start != held[index].numel() and not _is_swapped(optimizer):
+            raise ModelError(f"watch: this DeepSpeed pads its ZeRO-3 partitions in another way than 0.19. {_WAY_OUT}")
+        yield Partition(held[index], group, fragments)
+
+
+def _is_swapped(optimizer: Any) -> bool:
+    return bool(getattr(optimizer, "swap_optimizer", False))
+
+
+def _partitioned_gradient(optimizer: Any, index: int, place: int, size: int) -> Callable[[], torch.Tensor | None]:
+    def gradient() -> torch.Tensor | None:
+        if getattr(optimizer, "offload_optimizer", False):
+            raise ModelError(_OFFLOADED)
+        found: torch.Tensor = kept(optimizer, "averaged_gradients")[index][place]
+        return found.reshape(-1)[:size]
+
+    return gradient
+
+
+def _bfloat16_with_float32_gradients(optimizer: Any) -> Iterator[Partition]:
+    """ZeRO-1 in bfloat16 with `grad_accum_dtype` fp32: whole gradients on every rank, the rest as in ZeRO-1."""
+    held, gradients = kept(optimizer, "fp32_groups_flat_partition"), kept(optimizer, "fp32_groups_gradients")
+    for index, group in enumerate(kept(optimizer, "bf16_groups")):
+        fragments = [
+            Fragment(parameter, part, elements, partial(_elements_of, whole, elements))
+            for parameter, whole in zip(group, gradients[index], strict=True)
+            for part, elements in _mapped(parameter)
+        ]
+        yield Partition(held[index], group, fragments)
+
+
+def _elements_of(whole: torch.Tensor, elements: tuple[int, int]) -> torch.Tensor:
+    return whole[slice(*elements)]
+
+
+def _float16_flat(optimizer: Any) -> Iterator[Partition]:
+    """Stage 0 in half precision with a fused optimizer: one flat master copy per group, the same on all ranks."""
+    held = kept(optimizer, "fp32_groups_flat")
+    for index, group in enumerate(kept(optimizer, "fp16_groups")):
+        fragments, start = [], 0
+        for parameter in group:
+            end = start + parameter.numel()
+            fragments.append(Fragment(parameter, slice(start, end), None, _own_gradient(parameter)))
+            start = end
+        yield Partition(held[index], group, fragments)
+
+
+def _float16(optimizer: Any) -> Iterator[Partition]:
+    """Stage 0 in half precision: a master copy per parameter, the same on all ranks."""
+    held = kept(optimizer, "fp32_groups")
+    for copies, group in zip(held, kept(optimizer, "fp16_groups"), strict=True):
+        for copy, parameter in zip(copies, group, strict=True):
+            yield Partition(copy, [parameter], [Fragment(parameter, None, None, _own_gradient(parameter))])
+
+
+def _own_gradient(parameter: torch.nn.Parameter) -> Callable[[], torch.Tensor | None]:
+    return lambda: parameter.grad
+
+
+_KINDS: dict[str, Callable[[Any], Iterator[Partition]]] = {
+    "DeepSpeedZeroOptimizer": _zero_1_and_2,
+    "DeepSpeedZeroOptimizer_Stage3": _zero_3,
+    "BF16_Optimizer": _bfloat16_with_float32_gradients,
+    "FP16_Optimizer": _float16_flat,
+    "FP16_UnfusedOptimizer": _float16,
+}

@@ -1,0 +1,83 @@
+"""FSDP2 (`fully_shard`), also over tensor parallelism: DTensor shards, and an unsharded twin that autograd sees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from vario.backends.base import Undo
+from vario.backends.torch import hooks, naming
+from vario.backends.torch.engines.base import Accumulator, Engine, Loop
+
+try:
+    from torch.distributed.fsdp import FSDPModule
+except ImportError:  # torch before 2.6, or built without distributed
+
+    class FSDPModule:  # type: ignore[no-redef]
+        """Nothing is one."""
+
+
+class Fsdp2Engine(Engine):
+    """The model's parameters are DTensors; backward accumulates into a twin that FSDP makes at the first all-gather."""
+
+    name: ClassVar[str] = "fsdp2"
+    precedence: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        roots: Mapping[str, torch.nn.Module],
+        parameters: Mapping[str, torch.nn.Parameter],
+        given_optimizers: Sequence[Any],
+    ) -> None:
+        super().__init__(roots, parameters, given_optimizers)
+        self._units: list[Any] = list(_units(roots))
+
+    @classmethod
+    def fits(cls, roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> bool:
+        """Whether `fully_shard` was applied to any module."""
+        return any(True for _ in _units(roots))
+
+    def attach(self, loop: Loop) -> Undo:
+        """Look for twins when a unit has been called, for a trainer may never call the outermost module."""
+        undo = hooks.Undos()
+        seen: set[int] = set()
+
+        def called(unit: torch.nn.Module, *_: Any) -> None:
+            if id(unit) not in seen and not torch.compiler.is_compiling():
+                seen.add(id(unit))
+                loop.look_for_accumulators()
+
+        for unit in self._units:
+            undo.add(hooks.after_forward(unit, called))
+        return undo
+
+    def accumulators(self, wanted: Collection[str]) -> Iterator[Accumulator]:
+        """The unsharded twins, once they exist: asking FSDP to make one would be a collective."""
+        missing = {id(self.parameters[name]): name for name in wanted}
+        sharded: set[int] = set()
+        for unit in self._units:
+            for held in _held_by(unit):
+                sharded.add(id(held.sharded_param))
+                twin = getattr(held, "_unsharded_param", None)
+                name = missing.get(id(held.sharded_param))
+                if name is not None and twin is not None and twin.requires_grad:
+                    yield Accumulator(twin, [(name, None)], is_internal=True)
+        # Left out of sharding (`ignored_params`): torch accumulates into the parameter itself.
+        yield from super().accumulators([name for place, name in missing.items() if place not in sharded])
+
+
+def _units(roots: Mapping[str, torch.nn.Module]) -> Iterator[Any]:
+    for root in roots.values():
+        yield from (module for module in naming.unwrap(root).modules() if isinstance(module, FSDPModule))
+
+
+def _held_by(unit: Any) -> Iterator[Any]:
+    """What FSDP keeps per parameter of a unit. Private to torch; under these two names in all releases since 2.6."""
+    state = unit._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+    for group in groups:
+        yield from group.fsdp_params

@@ -1,0 +1,72 @@
+"""Optimizers inside optimizers, what they hold, and how `step` was called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vario.errors import ModelError
+
+if TYPE_CHECKING:
+    from vario.backends.torch.engines.base import Piece
+
+_COUNTERS = frozenset({"step"})
+"""State that counts updates; not a moment of anything."""
+
+
+def innermost(optimizer: Any) -> torch.optim.Optimizer:
+    """The torch optimizer inside wrappers such as accelerate's, whose own hooks never fire."""
+    inner = optimizer
+    while not _has_own_hooks(inner) and hasattr(inner, "optimizer"):
+        inner = inner.optimizer
+    if not isinstance(inner, torch.optim.Optimizer):
+        raise ModelError(
+            f"watch: expected a torch.optim.Optimizer, got {type(optimizer).__name__}. Leave the optimizer out and "
+            "call monitor.step() after each update instead."
+        )
+    return inner
+
+
+def _has_own_hooks(optimizer: Any) -> bool:
+    return isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks")
+
+
+def has_closure(args: Any, kwargs: Any) -> bool:
+    """Whether `step` was called with a closure that runs forward and backward inside it."""
+    candidates = [*args, *kwargs.values()]
+    return any(callable(item) and not isinstance(item, torch.optim.Optimizer) for item in candidates)
+
+
+def is_scaled_by_itself(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a GradScaler leaves unscaling and skipping to this optimizer, as it does to fused ones."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def state_tensors(optimizer: torch.optim.Optimizer, piece: Piece) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of one parameter's state by its name, counters left out."""
+    for key, value in state_of(optimizer, piece).items():
+        if key in _COUNTERS:
+            continue
+        if isinstance(value, torch.Tensor):
+            yield str(key), value
+        elif isinstance(value, (list, tuple)):
+            for index, item in enumerate(value):
+                if isinstance(item, torch.Tensor):
+                    yield f"{key}.{index}", item
+
+
+def state_of(optimizer: torch.optim.Optimizer, piece: Piece) -> dict[str, Any]:
+    """One parameter's state; of a flat tensor that holds several parameters, this one's elements."""
+    # `state` is a defaultdict: a lookup of a parameter it has not met would add an entry.
+    state = optimizer.state.get(piece.held, {})
+    if piece.part is None:
+        return dict(state)
+    size = piece.held.numel()
+    return {
+        key: piece.cut(value) if isinstance(value, torch.Tensor) and value.numel() == size else value
+        for key, value in state.items()
+        # What belongs to the flat tensor as a whole (a factored moment) belongs to no parameter.
+        if key in _COUNTERS or not isinstance(value, torch.Tensor) or value.numel() in (1, size)
+    }

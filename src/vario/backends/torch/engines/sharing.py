@@ -1,0 +1,52 @@
+"""Which part of a tensor this rank holds and who else holds the same, read off meshes and process groups.
+
+Nothing here talks to another rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from vario.records import Mesh, Share
+
+
+def group_ranks(group: Any) -> tuple[int, ...]:
+    """The ranks of a process group, in the group's order."""
+    return tuple(torch.distributed.get_process_group_ranks(group))
+
+
+def of_dtensor(tensor: Any) -> Share | None:
+    """The share of a DTensor; None for any other tensor."""
+    if not hasattr(tensor, "placements"):
+        return None
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh, placements = tensor.device_mesh, tensor.placements
+    sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    box = tuple((start, start + size) for start, size in zip(offsets, sizes, strict=True))
+    ranks, here = mesh.mesh, mesh.get_coordinate()
+    if here is None:
+        return Share(tuple(tensor.shape))
+    # The ranks that differ from this one only along dimensions that replicate.
+    same = ranks[tuple(slice(None) if place.is_replicate() else at for place, at in zip(placements, here, strict=True))]
+    is_whole = all(not place.is_shard() for place in placements)
+    return Share(tuple(tensor.shape), None if is_whole else box, None, tuple(sorted(same.flatten().tolist())))
+
+
+def mesh_of(tensors: Iterable[Any]) -> Mesh:
+    """The largest mesh that any of these tensors lies on: sizes and this rank's place, by dimension."""
+    meshes = [tensor.device_mesh for tensor in tensors if hasattr(tensor, "placements")]
+    if not meshes:
+        return {}
+    mesh = max(meshes, key=lambda found: int(found.mesh.numel()))
+    names = mesh.mesh_dim_names or tuple(f"dimension_{at}" for at in range(mesh.ndim))
+    here = mesh.get_coordinate() or [-1] * mesh.ndim
+    return {name: (int(size), int(at)) for name, size, at in zip(names, mesh.mesh.shape, here, strict=True)}
+
+
+def group_mesh(name: str, group: Any) -> Mesh:
+    """One dimension, of a process group."""
+    return {name: (torch.distributed.get_world_size(group), torch.distributed.get_rank(group))}

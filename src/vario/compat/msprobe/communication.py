@@ -1,0 +1,71 @@
+"""`cc_distribution`: what travels between ranks, and the log of where it is sent from."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+
+from vario.compat.msprobe.config import MonitorConfig
+from vario.errors import VarioError
+from vario.probes.communication import Communication
+from vario.records import Collective
+
+log = logging.getLogger("vario")
+
+_LOGGED_STEPS = 2
+
+
+class CommunicationLogged(VarioError):
+    """`cc_log_only` has printed the calls of two steps and stops training, as it is there for."""
+
+
+class CommunicationLog:
+    """The probe that a config asks for, and what is said of its calls after the second step."""
+
+    def __init__(self, config: MonitorConfig, world_size: int) -> None:
+        if world_size == 1:
+            log.warning("cc_distribution: there is one process only, which has nobody to talk to")
+        lines = [re.compile(line) for line in config.cc_codeline]
+        sides = ("input", "output") if config.cc_pre_hook else ("output",)
+        self._stops = config.cc_log_only
+        self._num_steps = 0
+        self.probe = Communication(
+            lambda call: not lines or any(line.search(stack_text(call)) for line in lines),
+            () if config.cc_log_only else sides,
+            per_pass=False,
+        )
+
+    def step_recorded(self, say: Callable[[str], None]) -> None:
+        """A step is over; after the second one print the calls, and stop where only they are wanted."""
+        self._num_steps += 1
+        if self._num_steps != _LOGGED_STEPS:
+            return
+        say(f"cc_distribution: calls of the first {_LOGGED_STEPS} steps:\n{self.text()}")
+        if self._stops:
+            raise CommunicationLogged(
+                "cc_log_only: the calls of two steps are printed. Training stops here as asked; set cc_log_only to "
+                "false to train, and cc_codeline to the lines you want to watch."
+            )
+
+    def text(self) -> str:
+        """The calls as JSON, by name."""
+        calls = {
+            target: {
+                "operation": call.operation,
+                "dtype": call.dtype,
+                "bytes": call.num_bytes,
+                "group": list(call.ranks),
+                "calls": self.probe.num_calls[target],
+                "stack": stack_text(call),
+            }
+            for target, call in self.probe.collectives.items()
+        }
+        return json.dumps(calls, indent=2)
+
+
+def stack_text(call: Collective) -> str:
+    """The call stack as `cc_codeline` sees it: `path[line]   function;...`, the innermost first."""
+    places = (line.rpartition(" ") for line in call.stack)
+    return ";".join(f"{place}   {function}" for place, _, function in places)

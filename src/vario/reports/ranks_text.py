@@ -1,0 +1,53 @@
+"""The ranks of a run in a line: how many, arranged how, on which hosts, and which of them are in trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vario.reports.summary import RunSummary
+from vario.runs.status import RankState
+
+HOSTS_NAMED = 3
+RANKS_NAMED = 4
+TROUBLES = ("died", "crashed", "stalled", "left")
+
+
+def ranks_text(summary: RunSummary) -> str:
+    """How many of all ranks recorded, and where they ran."""
+    mesh = " x ".join(f"{name} {size}" for name, size in summary.mesh.items())
+    recorded = f"{len(summary.ranks)} of {summary.world_size} recorded" + (f" ({mesh})" if mesh else "")
+    hosts: dict[str, list[int]] = {}
+    for found in summary.rank_states:
+        hosts.setdefault(found.host, []).append(found.rank)
+    if len(hosts) > HOSTS_NAMED:
+        return f"{recorded}, on {len(hosts)} hosts"
+    if len(hosts) > 1:
+        return ", ".join([recorded, *(f"{_ranges(ranks)} on {host}" for host, ranks in hosts.items())])
+    return ", ".join([recorded, *(f"on {host}" for host in hosts)])
+
+
+def ranks_in_trouble(states: Sequence[RankState]) -> str:
+    """Which ranks died, crashed or wrote nothing for long; empty when none did."""
+    parts = []
+    for trouble in TROUBLES:
+        found = [state for state in states if state.state == trouble]
+        if 0 < len(found) <= RANKS_NAMED:
+            parts += [f"rank {state.rank} {trouble} on {state.host}{_after(state.last_step)}" for state in found]
+        elif found:
+            parts.append(f"ranks {_ranges([state.rank for state in found])} {trouble}")
+    return "; ".join(parts)
+
+
+def _after(step: int | None) -> str:
+    return " before its first step" if step is None else f" after step {step}"
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """Numbers in short: 0-3, 6."""
+    pieces: list[list[int]] = []
+    for rank in ranks:
+        if pieces and rank == pieces[-1][-1] + 1:
+            pieces[-1].append(rank)
+        else:
+            pieces.append([rank])
+    return ", ".join(str(piece[0]) if len(piece) == 1 else f"{piece[0]}-{piece[-1]}" for piece in pieces)

@@ -1,0 +1,142 @@
+"""Every engine of torch itself, one training after the other: torchrun torch_engines.py CASE ...
+
+A case is the engine's name, then what is special about it: `fsdp2-bf16-x2` is FSDP2 in bfloat16 with two micro-steps.
+"""
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import toys
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
+from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy, ShardingStrategy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import vario
+
+QUANTITIES = ["weight", "gradient", "gradient_local", "gradient_accumulated", "gradient_applied"]
+QUANTITIES += ["moment", "activation", "activation_gradient"]
+CPU = torch.device("cpu")
+STRATEGIES = {
+    "": ShardingStrategy.FULL_SHARD,
+    "noshard": ShardingStrategy.NO_SHARD,
+    "gradop": ShardingStrategy.SHARD_GRAD_OP,
+}
+
+
+def split(model, mesh):
+    plan = {}
+    for at in range(len(model.blocks)):
+        plan[f"blocks.{at}.up"] = ColwiseParallel()
+        plan[f"blocks.{at}.down"] = RowwiseParallel()
+    return parallelize_module(model, mesh, plan)
+
+
+def wrapped(engine, traits):
+    """(what is called, what is clipped, its context for micro-steps that do not reduce)"""
+    model = toys.make(spare="tp" not in traits and engine != "tp")
+    if engine == "ddp":
+        views = "views" in traits
+        model = DistributedDataParallel(model, find_unused_parameters=True, gradient_as_bucket_view=views)
+        return model, model.no_sync
+    if engine == "fsdp":
+        strategy = next((STRATEGIES[trait] for trait in traits if trait in STRATEGIES), ShardingStrategy.FULL_SHARD)
+        precision = MixedPrecision(torch.bfloat16, torch.float32) if "bf16" in traits else None
+        options = {
+            "use_orig_params": "flat" not in traits,
+            "device_id": CPU,
+            "sharding_strategy": strategy,
+            "mixed_precision": precision,
+        }
+        if "flat" in traits:
+            model.requires_grad_(True)  # such units hold no frozen ones
+        for at, block in enumerate(model.blocks):
+            model.blocks[at] = Fsdp(block, **options)
+        model = Fsdp(model, **options)
+        return model, model.no_sync
+    if engine == "tp":
+        return split(model, init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tensor",))), None
+    mesh = None
+    if "tp" in traits:
+        both = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("data", "tensor"))
+        split(model, both["tensor"])
+        mesh = both["data"]
+    elif "hsdp" in traits:
+        mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if "bf16" in traits else MixedPrecisionPolicy()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+    @contextlib.contextmanager
+    def without_sync():
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+
+    return model, without_sync
+
+
+def data_rank(engine, traits):
+    """Ranks that split one tensor see the same batch."""
+    return 0 if engine == "tp" else dist.get_rank() // 2 if "tp" in traits else dist.get_rank()
+
+
+def train(case, watched=True, folder="runs"):
+    engine, *traits = case.split("-")
+    accumulation = 2 if "x2" in traits else 1
+    model, without_sync = wrapped(engine, traits)
+    optimizer = toys.adam(model)
+    options = {"directory": folder, "name": case, "every": 1, "strict": True, "quantities": QUANTITIES}
+    monitor = vario.watch(model, optimizer, **options) if watched else contextlib.nullcontext()
+    losses = []
+    with monitor:
+        for step in range(toys.STEPS):
+            for micro_step in range(accumulation):
+                last = micro_step == accumulation - 1
+                batch = toys.tokens(step, micro_step, data_rank(engine, traits))
+                with contextlib.nullcontext() if last or without_sync is None else without_sync():
+                    value = toys.loss(model, batch, accumulation)
+                    value.backward()
+                losses.append(value.item())
+            if engine == "fsdp":
+                model.clip_grad_norm_(toys.CLIP)
+            elif "tp" not in (engine, *traits):  # torch clips no mixture of tensors and DTensors
+                torch.nn.utils.clip_grad_norm_(model.parameters(), toys.CLIP)
+            if "flip" in traits and (step, dist.get_rank()) == (1, 1):
+                weight = model.module.blocks[1].up.weight.data.view(torch.int32)
+                optimizer.register_step_post_hook(lambda *_, weight=weight: weight[3, 2].bitwise_xor_(1) and None)
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses
+
+
+def collectives(case, watched):
+    """How often each operator of c10d runs in a whole training, its set-up included; and the losses."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        losses = train(case, watched, "counted")
+    counts = {event.key: event.count for event in profile.key_averages() if event.key.startswith("c10d::")}
+    return {"counts": counts, "losses": losses}
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for case in sys.argv[1:]:
+        if case.startswith("count:"):
+            case = case.removeprefix("count:")
+            found = {"without": collectives(case, False), "with": collectives(case, True)}
+            Path(f"collectives-{case}-{dist.get_rank()}.json").write_text(json.dumps(found))
+        else:
+            train(case)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
