@@ -9,8 +9,10 @@ what it knows. Prints one line a case; the exit status is 1 if one is wrong.
 
 import argparse
 import os
+import statistics
 import sys
 import time
+from typing import Any
 
 os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
 
@@ -18,36 +20,37 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import vario
 
 NAN = float("nan")
+Expected = dict[str, list[torch.Tensor]]
+"""What `operation:side` of a case consists of."""
 
 
-def numbers(rank, size=1 << 20, seed=0):
+def numbers(rank: int, size: int = 1 << 20, seed: int = 0) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(100 * seed + rank)).cuda()
 
 
-def model():
+def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64)).cuda()
 
 
-def total(*args):
+def total(*args: int) -> torch.Tensor:
     return sum(numbers(rank, *args) for rank in range(dist.get_world_size()))
 
 
-def mine(*args):
+def mine(*args: int) -> torch.Tensor:
     return numbers(dist.get_rank(), *args)
 
 
-def busy():
+def busy() -> None:
     torch.cuda._sleep(20_000_000)
 
 
-def all_reduce():
+def all_reduce() -> Expected:
     x = mine()
     busy()
     dist.all_reduce(x)
@@ -55,7 +58,7 @@ def all_reduce():
     return {"all_reduce:input": [mine()], "all_reduce:output": [total()]}
 
 
-def all_reduce_async():
+def all_reduce_async() -> Expected:
     for seed in range(10):
         x = mine(1 << 20, seed)
         busy()
@@ -64,7 +67,7 @@ def all_reduce_async():
     return {"all_reduce:output": [total(1 << 20, seed) for seed in range(10)]}
 
 
-def all_gather_into_tensor():
+def all_gather_into_tensor() -> Expected:
     x = torch.full((dist.get_world_size() << 20,), NAN, device="cuda")
     busy()
     dist.all_gather_into_tensor(x, mine(), async_op=True).wait()
@@ -72,21 +75,21 @@ def all_gather_into_tensor():
     return {"all_gather_into_tensor:output": [numbers(rank) for rank in range(dist.get_world_size())]}
 
 
-def functional_all_reduce():
+def functional_all_reduce() -> Expected:
     busy()
     functional.wait_tensor(functional.all_reduce(mine(), "sum", dist.group.WORLD)).fill_(NAN)
     return {"all_reduce:output": [total()]}
 
 
-def compiled():
-    def reduced(x):
+def compiled() -> Expected:
+    def reduced(x: torch.Tensor) -> torch.Tensor:
         return functional.all_reduce(2 * x, "sum", dist.group.WORLD) + 1
 
     torch.compile(reduced)(mine())
     return {"all_reduce:input": [2 * mine()], "all_reduce:output": [2 * total()]}
 
 
-def expected_gradients():
+def expected_gradients() -> list[torch.Tensor]:
     gradients = []
     for rank in range(dist.get_world_size()):
         twin = model()
@@ -95,7 +98,7 @@ def expected_gradients():
     return [sum(parts) / len(gradients) for parts in zip(*gradients, strict=True)]
 
 
-def ddp():
+def ddp() -> Expected:
     net = model()
     wrapped = DistributedDataParallel(net, gradient_as_bucket_view=True)
     loss = wrapped(mine(640).view(-1, 64)).square().mean()
@@ -106,50 +109,37 @@ def ddp():
     return {"all_reduce:output": expected_gradients()}
 
 
-def fsdp2():
-    net = model()
-    fully_shard(net)
-    loss = net(mine(640).view(-1, 64)).square().mean()
-    busy()
-    loss.backward()
-    shards = [parameter.grad.to_local().clone() for parameter in net.parameters()]
-    for parameter in net.parameters():
-        parameter.grad.to_local().fill_(NAN)
-    return {"reduce_scatter_tensor:output": shards}
+CASES = [all_reduce, all_reduce_async, all_gather_into_tensor, functional_all_reduce, compiled, ddp]
 
 
-CASES = [all_reduce, all_reduce_async, all_gather_into_tensor, functional_all_reduce, compiled, ddp, fsdp2]
-
-
-def check(case, expected, rows):
+def check(case: str, expected: Expected, rows: dict[str, Any]) -> bool:
     wrong = []
     for name, tensors in expected.items():
         operation, _, side = name.partition(":")
         found = [row for target, row in rows.items() if target.startswith(f"{operation}@") and target.endswith(side)]
         elements = torch.cat([tensor.flatten().double() for tensor in tensors])
-        truth = torch.tensor([elements.numel(), elements.square().sum(), elements.min(), elements.max(), 0])
-        seen = torch.tensor(found[0][[0, 2, 3, 4, 5]] if len(found) == 1 else [NAN] * 5)
-        if not torch.allclose(seen, truth.double(), rtol=1e-4):
+        truth = torch.tensor([elements.numel(), elements.square().sum(), elements.min(), elements.max(), 0]).double()
+        seen = torch.tensor(found[0][[0, 2, 3, 4, 5]] if len(found) == 1 else [NAN] * 5).double()
+        if not torch.allclose(seen, truth, rtol=1e-4):
             wrong.append(f"{name}: {seen.tolist()} instead of {truth.tolist()}")
     print(f"rank {dist.get_rank()} {case:24s} {'wrong: ' + '; '.join(wrong) if wrong else 'right'}  {sorted(rows)}")
     return not wrong
 
 
-def cost(monitor, calls=2000):
-    """Microseconds a call of the host, watched or not."""
+def cost(calls: int = 2000) -> float:
+    """Microseconds of the host a call, as it is now."""
     x = torch.zeros(16, device="cuda")
-    for _ in range(50):
-        dist.all_reduce(x)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(calls):
-        dist.all_reduce(x)
-    seconds = time.perf_counter() - began
-    torch.cuda.synchronize()
-    return seconds / calls * 1e6
+    seconds = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(calls // 10):
+            dist.all_reduce(x)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds) / (calls // 10) * 1e6
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="nccl")
     backend = parser.parse_args().backend
@@ -160,7 +150,7 @@ def main():
     print(f"torch {torch.__version__}, {backend}, {torch.cuda.get_device_name()}")
     cases = CASES if backend == "nccl" else [all_reduce, all_reduce_async, ddp]
     options = {"quantities": ["communication"], "every": 1, "strict": True, "sinks": ["in_memory"]}
-    alone = cost(None)
+    alone = cost()
     monitor = vario.watch(nn.Linear(1, 1), **options)
     expected = {}
     for case in cases:
@@ -174,12 +164,12 @@ def main():
     dist.all_reduce(x, async_op=True).wait()
     torch.cuda.set_sync_debug_mode("default")
     monitor.step()
-    watched = cost(monitor)
+    watched = cost()
     monitor.close()
     idle = vario.watch(nn.Linear(1, 1), **{**options, "every": 1000})
     for _ in range(3):
         idle.step()
-    unwatched = cost(idle)
+    unwatched = cost()
     idle.close()
     rows = {}
     for record in monitor.sinks["in_memory"].records:

@@ -2,6 +2,7 @@
 
     python bench/overhead.py             one CUDA GPU: Llama-like 1.1B, bf16, batch 8 x 2048, fused AdamW
     python bench/overhead.py --cpu       GPT of 33.7M parameters, beside other tools where they are installed
+    python bench/overhead.py --distributed   the same GPT on two CPU ranks, under DDP and FSDP2, beside msprobe
 
 Variants take turns within one run, round after round, because machines drift. Every variant watches every step and all
 statistics, and writes a real run folder.
@@ -11,11 +12,16 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
+import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -170,9 +176,49 @@ def measure_cpu(pairs: int, tokens: int, only: str) -> None:
         gc.collect()
 
 
+def measure_distributed(pairs: int, tokens: int, only: str) -> None:
+    from overhead_distributed import CASES
+
+    print(f"\n{platform.processor() or platform.machine()}, torch {torch.__version__}, 2 ranks of one thread, gloo,")
+    print(f"GPT of 33.7M parameters, {tokens} tokens a rank and step, median of {pairs} pairs of alternating steps;")
+    print("extra memory: peak of a process with one model, watched, less that of one unwatched; rank 0 / rank 1\n")
+    print(
+        "| engine | watched by | CPU time | wall time | extra memory, MiB |\n| --- | --- | --- | --- | --- |",
+        flush=True,
+    )
+    for engine in ("ddp", "fsdp2"):
+        plain = [found["peak"] for found in on_two_ranks(engine, "peak", "nothing", pairs, tokens)]
+        for case in (name for name in CASES if only in name):
+            try:
+                found = on_two_ranks(engine, "ratio", case, pairs, tokens)
+                peaks = [one["peak"] for one in on_two_ranks(engine, "peak", case, pairs, tokens)]
+            except RuntimeError as error:
+                print(f"| {engine} | {case} | {error} | | |", flush=True)
+                continue
+            cpu, wall = (" / ".join(f"{one[key]:.2f}" for one in found) for key in ("cpu", "wall"))
+            extra = " / ".join(f"{(peak - base) / 2**20:.0f}" for peak, base in zip(peaks, plain, strict=True))
+            print(f"| {engine} | {case} | {cpu} | {wall} | {extra} |", flush=True)
+        print(f"| {engine} | nothing | | ({found[0]['plain_seconds'] * 1e3:.0f} ms) | ({plain[0] / 2**20:.0f} MiB) |")
+
+
+def on_two_ranks(engine: str, what: str, case: str, pairs: int, tokens: int) -> list[dict[str, float]]:
+    """What each rank found, in a process group of its own: what a tool leaves behind is gone with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        script = Path(__file__).with_name("overhead_distributed.py")
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERHEAD_RESULT": f"{folder}/found"}
+        arguments = [engine, what, case, str(pairs), str(tokens)]
+        done = subprocess.run([*command, str(script), *arguments], env=environment, capture_output=True, text=True)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "Error" in line]
+            raise RuntimeError(errors[0] if errors else done.stderr[-300:])
+        return [json.loads(Path(f"{folder}/found.{rank}").read_text()) for rank in range(2)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cpu", action="store_true", help="measure on the CPU, beside other tools")
+    parser.add_argument("--distributed", action="store_true", help="measure on two CPU ranks, beside msprobe")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--layers", type=int, default=22)
@@ -180,7 +226,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
-    if arguments.cpu:
+    if arguments.distributed:
+        measure_distributed(arguments.pairs, arguments.tokens, arguments.only)
+    elif arguments.cpu:
         measure_cpu(arguments.pairs, arguments.tokens, arguments.only)
     else:
         measure_gpu(arguments.rounds, arguments.steps, arguments.layers)

@@ -21,6 +21,8 @@ class Clock:
         """Set once the loop says itself where its steps end."""
         self.passes_per_step = 1
         """As told, if told: in a pipeline several forward passes are under way before the first backward."""
+        self.calls_are_passes = False
+        """Whether each call of an outermost module is known to be a pass of its own."""
         self._passes: Counter[str] = Counter()
         self._counts_passes = True
         self._updated: set[int] = set()
@@ -43,9 +45,13 @@ class Clock:
     def pass_began(self, root: str) -> int:
         """A forward pass of one of the outermost modules begins; answers which one it is."""
         self._passes[root] += 1
-        if self.passes_per_step > 1 and self._counts_passes:
+        if self._goes_by_passes:
             self.micro_step = self._passes[root] - 1
         return self.micro_step
+
+    @property
+    def _goes_by_passes(self) -> bool:
+        return self.calls_are_passes or (self.passes_per_step > 1 and self._counts_passes)
 
     def pass_failed(self, root: str) -> None:
         """It raised."""
@@ -53,7 +59,7 @@ class Clock:
 
     def backward_began(self, micro_step: int) -> None:
         """Backward goes back through that forward pass."""
-        if self.passes_per_step > 1 and self._counts_passes:
+        if self._goes_by_passes:
             self.micro_step = micro_step
 
     def gradients_came(self, parameters: Iterable[int]) -> bool:

@@ -13,15 +13,17 @@ from pathlib import Path
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed
-import toys
 import torch
 import torch.distributed as dist
+import toys
 
 import vario
 
 QUANTITIES = ["weight", "gradient", "gradient_local", "gradient_accumulated", "gradient_applied"]
 QUANTITIES += ["moment", "activation", "activation_gradient"]
 SCALE = 64.0
+MSPROBE = {"targets": {}, "format": "csv", "ops": ["norm"], "wg_distribution": True, "mv_distribution": True}
+MSPROBE |= {"param_distribution": True}
 
 
 def settings(stage, traits):
@@ -54,10 +56,13 @@ def initialize(case):
     base = toys.adam(net, 2 if "groups" in traits else 1)
     options = {"model": net, "optimizer": base, "config": settings(int(stage[4:]), traits)}
     engine, outer, _, _ = deepspeed.initialize(**options)
+    if "scaled" in traits:
+        outer.override_loss_scale(SCALE)
     return net, base, engine, outer
 
 
-def watch(case, traits, net, base, engine, outer, folder, **more):
+def watch(case, net, base, engine, outer, folder="runs", **more):
+    stage, *traits = case.split("-")
     given = (engine, outer)
     if "alone" in traits:
         given = (engine,)
@@ -66,35 +71,74 @@ def watch(case, traits, net, base, engine, outer, folder, **more):
     elif "base" in traits:
         given = (engine, base)
     quantities = list(QUANTITIES)
-    if "x2" in traits and (case[4] in "23" or "fp32sum" in traits):
-        quantities.remove("gradient_accumulated")  # it exists nowhere
-    if "offload" in traits:
-        quantities.remove("gradient")
-    options = {"directory": folder, "name": case, "every": 1, "strict": True, "quantities": quantities}
-    return vario.watch(*given, **{**options, **more})
+    if "loose" not in traits:
+        if "x2" in traits and (stage in ("zero2", "zero3") or "fp32sum" in traits):
+            quantities.remove("gradient_accumulated")  # it exists nowhere
+        if "offload" in traits:
+            quantities.remove("gradient")
+    options = {"directory": folder, "name": case, "every": 1, "strict": "loose" not in traits}
+    return vario.watch(*given, **{**options, "quantities": quantities, **more})
 
 
-def step(engine, number, micro_step, factor=1.0):
-    value = toys.loss(engine, toys.tokens(number, micro_step, dist.get_rank())) * factor
-    engine.backward(value)
-    engine.step()
+def step(case, engine, number):
+    _, *traits = case.split("-")
+    for micro_step in range(engine.gradient_accumulation_steps()):
+        value = toys.loss(engine, toys.tokens(number, micro_step, dist.get_rank()))
+        if "skip" in traits and number == 1:
+            value = value * float("inf")
+        if "direct" in traits:
+            engine.scale(value).backward()
+        else:
+            engine.backward(value)
+        engine.step()
     return value.item()
 
 
+def hooks_of(net):
+    """How many hooks there are on each parameter and module."""
+    tables = ["_backward_hooks", "_post_accumulate_grad_hooks", "_forward_hooks", "_forward_pre_hooks"]
+    owners = [*net.parameters(), *net.modules()]
+    return [len(getattr(owner, table, None) or ()) for owner in owners for table in tables]
+
+
 def train(case, watched=True, folder="runs"):
-    _, *traits = case.split("-")
     made = initialize(case)
-    engine, outer = made[2:]
-    if "scaled" in traits:
-        outer.override_loss_scale(SCALE)
+    net, _, engine, _ = made
+    before = hooks_of(net)
     losses = []
-    with watch(case, traits, *made, folder) if watched else contextlib.nullcontext() as monitor:
+    with watch(case, *made, folder) if watched else contextlib.nullcontext() as monitor:
         for number in range(toys.STEPS):
-            for micro_step in range(engine.gradient_accumulation_steps()):
-                losses.append(step(engine, number, micro_step))
+            losses.append(step(case, engine, number))
             if watched:
                 assert monitor.next_step_number == engine.global_steps == number + 1
+    assert engine.skipped_steps == ("skip" in case)
+    assert "_take_model_step" not in vars(engine)
+    assert hooks_of(net) == before
     return losses
+
+
+def resume(case):
+    """The same three steps, the last of them from a checkpoint on."""
+    made = initialize(case)
+    with watch(case, *made):
+        for number in range(2):
+            step(case, made[2], number)
+    made[2].save_checkpoint("checkpoint")
+    again = initialize(case)
+    again[2].load_checkpoint("checkpoint")
+    with watch(case, *again, first_step=again[2].global_steps, resume=True):
+        step(case, again[2], 2)
+
+
+def msprobe(case):
+    from vario.compat.msprobe import TrainerMon
+
+    os.environ["MONITOR_OUTPUT_DIR"] = "msprobe"
+    Path("config.json").write_text(json.dumps(MSPROBE))
+    _, _, engine, outer = initialize(case)
+    TrainerMon("config.json").set_monitor(engine, 1, outer)
+    for number in range(toys.STEPS):
+        step(case, engine, number)
 
 
 def collectives(case, watched):
@@ -105,21 +149,20 @@ def collectives(case, watched):
     return {"counts": counts, "losses": losses}
 
 
+def count(case):
+    found = {"without": collectives(case, False), "with": collectives(case, True)}
+    Path(f"collectives-{case}-{dist.get_rank()}.json").write_text(json.dumps(found))
+
+
 def main():
     torch.set_num_threads(1)
     deepspeed.utils.logger.setLevel(logging.ERROR)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # its build takes minutes and serves inference
     deepspeed.init_distributed(dist_backend="gloo")
-    import time
+    ways = {"": train, "count": count, "resume": resume, "msprobe": msprobe}
     for case in sys.argv[1:]:
-        t=time.time()
-        kind, _, case = case.rpartition(":")
-        if kind == "count":
-            found = {"without": collectives(case, False), "with": collectives(case, True)}
-            Path(f"collectives-{case}-{dist.get_rank()}.json").write_text(json.dumps(found))
-        else:
-            train(case)
-        if dist.get_rank()==0: print(case, time.time()-t, flush=True)
+        way, _, case = case.rpartition(":")
+        ways[way](case)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -118,18 +118,17 @@ def initial(name, shape):
     return values + 1 if "layernorm.weight" in name else values
 
 
-def fill(model):
+def fill(case, model):
     with torch.no_grad():
         for name, parameter in global_names(model).items():
-            shape, at = list(parameter.shape), None
-            if (
-                getattr(parameter, "tensor_model_parallel", False)
-                and parallel_state.get_tensor_model_parallel_world_size() > 1
-            ):
-                at = parameter.partition_dim
-                shape[at] *= parallel_state.get_tensor_model_parallel_world_size()
+            if "tied" in case and name == "output_layer.weight":
+                name = "embedding.word_embeddings.weight"
+            shape, at = list(parameter.shape), getattr(parameter, "partition_dim", -1)
+            is_split = case.tensor > 1 and getattr(parameter, "tensor_model_parallel", False)
+            if is_split:
+                shape[at] *= case.tensor
             whole = initial(name, shape)
-            if at is not None:
+            if is_split:
                 size = parameter.shape[at]
                 whole = whole.narrow(at, parallel_state.get_tensor_model_parallel_rank() * size, size)
             parameter.copy_(whole)
@@ -153,11 +152,11 @@ def build(case, config):
             post_process=last,
             **stage,
         )
-        fill(model)
+        fill(case, model)
         if last:
             model.decoder.final_layernorm.bias.requires_grad_(False)
         if first and "spare" in case:
-            model.spare = torch.nn.Parameter(torch.ones(7, dtype=case.dtype))  # nobody uses it
+            model.spare = torch.nn.Parameter(torch.ones(7, dtype=case.dtype, device="cpu"))  # nobody uses it
         options = DistributedDataParallelConfig(
             use_distributed_optimizer="distopt" in case,
             grad_reduce_in_fp32=True,
@@ -214,9 +213,8 @@ def train(
     config.grad_scale_func = optimizer.scale_loss
     config.no_sync_func = [chunk.no_sync for chunk in chunks] if len(chunks) > 1 else chunks[0].no_sync
     if "overlap" in case:
-        if len(chunks) == 1:
-            config.grad_sync_func = chunks[0].start_grad_sync
-            config.param_sync_func = chunks[0].start_param_sync
+        config.grad_sync_func = chunks[0].start_grad_sync
+        config.param_sync_func = chunks[0].start_param_sync
     losses = []
     for step in range(first_step, first_step + steps):
         for chunk in chunks:

@@ -18,13 +18,12 @@ HELD = ("weight", "gradient", "gradient_applied", "moment")
 
 
 def torchrun(folder, script, *arguments, ranks=2, environment=None):
-    """Run a script of this folder on several ranks; its output is in the error when it fails."""
+    """Run a script of this folder, or `-m` a module, on several ranks; its output is in the error when it fails."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     paths = [str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
-    done = subprocess.run(
-        [*command, str(HERE / script), *arguments], cwd=folder, env=variables, capture_output=True, text=True
-    )
+    command += [script if script == "-m" else str(HERE / script), *arguments]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
     # The launcher's own traceback, last, says nothing; the ranks' lines are marked.
     told = [line for line in done.stderr.splitlines() if line.startswith("[rank")] or done.stderr.splitlines()
     assert done.returncode == 0, done.stdout[-3000:] + "\n".join(told[-60:])
@@ -34,15 +33,31 @@ def torchrun(folder, script, *arguments, ranks=2, environment=None):
 class Oracle:
     """One-process training on the batches of all ranks: whole parameters, and each rank's own gradients.
 
-    `zeros` names parameters whose gradients are zero instead of none: optimizers decay and count those.
+    `zeros` names parameters whose gradients are zero instead of none: optimizers decay and count those. With
+    `empty_update` the optimizer has made its state by an update with no gradients before the first step.
     """
 
-    def __init__(self, world_size=2, accumulation=1, dtype=torch.float32, clip=True, zeros=(), groups=1, **options):
+    def __init__(
+        self,
+        world_size=2,
+        accumulation=1,
+        dtype=torch.float32,
+        clip=True,
+        zeros=(),
+        groups=1,
+        empty_update=False,
+        **options,
+    ):
         num_threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as the ranks have: in bfloat16 the order of a sum shows
         try:
             model = toys.make(**options)
-            self._train(model, toys.adam(model, groups), world_size, accumulation, dtype, clip, zeros)
+            optimizer = toys.adam(model, groups)
+            if empty_update:
+                for parameter in (held for group in optimizer.param_groups for held in group["params"]):
+                    parameter.grad = torch.zeros_like(parameter)
+                optimizer.step()
+            self._train(model, optimizer, world_size, accumulation, dtype, clip, zeros)
         finally:
             torch.set_num_threads(num_threads)
 

@@ -1,6 +1,8 @@
 """Trainings on two and four real ranks, through every engine of torch itself, against one process."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -144,6 +146,26 @@ def test_one_flipped_bit_on_one_rank_is_found(folder):
     found = first_desync(open_case(folder, "ddp-flip"))
     assert (found.step, found.target, found.quantity, len(found.checksums)) == (1, "blocks.1.up.weight", "weight", 2)
     assert len(set(found.checksums.values())) == 2
+
+
+def test_a_frame_of_all_ranks_is_what_series_say(folder):
+    for case in ("fsdp2", "fsdp", "ddp", "fsdp2-hsdp-x2"):
+        run = open_case(folder, case)
+        for quantity in ("gradient", "moment", "activation"):
+            frame = run.frame(2, quantity, rank="all").to_pydict()
+            assert set(frame["target"]) == set(run.targets(quantity))
+            for target, count, squares in zip(frame["target"], frame["count"], frame["sum_squares"], strict=True):
+                if quantity != "activation":
+                    assert count == run.series(target, quantity, "count").values[2]
+                    assert squares**0.5 == pytest.approx(run.series(target, quantity, "norm").values[2], rel=1e-12)
+
+
+def test_the_report_names_the_ranks_that_drift_apart(folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "vario", "report", str(folder / "runs" / "ddp-flip")], capture_output=True, text=True
+    )
+    assert "Ranks drift apart: blocks.1.up.weight (weight)" in done.stdout
+    assert "Since step 1 rank 1 and rank 0 no longer hold the same" in done.stdout
 
 
 def test_fsdp_without_the_names_of_its_parameters_is_refused(tmp_path):

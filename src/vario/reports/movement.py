@@ -50,19 +50,19 @@ class Jump:
     after: float
 
 
-def find_movers(run: Run, rank: int, before_step: int | None = None) -> list[Mover]:
+def find_movers(run: Run, before_step: int | None = None) -> list[Mover]:
     """The targets that moved most, weights if there are any, else gradients; only steps before `before_step`."""
     for quantity in ("weight", "gradient"):
-        if quantity not in run.quantities(rank):
+        if quantity not in run.quantities("all"):
             continue
-        steps = run.steps(quantity, rank)
+        steps = run.steps(quantity, "all")
         if before_step is not None:
             steps = steps[steps < before_step]
         if len(steps) < 2:
             continue
         tenth = max(1, len(steps) // 10)
-        before = _median_norms(run, quantity, rank, _spread(steps[:tenth]))
-        after = _median_norms(run, quantity, rank, _spread(steps[-tenth:]))
+        before = _median_norms(run, quantity, _spread(steps[:tenth]))
+        after = _median_norms(run, quantity, _spread(steps[-tenth:]))
         # A bias that starts at zero grows without bound in relative terms, and tells nothing.
         floor = SMALL_SHARE * float(np.median(list(before.values())))
         movers = [
@@ -97,10 +97,10 @@ def _spread(steps: npt.NDArray[np.int64]) -> Sequence[int]:
     return [int(step) for step in steps[chosen]]
 
 
-def _median_norms(run: Run, quantity: str, rank: int, steps: Sequence[int]) -> dict[str, float]:
+def _median_norms(run: Run, quantity: str, steps: Sequence[int]) -> dict[str, float]:
     norms: dict[str, list[float]] = {}
     for step in steps:
-        frame = run.frame(step, quantity, rank)
+        frame = run.frame(step, quantity, "all")
         squares = _column(frame, "sum_squares")
         for target, value in zip(frame.column("target").to_pylist(), squares, strict=True):
             norms.setdefault(target, []).append(float(value) ** 0.5)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.reports.movement import Jump, Mover, find_jump, find_movers
+from vario.runs.desync import Desync, first_desync
 from vario.runs.onset import Onset, first_bad
 from vario.runs.run import Run, Series
 from vario.runs.status import PartOff, RankState
@@ -31,7 +32,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class QuantityCount:
-    """How much of one quantity was recorded on one rank."""
+    """How much of one quantity was recorded, on any rank."""
 
     quantity: str
     num_targets: int
@@ -70,6 +71,8 @@ class RunSummary:
     """What had grown beyond measure just before that, and may be its cause."""
     parts_off: list[PartOff]
     dropped_steps: int
+    desync: Desync | None
+    """Where ranks that hold the same began to differ."""
     movers: list[Mover]
     counts: list[QuantityCount]
 
@@ -105,8 +108,9 @@ def summarise(run: Run) -> RunSummary:
         jump=None if onset is None else find_jump(run, onset),
         parts_off=run.parts_off,
         dropped_steps=run.dropped_steps,
-        movers=find_movers(run, rank, before_step=None if onset is None else onset.step) if ranks else [],
-        counts=_counts(run, rank) if ranks else [],
+        desync=first_desync(run),
+        movers=find_movers(run, before_step=None if onset is None else onset.step) if ranks else [],
+        counts=_counts(run) if ranks else [],
     )
 
 
@@ -155,8 +159,5 @@ def _peak_memory(scalars: dict[str, Series]) -> dict[str, float]:
     return {name: float(np.nanmax(found.values)) for name, found in scalars.items() if name.startswith(counted)}
 
 
-def _counts(run: Run, rank: int) -> list[QuantityCount]:
-    return [
-        QuantityCount(name, len(run.targets(name, rank=rank)), len(run.steps(name, rank)))
-        for name in run.quantities(rank)
-    ]
+def _counts(run: Run) -> list[QuantityCount]:
+    return [QuantityCount(name, len(run.targets(name)), len(run.steps(name, "all"))) for name in run.quantities("all")]

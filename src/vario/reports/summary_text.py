@@ -14,6 +14,7 @@ from vario.reports.movement import Jump
 from vario.reports.ranks_text import ranks_in_trouble, ranks_text
 from vario.reports.summary import RunSummary
 from vario.reports.terminal_plot import sparkline
+from vario.runs.desync import Desync
 from vario.runs.onset import Onset
 from vario.text import duration, number, size
 
@@ -35,6 +36,8 @@ def render(summary: RunSummary) -> RenderableType:
     """The report, as something rich can print."""
     blocks: list[RenderableType] = [_course(summary)]
     blocks.append(_verdict(summary))
+    if summary.desync is not None:
+        blocks.append(_disagreement(summary.desync))
     if summary.parts_off or summary.dropped_steps:
         blocks.append(_shortcomings(summary))
     if summary.movers:
@@ -106,6 +109,14 @@ def _verdict(summary: RunSummary) -> RenderableType:
     heading = Text(f"First bad tensor: {onset.target} ({NOUNS.get(onset.quantity, onset.quantity)})", style="bold red")
     paragraphs = [Text(sentence) for sentence in onset_sentences(onset, summary.jump)]
     return Group(heading, *(Padding(paragraph, (0, 0, 0, 2)) for paragraph in paragraphs))
+
+
+def _disagreement(desync: Desync) -> RenderableType:
+    odd, others = desync.ranks, [rank for rank in desync.checksums if rank not in desync.ranks]
+    sides = f"rank {', '.join(map(str, odd))} and rank {', '.join(map(str, others))}"
+    heading = Text(f"Ranks drift apart: {desync.target} ({desync.quantity})", style="bold red")
+    sentence = f"Since step {desync.step} {sides} no longer hold the same, though they should."
+    return Group(heading, Padding(Text(sentence), (0, 0, 0, 2)))
 
 
 def onset_sentences(onset: Onset, jump: Jump | None) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +17,10 @@ from vario.records import COLUMNS, HELD, Collective, Structure, merge
 from vario.runs import sql, status
 from vario.runs.collectives import read_collectives
 from vario.runs.finding import find_run, run_folders
+from vario.runs.folder import RunFolder
 from vario.runs.layout import Layout, first_of_each_step
-from vario.runs.status import PartOff, RankState
 from vario.runs.store_reader import QuantityReader, quantities, summaries
-from vario.runs.tables import all_columns, in_order, together
+from vario.runs.tables import all_columns, in_order, merge_ranks, together
 from vario.selector import pattern_matcher
 from vario.statistics import STATISTICS, columns_needed
 from vario.text import unknown
@@ -51,111 +50,13 @@ class Series:
         return len(self.steps)
 
 
-class Run:
+class Run(RunFolder):
     """One run folder. What can change while the run is written is read anew each time it is asked for."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._header = status.read_run_json(path)
+        super().__init__(path)
         self._readers: dict[tuple[int, str], QuantityReader] = {}
         self._layout_read: tuple[tuple[int, ...], Layout] | None = None
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, {self.state})"
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.path.resolve().name
-
-    @property
-    def id(self) -> str:
-        """A random name that outlives moving the folder."""
-        return str(self._header.get("id"))
-
-    @property
-    def started(self) -> float:
-        """Unix seconds."""
-        return float(self._header.get("started") or 0.0)
-
-    @property
-    def ended(self) -> float | None:
-        """Unix seconds; None while it runs, or when nobody was left to write it down."""
-        ended = status.read_run_json(self.path).get("ended")
-        return None if ended is None else float(ended)
-
-    @property
-    def error(self) -> str | None:
-        """What the run crashed with, if it could still say so."""
-        for content in (status.read_run_json(self.path), *self._present()):
-            if content.get("error"):
-                return str(content["error"])
-        return None
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The options it was watched with."""
-        return dict(self._header.get("config") or {})
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Versions of vario, python, torch and the others."""
-        return dict(self._header.get("versions") or {})
-
-    @property
-    def command(self) -> str:
-        """How it was started."""
-        return str(self._header.get("command") or "")
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks of the job, recorded or not."""
-        return int(self._header.get("world_size") or 1)
-
-    @property
-    def mesh(self) -> dict[str, int]:
-        """How the ranks are arranged: the size of each dimension; empty where nobody knew."""
-        return dict(self._header.get("mesh") or {})
-
-    @property
-    def hosts(self) -> dict[int, str]:
-        """The host of each rank that recorded something."""
-        return {found.rank: found.host for found in self.rank_states}
-
-    @property
-    def rank_states(self) -> list[RankState]:
-        """How each rank fares, and where: which one died, for example."""
-        return status.rank_states(self.path, self._rank_status(), len(self.sessions) - 1)
-
-    @property
-    def sessions(self) -> list[dict[str, Any]]:
-        """First step and start of each time the job was started."""
-        return status.sessions(self.path, status.read_run_json(self.path))
-
-    @property
-    def state(self) -> str:
-        """running, finished, crashed or stalled."""
-        return status.state(self.path, status.read_run_json(self.path), self._rank_status())
-
-    @property
-    def ranks(self) -> list[int]:
-        """Ranks that recorded something."""
-        found = [re.fullmatch(r"rank(\d+)", entry.name) for entry in self.path.iterdir()]
-        return sorted(int(match[1]) for match in found if match)
-
-    @property
-    def parts_off(self) -> list[PartOff]:
-        """Parts of the monitor that failed and were switched off."""
-        return [
-            PartOff(int(content["rank"]), str(part.get("part")), part.get("step"), str(part.get("error")))
-            for content in self._rank_status()
-            for part in content.get("parts_off") or []
-        ]
-
-    @property
-    def dropped_steps(self) -> int:
-        """Steps that could not be recorded, on the rank that lost the most."""
-        return max((int(content.get("dropped_steps") or 0) for content in self._rank_status()), default=0)
 
     @property
     def last_step(self) -> int | None:
@@ -164,8 +65,11 @@ class Run:
         noted = [content["last_step"] for content in self._present() if content.get("last_step") is not None]
         return max((int(step) for step in [*steps, *noted]), default=None)
 
-    def steps(self, quantity: str = "scalar", rank: int = 0) -> npt.NDArray[np.int64]:
+    def steps(self, quantity: str = "scalar", rank: Rank = 0) -> npt.NDArray[np.int64]:
         """The steps at which a quantity was recorded, in order."""
+        if rank == "all":
+            found = {int(step) for number in self.ranks for step in self.steps(quantity, number)}
+            return np.array(sorted(found), np.int64)
         if quantity not in self.quantities(rank):
             return np.zeros(0, np.int64)
         table = self._reader(rank, quantity).read(["step"], self.sessions)
@@ -181,19 +85,17 @@ class Run:
         self._check_rank(rank)
         return read_collectives(self.path / f"rank{rank}")
 
-    def quantities(self, rank: int = 0) -> list[str]:
+    def quantities(self, rank: Rank = 0) -> list[str]:
         """What was recorded, in the order it was asked for; plain numbers last."""
-        self._check_rank(rank)
         known = list(self.config.get("quantities", ()))
-        found = quantities(self.path / f"rank{rank}")
+        found = {name for number in self._ranks(rank) for name in quantities(self.path / f"rank{number}")}
         return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
 
     def targets(self, quantity: str | None = None, pattern: str | None = None, rank: Rank = "all") -> list[str]:
         """Names in the order they were first observed, all or those that match a name, glob or `re:` expression."""
         seen: dict[str, tuple[int, int]] = {}
-        if quantity is not None and not any(quantity in self.quantities(number) for number in self._ranks(rank)):
-            known = list(dict.fromkeys(name for number in self._ranks(rank) for name in self.quantities(number)))
-            raise ConfigError(unknown("quantity", quantity, known))
+        if quantity is not None and quantity not in self.quantities(rank):
+            raise ConfigError(unknown("quantity", quantity, self.quantities(rank)))
         for number in self._ranks(rank):
             recorded = self.quantities(number)
             for name in [quantity] if quantity in recorded else [] if quantity else recorded:
@@ -230,11 +132,20 @@ class Run:
             target, quantity, derived.name, rank, points[:, 0], points[:, 1].astype(np.int32), derived(merged)
         )
 
-    def frame(self, step: int, quantity: str | None = None, rank: int = 0) -> Any:
+    def frame(self, step: int, quantity: str | None = None, rank: Rank = 0) -> Any:
         """All rows at one step, as a pyarrow Table in the order they were observed: of one quantity, or of all.
 
-        Of all, a column `quantity` tells them apart; plain numbers are not among them.
+        Of all, a column `quantity` tells them apart; plain numbers are not among them. Over all ranks each target has
+        one row per micro-step, merged as in `series`.
         """
+        if rank == "all":
+            if quantity is None or quantity == "scalar":
+                raise ConfigError("quantity: name the one to merge over ranks; plain numbers are merged by `series`")
+            having = [number for number in self.ranks if step in self.steps(quantity, number)]
+            if len(having) < 2:
+                return self.frame(step, quantity, having[0] if having else self.ranks[0])
+            tables = {number: self.frame(step, quantity, number) for number in having}
+            return merge_ranks(tables, self.holders if quantity in HELD else None)
         if quantity is None:
             found = [name for name in self._tensor_quantities(rank) if step in self.steps(name, rank)]
             if not found:
@@ -312,9 +223,8 @@ class Run:
             ]
             if tables:
                 return name, tables
-        known = list(dict.fromkeys(name for number in self._ranks(rank) for name in self.quantities(number)))
-        if quantity not in known and not any(quantity in self.quantities(number) for number in self.ranks):
-            raise ConfigError(unknown("quantity", quantity, known))
+        if quantity not in self.quantities("all"):
+            raise ConfigError(unknown("quantity", quantity, self.quantities(rank)))
         raise ConfigError(unknown("target", target, self.targets(quantity)))
 
     def _groups(self, target: str, quantity: str, rank: Rank) -> list[list[int]]:
@@ -348,12 +258,6 @@ class Run:
                 f"statistic: '{statistic}' needs {' and '.join(missing)}, which this run did not record. "
                 f"Recorded for: {', '.join(chosen)}."
             )
-
-    def _rank_status(self) -> list[dict[str, Any]]:
-        return status.read_ranks(self.path)
-
-    def _present(self) -> list[dict[str, Any]]:
-        return status.in_session(self._rank_status(), len(self.sessions) - 1)
 
     def _ranks(self, rank: Rank) -> list[int]:
         if rank == "all":

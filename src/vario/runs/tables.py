@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from vario.records import COLUMNS
+from vario.records import COLUMNS, merge
+from vario.runs.store_reader import summaries
 
 
 def all_columns(quantity: str) -> list[str]:
@@ -31,3 +33,37 @@ def in_order(table: Any) -> Any:
     keys = [name for name in ("step", "micro_step", "order") if name in table.column_names]
     positions = np.lexsort([table.column(name).to_numpy() for name in reversed(keys)])
     return table.take(positions)
+
+
+def merge_ranks(tables: Mapping[int, Any], holders: Callable[[str], list[list[int]]] | None) -> Any:
+    """One row per target and micro-step of tables of one step: shares add up, and what `holders` says is alike counts
+    once; without it each rank's rows are its own and all add up."""
+    rows: dict[tuple[int, str], int] = {}
+    orders: dict[int, int] = {}
+    seen: dict[tuple[str, int], int] = {}
+    kept, groups = [], []
+    for rank, table in sorted(tables.items()):
+        keys = zip(*(table.column(name).to_pylist() for name in ("micro_step", "target", "order")), strict=True)
+        for position, (micro_step, target, order) in enumerate(keys):
+            parts = holders(target) if holders is not None else []
+            part = next((at for at, alike in enumerate(parts) if rank in alike), rank)
+            if seen.setdefault((target, part), rank) != rank:
+                continue
+            group = rows.setdefault((micro_step, target), len(rows))
+            orders[group] = min(order, orders.get(group, order))
+            kept.append((rank, position))
+            groups.append(group)
+    every = {rank: summaries(table) for rank, table in tables.items()}
+    merged = merge(np.stack([every[rank][position] for rank, position in kept]), np.array(groups), len(rows))
+    first = next(iter(tables.values()))
+    columns: dict[str, Any] = {
+        "step": np.full(len(rows), first.column("step")[0].as_py()),
+        "micro_step": [micro_step for micro_step, _ in rows],
+        "order": [orders[group] for group in range(len(rows))],
+        "target": [target for _, target in rows],
+        **{name: merged[:, at] for at, name in enumerate(COLUMNS)},
+    }
+    names = [name for name in first.column_names if name in columns]
+    arrays = [pa.array(columns[name], from_pandas=True) for name in names]
+    types = [pa.string() if name == "target" else first.schema.field(name).type for name in names]
+    return in_order(pa.table([array.cast(kind) for array, kind in zip(arrays, types, strict=True)], names=names))

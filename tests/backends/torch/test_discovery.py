@@ -83,7 +83,7 @@ def test_the_structure_names_shapes_dtypes_and_shared_weights():
     model = nn.ModuleDict({"a": nn.Linear(2, 3), "b": nn.Linear(2, 3, bias=False)})
     model["b"].weight = model["a"].weight
     model["a"].bias.requires_grad_(False)
-    described = structure(model, "net.")
+    described = structure({"net.": model})
     assert described["parameters"] == [
         {
             "name": "net.a.weight",

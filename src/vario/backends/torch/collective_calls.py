@@ -31,8 +31,7 @@ _NAMES = {
 
 _VARIO = str(Path(__file__).parents[2]) + os.sep
 _NOT_OF_USER = (str(Path(torch.__file__).parent) + os.sep, _VARIO, "<eval_with_key>", "<frozen ")
-_NOT_OF_USER_FILES = ("contextlib.py", "typing_extensions.py")
-_DEEPSPEED_COMM = os.path.join("deepspeed", "comm") + os.sep
+_WRAPPERS = ("/contextlib.py", "/typing_extensions.py", "/deepspeed/comm/", "/deepspeed/utils/nvtx.py")
 _ENGINE_FILES = (torch.autograd.graph.__file__, torch.autograd.__file__)
 
 _MAX_CALLS = 4096
@@ -171,8 +170,8 @@ class Calls:
         if known is None:
             # What the compiler writes lies anywhere, and says by its module's name whose it is.
             is_generated = str(frame.f_globals.get("__name__", "")).startswith("torch.")
-            is_plumbing = os.path.basename(path) in _NOT_OF_USER_FILES or _DEEPSPEED_COMM in path
-            known = self._files[path] = not (is_generated or is_plumbing or path.startswith(_NOT_OF_USER))
+            is_wrapper = any(name in path.replace(os.sep, "/") for name in _WRAPPERS)
+            known = self._files[path] = not (is_generated or is_wrapper or path.startswith(_NOT_OF_USER))
         return known
 
 

@@ -208,7 +208,7 @@ def _read_in_callback(result: Result, future: Any) -> None:
 
     if result.is_of_reducer:
         # DDP waits for the future itself, which does not wait for callbacks.
-        pass
+        hooks.at_end_of_backward(read_by_now)
 
 
 def _is_traced(tensor: torch.Tensor) -> bool:

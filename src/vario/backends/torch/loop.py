@@ -21,6 +21,7 @@ from vario.backends.torch.tensors import leaves
 from vario.errors import ModelError
 from vario.steps import Clock
 
+_LOCAL = "gradient_local"
 _ACCUMULATED = "gradient_accumulated"
 _NOWHERE_ADDED_UP = (
     "the ranks share the gradients of each micro-step by itself here, so what one rank's micro-steps add up to exists "
@@ -35,6 +36,7 @@ class TrainingLoop:
         self.clock = Clock()
         self.targets = targets
         self.engine = targets.engine
+        self.clock.calls_are_passes = self.engine.calls_are_passes
         self._given_optimizers = self.engine.torch_optimizers()
         for optimizer in self._given_optimizers:
             self.targets.check_optimizer(optimizer)
@@ -252,6 +254,12 @@ class TrainingLoop:
                 return
             if self.clock.gradients_came(numbers):
                 self._end_step()
+            try:
+                self.engine.check_local(accumulator.tensor)
+            except ModelError as error:
+                self._events.take_back(_LOCAL, list(self.targets.parameters))
+                self._events.switch_off(_LOCAL, error)
+                return
             self._tell(self._local_gradient, chosen, gradient)
             if self._accumulated_gradient and not self.engine.keeps_local_sum:
                 self._only_one_adds_up(chosen, gradient)

@@ -9,7 +9,10 @@ import torch
 from vario.records import ROOT, Structure
 
 _WRAPPER_SEGMENTS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-_WRAPPERS = ("DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "DeepSpeedHybridEngine", "PipelineEngine")
+_WRAPPERS = frozenset(
+    {"DistributedDataParallel", "DataParallel", "Float16Module", "DeepSpeedEngine", "DeepSpeedHybridEngine"}
+    | {"PipelineEngine"}
+)
 _HOLDERS = ("_orig_mod", "_fsdp_wrapped_module")
 """What wrappers that add a segment call the module inside."""
 

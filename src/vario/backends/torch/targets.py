@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -67,6 +68,11 @@ class Targets:
         structure = naming.structure(self.roots)
         for parameter in structure["parameters"]:
             parameter.update(self.shares[parameter["name"]].to_json())
+        # Of a sharded parameter a rank has a part, or nothing at this moment: what counts is the whole.
+        sizes = {id(self.all_parameters[name]): math.prod(share.shape) for name, share in self.shares.items()}
+        for module in structure["modules"]:
+            own = self.all_modules[module["name"]].parameters(recurse=False)
+            module["num_parameters"] = sum(sizes.get(id(parameter), parameter.numel()) for parameter in own)
         return {**structure, "engine": self.engine.name}
 
     def leave_to_others(self, rank: int, recording: Collection[int]) -> None:

@@ -34,7 +34,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pattern", metavar="PATTERN", help="which targets: a name, a glob or re:expression")
     parser.add_argument("--quantity", metavar="Q", help="which tensor of the target, for example gradient")
     parser.add_argument("--statistic", metavar="S", help="which number, for example norm, absmax, nans (default: norm)")
-    parser.add_argument("--rank", type=_rank, metavar="N", help="whose numbers; `all` merges them (default: lowest)")
+    parser.add_argument("--rank", type=_rank, metavar="N", help="whose numbers; `all` merges them (default)")
     parser.add_argument("--last", type=int, metavar="N", help="only the last N points")
     parser.add_argument("--plot", action="store_true", help="draw every curve, however many there are")
     parser.add_argument("--log", action="store_true", help="logarithmic axis (default: when a curve spans decades)")
@@ -75,8 +75,8 @@ def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, 
 
     if not run.ranks:
         raise ConfigError(f"{run.path}: nothing recorded yet")
-    rank = run.ranks[0] if rank is None else rank
-    recorded = run.quantities(run.ranks[0] if rank == "all" else rank)
+    rank = "all" if rank is None else rank
+    recorded = run.quantities(rank)
     if quantity is not None and quantity not in recorded:
         raise ConfigError(unknown("--quantity", quantity, recorded))
     ranked = [name for name in PREFERENCE if name in recorded]

@@ -69,6 +69,9 @@ class Engine:
     keeps_local_sum: bool = True
     """Whether micro-steps add up on each rank before ranks share them; else each is shared by itself."""
 
+    calls_are_passes: ClassVar[bool] = False
+    """Whether each call of an outermost module is a micro-step, also while those before wait for their backward."""
+
     def __init__(
         self,
         roots: Mapping[str, torch.nn.Module],
@@ -110,6 +113,9 @@ class Engine:
             parameter = self.parameters[name]
             if parameter.requires_grad:
                 yield Accumulator(parameter, [(name, None)])
+
+    def check_local(self, accumulator: torch.Tensor) -> None:
+        """Refuse, by a ModelError, to call what autograd has just computed for a tensor its gradient."""
 
     def accumulated(self, accumulator: torch.Tensor) -> torch.Tensor | None:
         """What this rank's micro-steps add up to so far, when backward has just added to it."""

@@ -93,13 +93,18 @@ _WAY_OUT = (
 
 
 def _zero_1_and_2(optimizer: Any) -> Iterator[Partition]:
-    held = kept(optimizer, "single_partition_of_fp32_groups")
-    for index, group in enumerate(kept(optimizer, "bit16_groups")):
-        fragments = [
-            Fragment(parameter, part, elements, _listed_gradient(optimizer, index, part))
-            for parameter in group
-            for part, elements in _mapped(parameter)
-        ]
+    # Not what DeepSpeed notes down at each parameter (`_hp_mapping`): that passes over `round_robin_gradients`.
+    held, offsets = kept(optimizer, "single_partition_of_fp32_groups"), kept(optimizer, "round_robin_bit16_offsets")
+    process_groups = kept(optimizer, "real_dp_process_group")
+    for index, group in enumerate(kept(optimizer, "round_robin_bit16_groups")):
+        size = held[index].numel()
+        begin = torch.distributed.get_rank(process_groups[index]) * size
+        fragments = []
+        for parameter, offset in zip(group, offsets[index], strict=True):
+            first, last = max(offset, begin), min(offset + parameter.numel(), begin + size)
+            if first < last:
+                part, elements = slice(first - begin, last - begin), (first - offset, last - offset)
+                fragments.append(Fragment(parameter, part, elements, _listed_gradient(optimizer, index, part)))
         yield Partition(held[index], group, fragments)
 
 

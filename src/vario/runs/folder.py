@@ -1,0 +1,121 @@
+"""A run folder and what its JSON files say: what the run is, and how it and its ranks fare."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from vario.runs import status
+from vario.runs.status import PartOff, RankState
+
+
+class RunFolder:
+    """What stands beside a run's rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._header = status.read_run_json(path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.state})"
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    @property
+    def id(self) -> str:
+        """A random name that outlives moving the folder."""
+        return str(self._header.get("id"))
+
+    @property
+    def started(self) -> float:
+        """Unix seconds."""
+        return float(self._header.get("started") or 0.0)
+
+    @property
+    def ended(self) -> float | None:
+        """Unix seconds; None while it runs, or when nobody was left to write it down."""
+        ended = status.read_run_json(self.path).get("ended")
+        return None if ended is None else float(ended)
+
+    @property
+    def error(self) -> str | None:
+        """What the run crashed with, if it could still say so."""
+        for content in (status.read_run_json(self.path), *self._present()):
+            if content.get("error"):
+                return str(content["error"])
+        return None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The options it was watched with."""
+        return dict(self._header.get("config") or {})
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of vario, python, torch and the others."""
+        return dict(self._header.get("versions") or {})
+
+    @property
+    def command(self) -> str:
+        """How it was started."""
+        return str(self._header.get("command") or "")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the job, recorded or not."""
+        return int(self._header.get("world_size") or 1)
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """How the ranks are arranged: the size of each dimension; empty where nobody knew."""
+        return dict(self._header.get("mesh") or {})
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """The host of each rank that recorded something."""
+        return {found.rank: found.host for found in self.rank_states}
+
+    @property
+    def rank_states(self) -> list[RankState]:
+        """How each rank fares, and where: which one died, for example."""
+        return status.rank_states(self.path, self._rank_status(), len(self.sessions) - 1)
+
+    @property
+    def sessions(self) -> list[dict[str, Any]]:
+        """First step and start of each time the job was started."""
+        return status.sessions(self.path, status.read_run_json(self.path))
+
+    @property
+    def state(self) -> str:
+        """running, finished, crashed or stalled."""
+        return status.state(self.path, status.read_run_json(self.path), self._rank_status())
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that recorded something."""
+        found = [re.fullmatch(r"rank(\d+)", entry.name) for entry in self.path.iterdir()]
+        return sorted(int(match[1]) for match in found if match)
+
+    @property
+    def parts_off(self) -> list[PartOff]:
+        """Parts of the monitor that failed and were switched off."""
+        return [
+            PartOff(int(content["rank"]), str(part.get("part")), part.get("step"), str(part.get("error")))
+            for content in self._rank_status()
+            for part in content.get("parts_off") or []
+        ]
+
+    @property
+    def dropped_steps(self) -> int:
+        """Steps that could not be recorded, on the rank that lost the most."""
+        return max((int(content.get("dropped_steps") or 0) for content in self._rank_status()), default=0)
+
+    def _rank_status(self) -> list[dict[str, Any]]:
+        return status.read_ranks(self.path)
+
+    def _present(self) -> list[dict[str, Any]]:
+        return status.in_session(self._rank_status(), len(self.sessions) - 1)
