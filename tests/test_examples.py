@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -5,8 +6,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-WARN_BY_THEMSELVES = {"lightning_trainer.py"}
+WARN_BY_THEMSELVES = {"lightning_trainer.py", "deepspeed_zero.py"}
 """Examples whose trainer uses what torch has deprecated."""
+RANKS = {"deepspeed_zero.py": 2}
+"""Examples that torchrun starts on so many ranks."""
+PEERS = Path(__file__).parents[1] / ".peers"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -18,7 +22,12 @@ def test_an_example_is_short(path):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs_and_leaves_a_run(path, tmp_path):
     warnings = "default" if path.name in WARN_BY_THEMSELVES else "error"
-    command = [sys.executable, "-W", warnings, str(path)]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    command = [sys.executable, "-W", warnings]
+    environment = dict(os.environ)
+    if path.name in RANKS:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS[path.name])]
+        environment.update(PYTHONPATH=str(PEERS / "engines"), OMP_NUM_THREADS="1")
+    command.append(str(path))
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert len(list(tmp_path.glob("vario_runs/*/run.json"))) == 1

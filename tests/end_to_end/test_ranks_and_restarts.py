@@ -100,7 +100,10 @@ def launch(folder, *words):
 
 
 def whole_output(process):
-    output, _ = process.communicate(timeout=180)
+    try:
+        output, _ = process.communicate(timeout=240)
+    finally:
+        process.terminate()  # the launcher takes its ranks along
     assert process.returncode == 0, output
     return output
 

@@ -1,6 +1,6 @@
-"""What one process sees that trains on everybody's batches, nothing split: megatron_oracle.py NAME=CASE:RANKS ...
+"""What one process sees that trains on everybody's batches, nothing split: megatron_oracle.py CASE:RANKS ...
 
-Read by plain hooks, without vario; each case is written to NAME.pt.
+Read by plain hooks, without vario; what is asked for is written to CASE:RANKS.pt.
 """
 
 import os
@@ -95,9 +95,8 @@ def main():
     os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="0")
     with toys.distributed():
         for argument in sys.argv[1:]:
-            name, _, asked = argument.partition("=")
-            case, _, ranks = asked.partition(":")
-            torch.save(follow(toys.Case(case), int(ranks)), f"{name}.pt")
+            case, _, ranks = argument.partition(":")
+            torch.save(follow(toys.Case(case), int(ranks)), f"{argument}.pt")
 
 
 if __name__ == "__main__":

@@ -90,6 +90,20 @@ class Oracle:
             self._keep("moment", step, state)
             self.model.zero_grad()
 
+    def seen_by(self, prefix="", first_step=0):
+        """The same with names and step numbers as a trainer has them."""
+        seen = copy.copy(self)
+        seen.held = {
+            quantity: {(step + first_step, prefix + name): tensor for (step, name), tensor in tensors.items()}
+            for quantity, tensors in self.held.items()
+        }
+        seen.local = {
+            (step + first_step, *rest): {prefix + name: gradient for name, gradient in gradients.items()}
+            for (step, *rest), gradients in self.local.items()
+        }
+        seen.outputs = {(step + first_step, *rest): output for (step, *rest), output in self.outputs.items()}
+        return seen
+
     def _keep(self, quantity, step, tensors):
         for name, tensor in tensors.items():
             self.held[quantity][step, name] = tensor.detach().clone()

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parallel import DistributedDataParallel
 
 import vario
@@ -303,6 +304,25 @@ def fsdp2():
     return {"reduce_scatter_tensor:output": shards}
 
 
+def fsdp1():
+    torch.manual_seed(0)
+    model = Perceptron(dropout=0.0)
+    expected = reduced_gradients(model, lambda model, seed: model(batch(seed)).square().mean(), [0, 1])
+    model.zero_grad()
+    wrapped = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+    wrapped(batch(RANK)).square().mean().backward()
+    # 67 elements, and one of padding.
+    flat = torch.cat([*(gradient.flatten() for gradient in expected), torch.zeros(1)])
+    return {"reduce_scatter_tensor:output": [flat.chunk(2)[RANK]]}
+
+
+def dtensor():
+    mesh = dist.init_device_mesh("cpu", (2,))
+    partial = DTensor.from_local(mine(), mesh, [Partial()])
+    partial.full_tensor().zero_()
+    return {"all_reduce:input": [mine()], "all_reduce:output": [total()]}
+
+
 def deepspeed_zero():
     """What is gathered after the update are the new weights."""
     os.environ["DS_ACCELERATOR"] = "cpu"
@@ -437,6 +457,8 @@ CASES = [
     ddp_whose_gradients_are_overwritten_right_after_backward,
     ddp_with_a_comm_hook,
     fsdp2,
+    fsdp1,
+    dtensor,
     deepspeed_zero,
     two_dtypes_and_two_groups_at_one_place,
     a_collective_that_fails,

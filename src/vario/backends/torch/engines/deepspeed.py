@@ -22,6 +22,7 @@ from vario.backends.torch.engines.deepspeed_partitions import (
     partitions,
     whole_shape,
 )
+from vario.errors import ModelError
 from vario.records import Mesh, Share
 
 
@@ -43,12 +44,13 @@ class DeepSpeedEngine(Engine):
         given_optimizers: Sequence[Any],
     ) -> None:
         super().__init__(roots, parameters, given_optimizers)
-        self._runtimes = _runtimes_of(roots)
-        found = [(runtime, partition) for runtime in self._runtimes for partition in partitions(runtime.optimizer)]
-        self._partitions = {id(partition.held): partition for _, partition in found}
+        self._runtimes = _runtimes_of(roots, given_optimizers)
+        self._owners = {id(own): runtime for runtime in self._runtimes for own in runtime.module.parameters()}
+        self._partitions_in = [(_inside(runtime), partitions(runtime.optimizer)) for runtime in self._runtimes]
+        self._partitions = {id(found.held): found for _, all_found in self._partitions_in for found in all_found}
         self._fragments: dict[str, tuple[Partition, Fragment]] = {}
         self._held_elsewhere: set[str] = set()
-        for _, partition in found:
+        for partition in self._partitions.values():
             self._held_elsewhere.update(self._named(partition.parameters))
             for fragment in partition.fragments:
                 for name in self._named([fragment.parameter]):
@@ -63,7 +65,16 @@ class DeepSpeedEngine(Engine):
     @classmethod
     def fits(cls, roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> bool:
         """Whether a DeepSpeedEngine drives any of the models."""
-        return bool(_runtimes_of(roots))
+        return bool(_runtimes_of(roots, given_optimizers))
+
+    @classmethod
+    def check(cls, roots: Mapping[str, torch.nn.Module]) -> None:
+        """Refuse models that no DeepSpeedEngine drives, when somebody has chosen this engine."""
+        if not _runtimes_of(roots, ()):
+            raise ModelError(
+                "watch: engine='deepspeed', but no DeepSpeedEngine trains this model. Watch it after "
+                "deepspeed.initialize."
+            )
 
     @classmethod
     def trained_elsewhere(cls) -> Iterable[int]:
@@ -77,7 +88,7 @@ class DeepSpeedEngine(Engine):
 
     def torch_optimizers(self) -> list[torch.optim.Optimizer]:
         """Those inside the given ones, or inside the runtime's."""
-        return super().torch_optimizers() or [optimizers.innermost(runtime.optimizer) for runtime in self._runtimes]
+        return super().torch_optimizers() or [optimizer for optimizer, _ in self._partitions_in]
 
     def attach(self, loop: Loop) -> Undo:
         """Follow the runtime into its updates: at their entry nothing is clipped, at their end it knows of overflow."""
@@ -94,7 +105,7 @@ class DeepSpeedEngine(Engine):
 
         def after(*_: Any) -> None:
             if getattr(runtime.optimizer, "overflow", False):
-                loop.update_was_skipped(optimizers.innermost(runtime.optimizer))
+                loop.update_was_skipped(_inside(runtime))
 
         return hooks.around(runtime, "_take_model_step", after, before=before)
 
@@ -114,7 +125,8 @@ class DeepSpeedEngine(Engine):
         """That of the runtime; None where it scales nothing, as in bfloat16."""
         scale = next((float(getattr(runtime.optimizer, "loss_scale", 1.0)) for runtime in self._runtimes), 1.0)
         if scale != self._scale[0]:
-            self._scale = scale, torch.tensor(scale, device="cpu")
+            device = next(iter(self.parameters.values())).device
+            self._scale = scale, torch.full((), scale, device=device)
         return None if scale == 1.0 else self._scale[1]
 
     # What the optimizer holds
@@ -134,9 +146,10 @@ class DeepSpeedEngine(Engine):
         found = [
             number for group in optimizer.param_groups for held in group["params"] for number in self._behind(held)
         ]
-        if not found and any(optimizers.innermost(runtime.optimizer) is optimizer for runtime in self._runtimes):
-            return [id(parameter) for partition in self._partitions.values() for parameter in partition.parameters]
-        return found
+        if found:
+            return found
+        own = (partition for inside, all_own in self._partitions_in if inside is optimizer for partition in all_own)
+        return [id(parameter) for partition in own for parameter in partition.parameters]
 
     def _behind(self, held: torch.Tensor) -> list[int]:
         partition = self._partitions.get(id(held))
@@ -167,26 +180,29 @@ class DeepSpeedEngine(Engine):
             elements = self._fragments[name][1].range
         if elements is not None:
             return Share(shape, None, elements, here)
-        return Share(shape, None, None, tuple(sorted(sharing.group_ranks(_data_group(self._runtime_of(parameter))))))
-
-    def _runtime_of(self, parameter: torch.nn.Parameter) -> Any:
-        return next(
-            (one for one in self._runtimes if any(parameter is own for own in one.module.parameters())),
-            self._runtimes[0],
-        )
+        group = _data_group(self._owners.get(id(parameter), self._runtimes[0]))
+        return Share(shape, None, None, tuple(sorted(sharing.group_ranks(group))))
 
     def mesh(self) -> Mesh:
         """One dimension of data parallelism."""
         return sharing.group_mesh("data", _data_group(self._runtimes[0]))
 
 
-def _runtimes_of(roots: Mapping[str, torch.nn.Module]) -> list[Any]:
+def _runtimes_of(roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> list[Any]:
     """The runtimes among these models, or those that drive them: trainers hand out the bare model."""
     found: list[Any] = []
     for root in roots.values():
-        own = [root] if _is_runtime(root) else _driving(root)
+        own = [root] if _trains(root) else _driving(root)
         found += [runtime for runtime in own if all(runtime is not known for known in found)]
+    if len(found) > len(roots):
+        # One made before for the same model may still be in memory: the right one has the optimizer that was given.
+        given = {id(optimizers.innermost(optimizer)) for optimizer in given_optimizers}
+        found = [runtime for runtime in found if id(_inside(runtime)) in given] or found
     return found
+
+
+def _inside(runtime: Any) -> torch.optim.Optimizer:
+    return optimizers.innermost(runtime.optimizer)
 
 
 def _driving(root: torch.nn.Module) -> list[Any]:
@@ -197,18 +213,18 @@ def _driving(root: torch.nn.Module) -> list[Any]:
 
 def _live_runtimes() -> list[Any]:
     """All DeepSpeedEngines that train; none before somebody has imported DeepSpeed."""
-    if "deepspeed.runtime.engine" not in sys.modules:
-        return []
-    return [item for item in gc.get_objects() if _is_runtime(item)]
+    kind = _kind()
+    return [] if kind is None else [item for item in gc.get_objects() if issubclass(type(item), kind) and _trains(item)]
 
 
-def _is_runtime(item: Any) -> bool:
-    engine = sys.modules.get("deepspeed.runtime.engine")
-    kind = getattr(engine, "DeepSpeedEngine", None)
-    if kind is None or not issubclass(type(item), kind):
-        return False
-    held = item.__dict__
-    return hasattr(held.get("optimizer"), "step") and "module" in held
+def _kind() -> type | None:
+    return getattr(sys.modules.get("deepspeed.runtime.engine"), "DeepSpeedEngine", None)
+
+
+def _trains(item: Any) -> bool:
+    """Whether this is a DeepSpeedEngine with an optimizer: one made for inference has none."""
+    kind = _kind()
+    return kind is not None and isinstance(item, kind) and hasattr(vars(item).get("optimizer"), "step")
 
 
 def _data_group(runtime: Any) -> Any:

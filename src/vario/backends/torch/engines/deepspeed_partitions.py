@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -43,6 +44,10 @@ def partitions(optimizer: Any) -> list[Partition]:
     """What a DeepSpeed optimizer has put in place of the model's parameters; nothing for a plain torch optimizer."""
     if isinstance(optimizer, torch.optim.Optimizer):
         return []
+    if getattr(optimizer, "zenflow", False):
+        raise ModelError(
+            f"watch: ZenFlow updates weights by optimizers of its own, which vario cannot read. {_WAY_OUT}"
+        )
     for kind in type(optimizer).__mro__:
         if kind.__name__ in _KINDS:
             return list(_KINDS[kind.__name__](optimizer))
@@ -100,11 +105,12 @@ def _zero_1_and_2(optimizer: Any) -> Iterator[Partition]:
         size = held[index].numel()
         begin = torch.distributed.get_rank(process_groups[index]) * size
         fragments = []
+        gradients = _GradientsOfGroup(optimizer, index)
         for parameter, offset in zip(group, offsets[index], strict=True):
             first, last = max(offset, begin), min(offset + parameter.numel(), begin + size)
             if first < last:
                 part, elements = slice(first - begin, last - begin), (first - offset, last - offset)
-                fragments.append(Fragment(parameter, part, elements, _listed_gradient(optimizer, index, part)))
+                fragments.append(Fragment(parameter, part, elements, partial(gradients.piece, part)))
         yield Partition(held[index], group, fragments)
 
 
@@ -116,21 +122,27 @@ def _mapped(parameter: Any) -> Iterator[tuple[slice, tuple[int, int]]]:
         yield slice(part.start, part.start + part.numel), (elements.start, elements.start + elements.numel)
 
 
-def _listed_gradient(optimizer: Any, index: int, part: slice) -> Callable[[], torch.Tensor | None]:
-    """Gradients of a partition lie one after the other in a list, with padding between them."""
+class _GradientsOfGroup:
+    """The gradients of one group: one after the other in a list, with padding between them, until they are used."""
 
-    def gradient() -> torch.Tensor | None:
-        if getattr(optimizer, "cpu_offload", False):
+    def __init__(self, optimizer: Any, index: int) -> None:
+        self._optimizer = optimizer
+        self._index = index
+        self._places: dict[int, int] = {}
+
+    def piece(self, part: slice) -> torch.Tensor | None:
+        if getattr(self._optimizer, "cpu_offload", False):
             raise ModelError(_OFFLOADED)
-        at = 0
-        for found in kept(optimizer, "averaged_gradients").get(index) or []:
-            end = at + found.numel()
-            if (at, end) == (part.start, part.stop):
-                return found  # type: ignore[no-any-return]
-            at = end
-        raise ModelError("this DeepSpeed keeps reduced gradients in another order than 0.19 does")
-
-    return gradient
+        found = kept(self._optimizer, "averaged_gradients").get(self._index)
+        if found is None:
+            return None
+        if not self._places:
+            starts = accumulate((gradient.numel() for gradient in found), initial=0)
+            self._places = {start: place for place, start in enumerate(starts)}
+        place = self._places.get(part.start, len(found))
+        if place >= len(found) or found[place].numel() != part.stop - part.start:
+            raise ModelError("this DeepSpeed keeps reduced gradients in another order than 0.19 does")
+        return found[place]  # type: ignore[no-any-return]
 
 
 _OFFLOADED = (
@@ -167,8 +179,8 @@ def _partitioned_gradient(optimizer: Any, index: int, place: int, size: int) -> 
     def gradient() -> torch.Tensor | None:
         if getattr(optimizer, "offload_optimizer", False):
             raise ModelError(_OFFLOADED)
-        found: torch.Tensor = kept(optimizer, "averaged_gradients")[index][place]
-        return found.reshape(-1)[:size]
+        found = kept(optimizer, "averaged_gradients").get(index)
+        return None if found is None else found[place].reshape(-1)[:size]
 
     return gradient
 
