@@ -288,7 +288,9 @@ class TrainingLoop:
         gradient: torch.Tensor,
     ) -> None:
         for name, part in parts:
-            own = gradient if part is None else gradient.detach().reshape(-1)[part]
+            own = gradient
+            if part is not None:
+                own = gradient.detach().reshape(-1)[part].view(self.targets.shares[name].shape)
             for call in calls:
                 call(name, own)
 

@@ -40,6 +40,11 @@ class TorchModel(TrainingLoop):
         self._collective_followers.append(follower)
 
     @property
+    def clips_in_step(self) -> bool:
+        """Whether a runtime's own `step` clips gradients, where no loop comes between."""
+        return self.engine.clips_in_step
+
+    @property
     def mesh(self) -> Mesh:
         """The dimensions ranks are arranged in: their sizes, and where this one is."""
         return self.engine.mesh()

@@ -92,7 +92,9 @@ def why_without_numbers(tensor: torch.Tensor) -> str:
 
 
 def form(tensor: torch.Tensor) -> Form:
-    """Shape and dtype of a tensor; one whose rows differ in length shows the number of its elements as its shape."""
+    """Shape and dtype of what this rank has of a tensor; one whose rows differ in length shows how many elements."""
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
     try:
         return tensor.shape, tensor.dtype
     except RuntimeError:

@@ -69,6 +69,8 @@ class Engine:
     keeps_local_sum: bool = True
     """Whether micro-steps add up on each rank before ranks share them; else each is shared by itself."""
 
+    clips_in_step: ClassVar[bool] = False
+    """Whether the runtime's own `step` clips gradients: a loop that calls it sees those that are not."""
     calls_are_passes: ClassVar[bool] = False
     """Whether each call of an outermost module is a micro-step, also while those before wait for their backward."""
 

@@ -28,6 +28,7 @@ class MegatronEngine(Engine):
 
     name: ClassVar[str] = "megatron"
     precedence: ClassVar[int] = 5
+    clips_in_step: ClassVar[bool] = True
     calls_are_passes: ClassVar[bool] = True
 
     def __init__(

@@ -1,0 +1,62 @@
+"""msprobe and vario on the same two ranks, under DDP, FSDP1 and FSDP2: the files before and after reduction."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import reading
+
+pytestmark = pytest.mark.slow
+
+ENGINES = ["ddp", "fsdp", "fsdp2"]
+CONFIG = {"wg_distribution": True, "ops": ["min", "max", "norm", "mean", "zeros", "nans"], "ndigits": 12}
+SCRIPT = Path(__file__).with_name("sharded_training.py")
+
+
+def train(place, home, engines, environment):
+    config = place / "monitor.json"
+    config.write_text(json.dumps(CONFIG))
+    config.chmod(0o640)  # msprobe reads no file that others may write
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
+    done = subprocess.run(
+        [*command, home, str(config), str(place), *engines],
+        env={**environment, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return place
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("ours"), "vario.compat.msprobe", ENGINES, os.environ)
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory, peer):
+    place = tmp_path_factory.mktemp("theirs")
+    for engine in ENGINES:  # msprobe takes nothing back: a process for each
+        train(place, "msprobe.pytorch", [engine], peer("26.2.0"))
+    return place
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", ["grad_unreduced", "grad_reduced"])
+def test_the_files_of_both_say_the_same(ours, theirs, engine, kind):
+    for rank in (0, 1):
+        found, expected = (
+            {(row["name"], row["step"]): row for row in reading.rows(place / engine, kind, rank)}
+            for place in (ours, theirs)
+        )
+        assert found.keys() == expected.keys()
+        assert len(found) >= 2
+        for key, row in expected.items():
+            assert found[key].keys() == row.keys()
+            for column in ("shape", "dtype", "vpp_stage"):
+                assert found[key][column] == row[column], (key, column)
+            for column in CONFIG["ops"]:
+                assert float(found[key][column]) == pytest.approx(float(row[column]), rel=1e-6, abs=1e-9), (key, column)
