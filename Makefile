@@ -10,7 +10,7 @@ help:
 	@echo "make test   everything CI checks: lint, types, tests"
 	@echo "make lint   ruff and mypy alone"
 	@echo "make docs   write docs/config.md and docs/cli.md anew"
-	@echo "make peers  what tests compare vario with, into .peers: releases of mindstudio-probe, torchao"
+	@echo "make peers  what tests compare vario with, into .peers: mindstudio-probe, torchao, DeepSpeed, Megatron"
 	@echo "make bench  overhead, store, memory and progress figures for this machine"
 	@echo "make clean  forget .venv and caches"
 
@@ -38,16 +38,18 @@ docs: $(READY)
 
 # Tests read what mindstudio-probe writes and compare with what it computes: each release in a folder of its own, used
 # through PYTHONPATH on top of .venv. 1.3.0 and 8.3.0 are older than numpy 2, so they get the numpy and pandas they ask for.
-# torchao stays out of .venv because transformers imports whatever torchao it finds, and warns of it.
+# torchao stays out of .venv because transformers imports whatever torchao it finds, and warns of it; DeepSpeed and
+# Megatron because mindstudio-probe and the trainers behave otherwise where they can be imported.
 PEERS := 26.2.0 8.3.0 1.3.0
 peers: .peers/.ready
 
-.peers/.ready: requirements-peers.txt Makefile | $(READY)
+.peers/.ready: requirements-peers.txt requirements-engines.txt Makefile | $(READY)
 	rm -rf .peers
 	$(BIN)/pip install --quiet --no-deps --target .peers/common -r requirements-peers.txt
 	$(BIN)/pip install --quiet --no-deps --target .peers/older numpy==1.26.4 pandas==2.0.3
 	for v in $(PEERS); do $(BIN)/pip install --quiet --no-deps --target .peers/$$v mindstudio-probe==$$v || exit 1; done
 	$(BIN)/pip install --quiet --no-deps --target .peers/torchao torchao==0.18.0
+	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-deps --target .peers/engines -r requirements-engines.txt
 	touch $@
 
 # The tools that vario is measured against stay out of .venv.

@@ -42,7 +42,8 @@ def initialize(stage: int, kind: str) -> Any:
 
 
 def truth_of_gradients(engine: Any) -> dict[str, torch.Tensor]:
-    scale = float(getattr(engine.optimizer, "loss_scale", 1.0))
+    # Stage 0 scales no loss in 0.19, whatever its optimizer says.
+    scale = float(getattr(engine.optimizer, "loss_scale", 1.0)) if engine.zero_optimization_stage() else 1.0
     found = ((name, deepspeed.utils.safe_get_full_grad(p)) for name, p in engine.module.named_parameters())
     return {name: gradient.double() / scale for name, gradient in found if gradient is not None}
 

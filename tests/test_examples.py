@@ -8,7 +8,7 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 WARN_BY_THEMSELVES = {"lightning_trainer.py", "deepspeed_zero.py"}
 """Examples whose trainer uses what torch has deprecated."""
-RANKS = {"deepspeed_zero.py": 2}
+RANKS = {"deepspeed_zero.py": 2, "ddp.py": 2, "fsdp.py": 2, "fsdp2.py": 2}
 """Examples that torchrun starts on so many ranks."""
 PEERS = Path(__file__).parents[1] / ".peers"
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vario.integrations.transformers import MonitorCallback
     from vario.monitor import Monitor, watch
     from vario.records import Frame
+    from vario.runs.desync import first_desync
     from vario.runs.onset import first_bad
     from vario.runs.run import Run, Series, list_runs, open_run
 
@@ -32,6 +33,7 @@ _HOMES = {
     "Run": "vario.runs.run",
     "Series": "vario.runs.run",
     "first_bad": "vario.runs.onset",
+    "first_desync": "vario.runs.desync",
     "Config": "vario.config",
     "Frame": "vario.records",
     "VarioError": "vario.errors",
@@ -75,6 +77,7 @@ __all__ = [
     "count_parameters",
     "estimate_model_memory",
     "first_bad",
+    "first_desync",
     "format_param_count",
     "get_gpu_memory_info",
     "get_parameter_breakdown",

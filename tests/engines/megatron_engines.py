@@ -1,10 +1,13 @@
 """Megatron-core in its ways of splitting a model, one training after the other: torchrun megatron_engines.py CASE ...
 
-`count:CASE` counts collectives with and without watching; `peer:FOLDER:CASE` trains under msprobe or vario's TrainerMon.
+`count:CASE` counts collectives with and without watching, `plain:CASE` does not watch, `msprobe:CASE` and `vario:CASE`
+train under a TrainerMon of one or the other.
 """
 
 import contextlib
+import importlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -13,24 +16,28 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-import vario
-
 QUANTITIES = ["weight", "gradient", "gradient_local", "gradient_accumulated", "gradient_applied"]
 QUANTITIES += ["moment", "activation", "activation_gradient"]
+MODULES = {"msprobe": "msprobe.pytorch", "vario": "vario.compat.msprobe"}
+CONFIG = {"targets": {}, "wg_distribution": True, "ops": ["norm", "min", "max"], "ndigits": 16}
 
 
-def batches_of(case, bad_step=None):
+def prepare(name):
+    case = toys.Case(name)
+    toys.begin(case)
+    config = toys.config_of(case)
+    return case, *toys.build(case, config), config
+
+
+def go(case, chunks, optimizer, config):
     rank = parallel_state.get_data_parallel_rank()
-
-    def of_step(step):
-        factor = float("inf") if step == bad_step else 1.0
-        return [(toys.tokens(step, micro_step, rank), factor) for micro_step in range(toys.MICRO_STEPS)]
-
-    return of_step
+    return toys.train(case, chunks, optimizer, config, lambda step: toys.batches(case, step, [rank]))
 
 
 def watch(case, chunks, optimizer, **options):
     """As a script may call it: the wrapper and its optimizer, or less."""
+    import vario
+
     model = chunks if len(chunks) > 1 else chunks[0]
     if "bare" in case:
         model = toys.bare(chunks[0])
@@ -40,23 +47,20 @@ def watch(case, chunks, optimizer, **options):
 
 
 def train(name, watched=True, folder="runs"):
-    case = toys.Case(name)
-    toys.begin(case)
-    config = toys.config_of(case)
-    chunks, optimizer = toys.build(case, config)
-    before = [snapshot(chunk, optimizer) for chunk in chunks]
+    case, chunks, optimizer, config = prepare(name)
+    before = [hung_on(chunk, optimizer) for chunk in chunks]
     options = {"directory": folder, "name": name, "every": 1, "strict": "fused" not in case, "quantities": QUANTITIES}
     if "resumed" in case:
         options["first_step"] = 5
     monitor = watch(case, chunks, optimizer, **options) if watched else contextlib.nullcontext()
     with monitor:
-        losses = toys.train(case, chunks, optimizer, config, batches_of(case, 1 if "skip" in case else None))
-    assert [snapshot(chunk, optimizer) for chunk in chunks] == before, "something was left behind"
+        losses = go(case, chunks, optimizer, config)
+    assert [hung_on(chunk, optimizer) for chunk in chunks] == before, "something was left behind"
     return losses
 
 
-def snapshot(chunk, optimizer):
-    """What a monitor hangs things on: hooks and replaced methods."""
+def hung_on(chunk, optimizer):
+    """How many hooks there are on anything, and whether a method was replaced."""
     hooked = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in chunk.modules()]
     backward = [len(p._backward_hooks or ()) for p in chunk.parameters()]
     accumulated = [len(getattr(p, "_post_accumulate_grad_hooks", None) or ()) for p in chunk.parameters()]
@@ -71,15 +75,40 @@ def collectives(name, watched):
     return {"counts": counts, "losses": losses}
 
 
+def count(name):
+    found = {"without": collectives(name, False), "with": collectives(name, True)}
+    Path(f"collectives-{name}-{dist.get_rank()}.json").write_text(json.dumps(found))
+
+
+def under_a_trainer_mon(kind, name):
+    case, chunks, optimizer, config = prepare(name)
+    out = Path(f"{kind}-{name}").absolute()
+    out.mkdir(exist_ok=True)
+    os.environ["MONITOR_OUTPUT_DIR"] = str(out)
+    file = out / f"config-{dist.get_rank()}.json"
+    file.write_text(json.dumps(CONFIG))
+    monitor = importlib.import_module(MODULES[kind]).TrainerMon(str(file))
+    groups = {}
+    if "groups" in case:
+        groups["dp_group"] = parallel_state.get_data_parallel_group()
+        groups["tp_group"] = parallel_state.get_tensor_model_parallel_group()
+    model = chunks if len(chunks) > 1 else chunks[0]
+    monitor.set_monitor(model, grad_acc_steps=toys.MICRO_STEPS, optimizer=optimizer, **groups)
+    go(case, chunks, optimizer, config)
+    if kind == "vario":
+        monitor.close()
+
+
 def main():
     with toys.distributed():
-        for name in sys.argv[1:]:
-            if name.startswith("count:"):
-                name = name.removeprefix("count:")
-                found = {"without": collectives(name, False), "with": collectives(name, True)}
-                Path(f"collectives-{name}-{dist.get_rank()}.json").write_text(json.dumps(found))
+        for argument in sys.argv[1:]:
+            kind, _, name = argument.rpartition(":")
+            if kind == "count":
+                count(name)
+            elif kind in MODULES:
+                under_a_trainer_mon(kind, name)
             else:
-                train(name)
+                train(name, watched=kind != "plain")
 
 
 if __name__ == "__main__":

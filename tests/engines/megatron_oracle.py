@@ -77,6 +77,8 @@ def follow(case, ranks):
     optimizer.step = step
 
     def stepped(number, success):
+        if not success:
+            return
         seen.keep("weight", number, main if number else {**named, **main})
         for member in members:
             for name, held in main.items():
@@ -85,7 +87,7 @@ def follow(case, ranks):
                 seen.keep("moment", number, moments)
 
     def batches(number):
-        return [(toys.tokens(number, m, rank), 1.0) for rank in range(ranks) for m in range(toys.MICRO_STEPS)]
+        return toys.batches(case, number, range(ranks))
 
     toys.train(case, [chunk], optimizer, config, batches, toys.MICRO_STEPS * ranks, stepped)
     return vars(seen)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from oracle import HELD, Oracle, check_accumulated, check_held, check_local, check_target, open_case, torchrun
 
-from vario.runs.desync import first_desync
+from vario import first_desync
 
 pytestmark = pytest.mark.slow
 
 TWO_RANKS = ["ddp", "ddp-views-x2", "fsdp", "fsdp-x2", "fsdp-noshard-x2", "fsdp-gradop-x2", "fsdp2", "fsdp2-x2", "tp"]
-TWO_RANKS += ["fsdp-bf16-x2", "fsdp2-bf16-x2"]
+TWO_RANKS += ["fsdp-bf16-x2", "fsdp2-bf16-x2", "ddp-compiled-x2", "fsdp2-compiled-x2"]
 FOUR_RANKS = ["fsdp2-tp-x2", "fsdp2-hsdp-x2"]
 COUNTED = ["ddp-x2", "fsdp-x2", "fsdp2-x2"]
 

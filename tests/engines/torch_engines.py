@@ -43,6 +43,8 @@ def wrapped(engine, traits):
     if engine == "ddp":
         views = "views" in traits
         model = DistributedDataParallel(model, find_unused_parameters=True, gradient_as_bucket_view=views)
+        if "compiled" in traits:
+            model.compile(backend="aot_eager")
         return model, model.no_sync
     if engine == "fsdp":
         strategy = next((STRATEGIES[trait] for trait in traits if trait in STRATEGIES), ShardingStrategy.FULL_SHARD)
@@ -70,6 +72,8 @@ def wrapped(engine, traits):
         mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if "bf16" in traits else MixedPrecisionPolicy()
     for block in model.blocks:
+        if "compiled" in traits:
+            block.compile(backend="aot_eager")
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
 

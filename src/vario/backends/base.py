@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from vario.records import Collective, Form, Mesh, Moment, Structure, Table
+from vario.records import Collective, Form, Mesh, Moment, Share, Structure, Table
 from vario.statistics import Values
 from vario.steps import Clock
 
@@ -144,6 +144,9 @@ class Events(Protocol):
 class Targets(Protocol):
     """What of the model is watched, and where its tensors are."""
 
+    shares: dict[str, Share]
+    """Which part of each parameter this rank holds."""
+
     def structure(self) -> Structure:
         """Modules and parameters, as `structure.json` holds them."""
 
@@ -199,6 +202,10 @@ class Watched(Protocol):
     @property
     def targets(self) -> Targets:
         """What of it is watched."""
+
+    @property
+    def clips_in_step(self) -> bool:
+        """Whether a runtime's own `step` clips gradients, where no loop comes between."""
 
     def summaries(self, eps: float, columns: frozenset[str]) -> Summaries:
         """What reduces this model's tensors."""

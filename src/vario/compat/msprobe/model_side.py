@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vario.compat.msprobe.alarms import Place
 from vario.compat.msprobe.names import Names, keyed
 from vario.errors import ConfigError, ModelError
+from vario.records import Share
 from vario.text import suggestion
 
 log = logging.getLogger("vario")
@@ -47,17 +48,24 @@ def named_by_config(names: Names, hook: str, wanted: Sequence[str]) -> list[str]
     return [spelled[name] for name in wanted if name in spelled]
 
 
-def duplicates(names: Names, dp_group: Any, tp_group: Any) -> set[str]:
-    """Parameters whose reduced gradients another rank of the group writes."""
+def duplicates(names: Names, dp_group: Any, tp_group: Any, shares: Mapping[str, Share]) -> set[str]:
+    """Parameters whose reduced gradients another rank of the group writes; not those of which it has another piece."""
     if dp_group is None and tp_group is None:
         return set()
     import torch.distributed as dist
 
+    found: set[str] = set()
     if dp_group is not None and dist.get_rank(group=dp_group) != 0:
-        return set(names.parameters)
-    if tp_group is None or dist.get_rank(group=tp_group) == 0:
-        return set()
-    return {name for name, tensor in names.tensors.items() if not getattr(tensor, "tensor_model_parallel", False)}
+        first = dist.get_global_rank(dp_group, 0)
+        found |= {name for name in names.parameters if not _is_a_piece(shares[name]) or first in shares[name].replicas}
+    if tp_group is not None and dist.get_rank(group=tp_group) != 0:
+        tensors = names.tensors.items()
+        found |= {name for name, tensor in tensors if not getattr(tensor, "tensor_model_parallel", False)}
+    return found
+
+
+def _is_a_piece(share: Share) -> bool:
+    return share.box is not None or share.range is not None
 
 
 def check_arguments(chunks: Sequence[Any], optimizer: Any) -> None:

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from vario.backends.base import Tensor, Watched
 from vario.compat.msprobe.heat_maps import BINS, HIGH, LOW, HeatMaps
 from vario.probes import Recorder
+from vario.records import Share
 
 
 class ReducedGradients:
-    """Gradients as the optimizer gets them, without those another rank of the group writes; can be read before."""
+    """Gradients as the `step` that the loop calls finds them, without those another rank of the group writes.
+
+    A torch optimizer finds them clipped by the loop; a runtime that clips by itself finds them as they were reduced.
+    """
 
     quantity: ClassVar[str] = "gradient_applied"
     every: ClassVar[int] = 1
 
-    def __init__(self, duplicates: Collection[str]) -> None:
-        self._duplicates = duplicates
+    def __init__(self, duplicates: Callable[[Mapping[str, Share]], Collection[str]]) -> None:
+        self._duplicates_among = duplicates
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to the beginning of updates."""
         self._watched = watched
+        self._duplicates = self._duplicates_among(watched.targets.shares)
         self._observer = recorder.observer(self.quantity)
-        watched.on_update_began(recorder.guarded(self.quantity, self.look))
+        if watched.clips_in_step:
+            watched.on_backward_ended(recorder.guarded(self.quantity, self.look))
+        else:
+            watched.on_update_began(recorder.guarded(self.quantity, self.look))
 
     def look(self, optimizer: Any = None) -> None:
         """Take the gradients as they are now."""
@@ -42,9 +50,12 @@ class TrainedWeightsBefore:
     quantity: ClassVar[str] = "weight_before"
     every: ClassVar[int] = 1
 
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self._parameters = parameters
+
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to the calls of updates."""
-        watched.on_update_called(_looks_at_trained_weights(self.quantity, watched, recorder))
+        watched.on_update_called(_looks_at_trained_weights(self.quantity, self._parameters, watched, recorder))
 
 
 class TrainedWeights:
@@ -53,19 +64,24 @@ class TrainedWeights:
     quantity: ClassVar[str] = "weight"
     every: ClassVar[int] = 1
 
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self._parameters = parameters
+
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Subscribe to the end of updates."""
-        watched.on_update_ended(_looks_at_trained_weights(self.quantity, watched, recorder))
+        watched.on_update_ended(_looks_at_trained_weights(self.quantity, self._parameters, watched, recorder))
 
 
-def _looks_at_trained_weights(quantity: str, watched: Watched, recorder: Recorder) -> Callable[[Any], None]:
+def _looks_at_trained_weights(
+    quantity: str, parameters: Mapping[str, Tensor], watched: Watched, recorder: Recorder
+) -> Callable[[Any], None]:
     observer = recorder.observer(quantity)
 
     def look(optimizer: Any) -> None:
         if observer.watching:
             names, tensors = watched.targets.weights(optimizer)
-            # Now, for a loop may freeze and thaw them from step to step.
-            trained = [at for at, tensor in enumerate(tensors) if tensor.requires_grad]
+            # Now, for a loop may freeze and thaw them from step to step; an optimizer's copies know nothing of it.
+            trained = [at for at, name in enumerate(names) if parameters[name].requires_grad]
             observer.observe_all([names[at] for at in trained], [tensors[at] for at in trained])
 
     return recorder.guarded(quantity, look)

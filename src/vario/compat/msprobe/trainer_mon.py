@@ -10,6 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from vario.compat.msprobe.blocks import UNREDUCED, Translation
@@ -257,10 +258,10 @@ class TrainerMon:
     def _probes(self, config: MonitorConfig, names: Names) -> list[Probe]:
         probes: list[Probe] = []
         if config.wg_distribution:
-            self._reduced = ReducedGradients(duplicates(names, *self._groups))
+            self._reduced = ReducedGradients(partial(duplicates, names, *self._groups))
             probes.append(self._reduced)
         if config.param_distribution:
-            probes += [TrainedWeightsBefore(), TrainedWeights()]
+            probes += [TrainedWeightsBefore(names.tensors), TrainedWeights(names.tensors)]
         if config.xy_distribution and not config.forward_only:
             probes.append(GradientsThroughModules())
         if config.mg_direction:

@@ -19,6 +19,7 @@ from vario.backends.torch.engines.deepspeed_partitions import (
     held_elements,
     keeps_local_sum,
     kept,
+    loss_scale,
     partitions,
     whole_shape,
 )
@@ -123,7 +124,7 @@ class DeepSpeedEngine(Engine):
 
     def loss_scale(self) -> torch.Tensor | None:
         """That of the runtime; None where it scales nothing, as in bfloat16."""
-        scale = next((float(getattr(runtime.optimizer, "loss_scale", 1.0)) for runtime in self._runtimes), 1.0)
+        scale = loss_scale(self._runtimes[0])
         if scale != self._scale[0]:
             device = next(iter(self.parameters.values())).device
             self._scale = scale, torch.full((), scale, device=device)

@@ -65,6 +65,17 @@ def keeps_local_sum(optimizer: Any) -> bool:
     return not kinds & {"DeepSpeedZeroOptimizer_Stage3", "BF16_Optimizer"}
 
 
+def loss_scale(runtime: Any) -> float:
+    """What a runtime multiplies losses by.
+
+    Since its `scale` came, a DeepSpeedEngine leaves that to optimizers with a `scale_if_loss`: those of ZeRO. The ones
+    of stage 0 in float16 still divide gradients by a `loss_scale`, which no loss has been multiplied by.
+    """
+    if hasattr(type(runtime), "scale") and not hasattr(runtime.optimizer, "scale_if_loss"):
+        return 1.0
+    return float(getattr(runtime.optimizer, "loss_scale", 1.0))
+
+
 def held_elements(parameter: Any) -> tuple[int, int] | None:
     """The elements of a ZeRO-3 parameter that this rank keeps, of the flattened whole; None for other parameters."""
     if not hasattr(parameter, "ds_tensor"):

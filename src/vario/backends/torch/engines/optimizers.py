@@ -19,8 +19,12 @@ _COUNTERS = frozenset({"step"})
 def innermost(optimizer: Any) -> torch.optim.Optimizer:
     """The torch optimizer inside wrappers such as accelerate's, whose own hooks never fire."""
     inner = optimizer
-    while not _has_own_hooks(inner) and hasattr(inner, "optimizer"):
-        inner = inner.optimizer
+    while not _has_own_hooks(inner):
+        # Megatron's chain of several has no `optimizer` to ask for: all members are alike, the first stands for them.
+        chained = getattr(inner, "chained_optimizers", None)
+        if chained == [] or (chained is None and not hasattr(inner, "optimizer")):
+            break
+        inner = inner.optimizer if chained is None else chained[0]
     if not isinstance(inner, torch.optim.Optimizer):
         raise ModelError(
             f"watch: expected a torch.optim.Optimizer, got {type(optimizer).__name__}. Leave the optimizer out and "

@@ -5,7 +5,7 @@ Nothing here talks to another rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -38,13 +38,20 @@ def of_dtensor(tensor: Any) -> Share | None:
 
 def mesh_of(tensors: Iterable[Any]) -> Mesh:
     """The largest mesh that any of these tensors lies on: sizes and this rank's place, by dimension."""
-    meshes = [tensor.device_mesh for tensor in tensors if hasattr(tensor, "placements")]
-    if not meshes:
+    spread = [tensor for tensor in tensors if hasattr(tensor, "placements")]
+    if not spread:
         return {}
-    mesh = max(meshes, key=lambda found: int(found.mesh.numel()))
-    names = mesh.mesh_dim_names or tuple(f"dimension_{at}" for at in range(mesh.ndim))
+    largest = max(spread, key=lambda tensor: int(tensor.device_mesh.mesh.numel()))
+    mesh = largest.device_mesh
+    names = mesh.mesh_dim_names or _by_what_they_do(largest.placements)
     here = mesh.get_coordinate() or [-1] * mesh.ndim
     return {name: (int(size), int(at)) for name, size, at in zip(names, mesh.mesh.shape, here, strict=True)}
+
+
+def _by_what_they_do(placements: Sequence[Any]) -> list[str]:
+    """Names for the dimensions of a mesh without any: `shard`, `replicate`."""
+    kinds = ["shard" if place.is_shard() else "replicate" for place in placements]
+    return [kind if kinds.count(kind) == 1 else f"{kind}_{at}" for at, kind in enumerate(kinds)]
 
 
 def group_mesh(name: str, group: Any) -> Mesh:
