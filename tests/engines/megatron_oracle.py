@@ -89,7 +89,7 @@ def follow(case, ranks):
     def batches(number):
         return toys.batches(case, number, range(ranks))
 
-    toys.train(case, [chunk], optimizer, config, batches, toys.MICRO_STEPS * ranks, stepped)
+    toys.train(case, [chunk], optimizer, config, batches, stepped)
     return vars(seen)
 
 

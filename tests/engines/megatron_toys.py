@@ -212,9 +212,7 @@ def forward(batches, model):
     return output, loss
 
 
-def train(
-    case, chunks, optimizer, config, batches_of, micro_steps=MICRO_STEPS, stepped=None, steps=STEPS, first_step=0
-):
+def train(case, chunks, optimizer, config, batches_of, stepped=None):
     """Megatron's own loop; `batches_of(step)` are this rank's batches, each with a factor of its loss."""
     config.finalize_model_grads_func = finalize_model_grads
     config.grad_scale_func = optimizer.scale_loss
@@ -223,16 +221,17 @@ def train(
         config.grad_sync_func = chunks[0].start_grad_sync
         config.param_sync_func = chunks[0].start_param_sync
     losses = []
-    for step in range(first_step, first_step + steps):
+    for step in range(STEPS):
         for chunk in chunks:
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
-        batches = [iter(batches_of(step)) for _ in chunks]
+        of_step = batches_of(step)
+        batches = [iter(of_step) for _ in chunks]
         found = get_forward_backward_func()(
             forward_step_func=forward,
             data_iterator=batches if len(chunks) > 1 else batches[0],
             model=chunks if len(chunks) > 1 else chunks[0],
-            num_microbatches=micro_steps,
+            num_microbatches=len(of_step),
             seq_length=LENGTH,
             micro_batch_size=2,
             forward_only=False,

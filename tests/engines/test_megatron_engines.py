@@ -1,21 +1,23 @@
 """Megatron-core on two and four real ranks, in every way it splits a model, against one process that splits nothing."""
 
+import csv
 import json
+import math
 import os
+import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from oracle import HELD, HERE, check_held, check_target, open_case, torchrun
+from oracle import HELD, HERE, open_case, statistics, torchrun
 
 pytestmark = pytest.mark.slow
 
-MEGATRON = Path(__file__).parents[2] / ".peers" / "engines"
-ORACLES = ["fp32:1", "fp32:2", "bf16:2", "fp16:2", "fp32-moe:2", "fp32-moe:4", "fp32-tied:1", "fp32-spare:2"]
+PEERS = Path(__file__).parents[2] / ".peers"
 TWO_RANKS = {
     "fp32": "fp32:2",
     "fp32-distopt": "fp32:2",
@@ -26,9 +28,11 @@ TWO_RANKS = {
     "bf16": "bf16:2",
     "bf16-distopt": "bf16:2",
     "fp16-distopt": "fp16:2",
+    "fp16-skip": "fp16-skip:2",
     "fp32-tp": "fp32:1",
     "fp32-pp-dealloc": "fp32:1",
     "fp32-vpp-distopt": "fp32:1",
+    "fp32-tied-pp": "fp32-tied:1",
     "fp32-moe-ep-distopt": "fp32-moe:2",
     # The same with less given: the module inside the wrapper; no optimizer; the torch optimizer inside Megatron's.
     "fp32-distopt-bare": "fp32:2",
@@ -37,29 +41,33 @@ TWO_RANKS = {
 }
 FOUR_RANKS = {"fp32-tp-distopt": "fp32:2", "bf16-pp": "bf16:2", "fp32-moe-ep": "fp32-moe:4"}
 CASES = {**TWO_RANKS, **FOUR_RANKS}
-OTHERS = ["fp32-tied-pp", "fp16-skip", "fp32-resumed"]
 COUNTED = ["fp32-distopt-overlap", "fp32-vpp"]
+TRAINER_MON = ["vario:bf16", "vario:bf16-distopt-groups", "vario:fp32-distopt", "vario:fp32-vpp"]
+PEER = ["msprobe:bf16", "msprobe:bf16-distopt", "msprobe:fp32-distopt"]
+WATCHED_FROM_OUTSIDE = "bf16-vpp-distopt"
 MICRO_STEPS = range(2)
+SKIPPED = 1
 
 
-def environment():
-    assert (MEGATRON / "megatron").is_dir(), "Megatron-core is missing: make peers"
-    paths = [str(HERE), str(HERE.parent), str(MEGATRON)]
-    return {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+def environment(*more):
+    assert (PEERS / "engines" / "megatron").is_dir(), "Megatron-core is missing: make peers"
+    folders = [HERE, HERE.parent, *(PEERS / name for name in more), PEERS / "engines"]
+    return {"PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("megatron")
-    alone = [sys.executable, str(HERE / "megatron_oracle.py"), *ORACLES]
-    done = subprocess.run(alone, cwd=place, env={**os.environ, **environment()}, capture_output=True, text=True)
+    command = [sys.executable, str(HERE / "megatron_oracle.py"), *sorted(set(CASES.values()))]
+    done = subprocess.run(command, cwd=place, env={**os.environ, **environment()}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    counted = [f"count:{case}" for case in COUNTED]
-    torchrun(place, "megatron_engines.py", *TWO_RANKS, *OTHERS, *counted, environment=environment())
+    arguments = [*TWO_RANKS, "fp32-resumed", *(f"count:{case}" for case in COUNTED), *TRAINER_MON]
+    torchrun(place, "megatron_engines.py", *arguments, environment=environment())
     torchrun(place, "megatron_engines.py", *FOUR_RANKS, ranks=4, environment=environment())
     return place
 
 
+@cache
 def oracle_of(folder, case):
     return SimpleNamespace(**torch.load(folder / f"{CASES.get(case, case)}.pt"))
 
@@ -74,61 +82,235 @@ def coordinate(run, rank, dimension):
     return rank // strides[dimension] % run.mesh[dimension]
 
 
-def expected_locally(run, oracle, rank):
-    """{(step, micro-step): {name: gradient}} of the rank's own batches, of each parameter its slice."""
-    held = parameters(run, rank)
-    owner = coordinate(run, rank, "data")
-    return {
-        (step, micro_step): {name: slice_of(held[name], gradient) for name, gradient in own.items() if name in held}
-        for (step, micro_step, who), own in oracle.local.items()
-        if who == owner
-    }
+def rows_of(table):
+    """{(step, micro-step, target): statistics}"""
+    found = {}
+    for row in table.to_pylist():
+        numbers = {key: row[key] for key in ("count", "min", "max", "nans")}
+        numbers |= {"norm": math.sqrt(row["sum_squares"]), "mean": row["sum"] / row["count"]}
+        key = row["step"], row["micro_step"], row["target"]
+        assert key not in found
+        found[key] = numbers
+    return found
 
 
-def slice_of(parameter, tensor):
-    return tensor[tuple(slice(*range_) for range_ in parameter.get("box", ()))]
+def check_rows(rows, expected, rtol=1e-5, note=""):
+    """Every row is that of the expected tensor of its key, and none is missing."""
+    assert set(rows) == set(expected), note
+    for key, tensor in expected.items():
+        wanted = statistics(tensor.float())
+        for statistic, value in rows[key].items():
+            # A mean near zero is small against the elements, not against itself; the rest is relative.
+            slack = rtol * wanted["norm"] / wanted["count"] ** 0.5 if statistic == "mean" else 0.0
+            assert value == pytest.approx(wanted[statistic], rel=rtol, abs=slack), f"{statistic} of {key} {note}"
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("quantity", HELD)
 def test_ranks_together_are_one_process(folder, case, quantity):
-    check_held(open_case(folder, case), oracle_of(folder, case), quantity)
+    run = open_case(folder, case)
+    expected = {(step, 0, name): tensor for (step, name), tensor in oracle_of(folder, case).held[quantity].items()}
+    if "skip" in case:
+        expected = {key: tensor for key, tensor in expected.items() if key[0] != SKIPPED}
+    if "tied" in case:
+        # The last stage has a copy of the first one's embedding under a name of its own.
+        word, copy = "embedding.word_embeddings.weight", "output_layer.weight"
+        expected |= {(*key[:2], key[2].replace(word, copy)): tensor for key, tensor in expected.items() if word in key[2]}
+    rows = {}
+    for step in sorted({key[0] for key in expected}):
+        rows |= rows_of(run.frame(step, quantity, rank="all"))
+    check_rows(rows, expected)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "moe" not in case])
+@pytest.mark.parametrize("case", [case for case in CASES if "moe" not in case and "tied" not in case])
 def test_local_and_accumulated_gradients_are_those_of_the_ranks_own_batches(folder, case):
     run, oracle = open_case(folder, case), oracle_of(folder, case)
-    quantities = run.quantities()
     for rank in run.ranks:
-        own = expected_locally(run, oracle, rank)
-        names = {name for gradients in own.values() for name in gradients}
-        assert names
-        assert set(run.targets("gradient_accumulated", rank=rank)) == names
-        for name in names:
-            steps = {step for step, _ in own}
-            sums = {step: sum(own[step, micro_step][name] for micro_step in MICRO_STEPS) for step in steps}
-            check_target(run, name, "gradient_accumulated", sums, rank, tolerance(case))
-            for micro_step in MICRO_STEPS if "fused" not in case else ():
-                tensors = {step: own[step, micro_step][name] for step in steps}
-                check_target(run, name, "gradient_local", tensors, rank, tolerance(case), micro_step)
-    assert ("gradient_local" in quantities) == ("fused" not in case)
+        held, owner = parameters(run, rank), coordinate(run, rank, "data")
+        own = {
+            (step, micro_step, name): gradient[tuple(slice(*held_range) for held_range in held[name].get("box", ()))]
+            for (step, micro_step, who), gradients in oracle.local.items()
+            for name, gradient in gradients.items()
+            if who == owner and name in held and not ("skip" in case and step == SKIPPED)
+        }
+        assert own
+        # Of several micro-steps the last one has the sum.
+        sums = {(*key[:1], 0, key[2]): sum(own[key[0], at, key[2]] for at in MICRO_STEPS) for key in own}
+        accumulated = rows_of(run.to_arrow("gradient_accumulated", rank))
+        check_rows(finite(case, accumulated), sums, tolerance(case), f"accumulated on rank {rank}")
+        if "fused" not in case:
+            local = rows_of(run.to_arrow("gradient_local", rank))
+            check_rows(finite(case, local), own, tolerance(case), f"local on rank {rank}")
+
+
+def finite(case, rows):
+    return {key: row for key, row in rows.items() if not ("skip" in case and key[0] == SKIPPED)}
 
 
 def tolerance(case):
     # One process divides the loss by four micro-steps, a rank by two: float16 rounds small gradients otherwise then.
-    return 1e-3 if "fp16" in case else 1e-5
+    return 2e-3 if "fp16" in case else 1e-5
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_activations_are_those_of_the_ranks_own_batches(folder, case):
+def test_activations_are_those_of_the_ranks_own_batches_and_count_once(folder, case):
     run, oracle = open_case(folder, case), oracle_of(folder, case)
     holders = [rank for rank in run.ranks if "decoder.layers.1" in {m["name"] for m in run.structure(rank)["modules"]}]
     assert len(holders) == len(run.ranks) / run.mesh["pipeline"]
     for rank in holders:
         owner = coordinate(run, rank, "data")
         for quantity, kept in (("activation", oracle.outputs), ("activation_gradient", oracle.output_gradients)):
-            for micro_step in MICRO_STEPS:
-                tensors = {
-                    step: kept[step, micro, own] for step, micro, own in kept if (micro, own) == (micro_step, owner)
-                }
-                check_target(run, "decoder.layers.1:output.0", quantity, tensors, rank, tolerance(case), micro_step)
+            rows = rows_of(run.to_arrow(quantity, rank))
+            target = "decoder.layers.1:output.0"
+            own = {(step, micro, target): kept[step, micro, who] for step, micro, who in kept if who == owner}
+            found = {key: row for key, row in rows.items() if key[2] == target}
+            if "skip" in case:
+                own = {key: tensor for key, tensor in own.items() if key[0] != SKIPPED}
+            check_rows(finite(case, found), own, tolerance(case), f"{quantity} on rank {rank}")
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_watching_issues_no_collective_and_changes_no_loss(folder, case):
+    for rank in range(2):
+        found = json.loads((folder / f"collectives-{case}-{rank}.json").read_text())
+        assert sum(found["without"]["counts"].values()) > 5
+        assert found["with"] == found["without"]
+
+
+def test_a_skipped_update_is_a_step_that_says_so(folder):
+    run = open_case(folder, "fp16-skip")
+    skipped = run.series("skipped_step", "scalar")
+    assert (skipped.steps.tolist(), skipped.values.tolist()) == ([SKIPPED], [1.0])
+    assert run.steps("gradient").tolist() == [0, 1, 2]
+    assert run.steps("weight").tolist() == [0, 2]
+    assert run.series("output_layer.weight", "gradient", "nans").values[SKIPPED] > 0
+
+
+def test_a_run_goes_on_from_a_step(folder):
+    run = open_case(folder, "fp32-resumed")
+    assert run.steps("gradient").tolist() == [5, 6, 7]
+    first, resumed = (open_case(folder, case).series("output_layer.weight", "gradient") for case in ("fp32", run.name))
+    assert first.values.tolist() == resumed.values.tolist()
+
+
+def test_what_a_fused_kernel_hides_is_switched_off_in_words(folder):
+    run = open_case(folder, "fp32-fused")
+    assert "gradient_local" not in run.quantities()
+    (part,) = {off.part for off in run.parts_off}
+    assert part == "gradient_local"
+    assert "gradient_accumulation_fusion" in run.parts_off[0].error
+
+
+def test_a_name_means_the_same_parameter_on_every_stage(folder):
+    stages = [parameters(open_case(folder, "fp32-pp-dealloc"), rank) for rank in range(2)]
+    assert not set(stages[0]) & set(stages[1])
+    chunks = open_case(folder, "fp32-vpp-distopt")
+    assert {layer(name) for name in parameters(chunks, 0)} == {"0", "2", None}
+    assert {layer(name) for name in parameters(chunks, 1)} == {"1", "3", None}
+    # Modules of which each chunk has one keep the chunk's number.
+    names = [module["name"] for module in chunks.structure(0)["modules"]]
+    assert {"root", "1.root", "decoder", "1.decoder", "decoder.layers.2.mlp"} <= set(names)
+    experts = [{name for name in parameters(open_case(folder, "fp32-moe-ep"), rank) if "experts" in name} for rank in range(4)]
+    assert experts[0] == experts[2] != experts[1] == experts[3]
+
+
+def layer(name):
+    found = re.match(r"decoder\.layers\.(\d+)\.", name)
+    return found and found[1]
+
+
+def test_the_layout_tells_slices_ranges_and_replicas(folder):
+    run = open_case(folder, "fp32-tp-distopt")
+    assert run.mesh == {"data": 2, "tensor": 2, "pipeline": 1}
+    ranks = [parameters(run, rank) for rank in range(4)]
+    split = [held["decoder.layers.0.mlp.linear_fc2.weight"] for held in ranks]
+    assert [held["shape"] for held in split] == [[12, 24]] * 4
+    assert [held["box"] for held in split] == [[[0, 12], [0, 12]], [[0, 12], [12, 24]]] * 2
+    assert [held["replicas"] for held in split] == [[0], [1], [2], [3]]
+    everywhere = [held["decoder.layers.0.input_layernorm.weight"] for held in ranks]
+    assert [held["replicas"] for held in everywhere] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert "box" not in everywhere[0]
+    # Some parameter lies across the end of a rank's piece.
+    cut = [name for name, held in ranks[0].items() if 0 < held["range"][1] < ranks[2][name]["range"][1]]
+    assert cut
+    assert all(ranks[0][name]["range"][1] == ranks[2][name]["range"][0] for name in cut)
+    replicated = parameters(open_case(folder, "fp32"), 1)["output_layer.weight"]
+    assert (replicated["replicas"], "range" in replicated) == ([0, 1], False)
+    assert open_case(folder, "fp32-moe-ep").mesh == {"data": 4, "tensor": 1, "pipeline": 1, "expert": 2}
+
+
+# Files of msprobe
+
+
+def norms(out, prefix, rank):
+    """{(step, name): norm} of one kind of file, the names without wrappers."""
+    (found,) = out.glob(f"*rank{rank}-*")
+    rows = [row for path in sorted(found.glob(f"{prefix}_*.csv")) for row in csv.DictReader(path.open())]
+    return {(int(row["step"]), row["vpp_stage"], row["name"].replace("module.", "")): float(row["norm"]) for row in rows}
+
+
+def expected_norms(oracle, ranges=None):
+    """The same of reduced gradients as one process has them, of each parameter the elements of a range."""
+    parts = {(step, name): tensor.flatten() for (step, name), tensor in oracle.held["gradient"].items()}
+    if ranges is not None:
+        parts = {(step, name): tensor[slice(*ranges[name])] for (step, name), tensor in parts.items()}
+    return {(step, "0", name): part.norm().item() for (step, name), part in parts.items() if part.numel()}
+
+
+def test_files_of_msprobe_have_the_gradients_each_rank_owns(folder):
+    for case, watched in (("bf16-distopt-groups", "bf16-distopt"), ("fp32-distopt", "fp32-distopt")):
+        run = open_case(folder, watched)
+        for rank in range(2):
+            ranges = {name: held.get("range", (0, 0)) for name, held in parameters(run, rank).items()}
+            found = norms(folder / f"vario-{case}", "grad_reduced", rank)
+            assert found == pytest.approx(expected_norms(oracle_of(folder, watched), ranges), rel=1e-5)
+
+
+def test_files_of_msprobe_have_all_gradients_on_each_rank_without_a_distributed_optimizer(folder):
+    for rank in range(2):
+        found = norms(folder / "vario-bf16", "grad_reduced", rank)
+        assert found == pytest.approx(expected_norms(oracle_of(folder, "bf16")), rel=1e-5)
+
+
+def test_files_of_msprobe_number_chunks_and_count_layers_in_each(folder):
+    found = norms(folder / "vario-fp32-vpp", "grad_unreduced", 0)
+    layers = {(stage, layer(name)) for _, stage, name in found}
+    assert layers == {("0", None), ("0", "0"), ("1", "0")}
+
+
+@pytest.fixture(scope="module")
+def peer(folder):
+    """The same trainings under mindstudio-probe."""
+    paths = environment("26.2.0", "common")
+    torchrun(folder, "megatron_engines.py", *PEER, environment=paths)
+    return folder
+
+
+def test_reduced_and_unreduced_files_are_those_of_mindstudio_probe(peer):
+    for prefix in ("grad_reduced", "grad_unreduced"):
+        for rank in range(2):
+            theirs, ours = (norms(peer / f"{kind}-bf16", prefix, rank) for kind in ("msprobe", "vario"))
+            assert len(ours) > 100
+            assert ours == pytest.approx(theirs, rel=1e-6)
+
+
+def test_mindstudio_probe_has_other_gradients_where_a_piece_cuts_a_parameter(peer):
+    # Known of the release compared with; when it is mended there, the parity above can have this case as well.
+    for case in ("bf16-distopt", "fp32-distopt"):
+        ours = f"vario-{case}-groups" if case == "bf16-distopt" else f"vario-{case}"
+        theirs = [norms(peer / f"msprobe-{case}", "grad_reduced", rank) for rank in range(2)]
+        own = [norms(peer / ours, "grad_reduced", rank) for rank in range(2)]
+        assert [found == pytest.approx(wanted, rel=1e-3) for found, wanted in zip(theirs, own, strict=True)] != [True] * 2
+
+
+# Unchanged scripts
+
+
+def test_vario_run_finds_chunks_and_their_optimizer(folder):
+    options = ["--name", "found", "--directory", "runs", "--every", "1", "--quantities", "weight,gradient,moment"]
+    script = str(HERE / "megatron_engines.py")
+    torchrun(folder, "-m", "vario", "run", *options, script, f"plain:{WATCHED_FROM_OUTSIDE}", environment=environment())
+    run = open_case(folder, "found")
+    assert (run.structure()["engine"], run.mesh["pipeline"]) == ("megatron", 2)
+    assert run.steps("gradient").tolist() == [0, 1, 2]
+    assert set(run.targets("weight")) == set(oracle_of(folder, "fp32").held["weight"][0, name] is not None and name for _, name in oracle_of(folder, "fp32").held["weight"])
