@@ -3,13 +3,12 @@
     torchrun --standalone --nproc-per-node 1 bench/engines_cuda.py [CASE ...]
 
 Each case trains a tiny model and compares what vario recorded with what the runtime says itself: the norm of all
-reduced gradients before clipping, the steps it skipped, the weights it ends with. DeepSpeed and Megatron-core must be on
-the path (`make peers` puts them into .peers/engines).
+reduced gradients before clipping, the steps it skipped, the weights it ends with. Megatron-core must be on the
+path (`make peers` puts it into .peers/engines). DeepSpeed has a script of its own, deepspeed_cuda.py.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import tempfile
@@ -84,36 +83,6 @@ def torch_case(name: str, folder: str) -> Found:
     return found
 
 
-def deepspeed_case(name: str, folder: str) -> Found:
-    """ZeRO in float16: the scale begins far too high, so that the first steps overflow and are skipped."""
-    import deepspeed
-
-    deepspeed.utils.logger.setLevel(logging.ERROR)
-    stage, found = int(name[-1]), Found()
-    config = {
-        "train_micro_batch_size_per_gpu": 8,
-        "gradient_clipping": 0.5,
-        "fp16": {"enabled": True, "initial_scale_power": 24, "loss_scale_window": 100, "hysteresis": 1},
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
-        "zero_allow_untested_optimizer": True,
-    }
-    model = toy()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    runtime, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-    with watch(name, folder, runtime):
-        for step in range(STEPS):
-            before = runtime.skipped_steps
-            runtime.backward(loss(runtime, step))
-            runtime.step()
-            if runtime.skipped_steps > before:
-                found.skipped.append(step)
-            else:
-                found.norms[step] = float(runtime.get_global_grad_norm())
-    if stage < 3:
-        found.weights = {key: parameter.detach().clone() for key, parameter in runtime.module.named_parameters()}
-    return found
-
-
 def megatron_case(name: str, folder: str) -> Found:
     """Megatron's own float16 optimizers, on the device they are made for; the scale begins too high here as well."""
     from megatron.core import parallel_state
@@ -163,7 +132,6 @@ def megatron_case(name: str, folder: str) -> Found:
 
 CASES: dict[str, Callable[[str, str], Found]] = {
     **dict.fromkeys(("ddp", "fsdp", "fsdp2"), torch_case),
-    **dict.fromkeys(("zero0", "zero1", "zero2", "zero3"), deepspeed_case),
     **dict.fromkeys(("megatron", "megatron-distributed"), megatron_case),
 }
 

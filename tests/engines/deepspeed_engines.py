@@ -130,6 +130,15 @@ def resume(case):
         step(case, again[2], 2)
 
 
+def early(case):
+    """Watched before DeepSpeed takes the parameters out of the optimizer."""
+    net = toys.make()
+    base = toys.adam(net)
+    with vario.watch(net, base, directory="runs", name=f"early-{case}", every=1):
+        engine, *_ = deepspeed.initialize(model=net, optimizer=base, config=settings(int(case[4:]), []))
+        step(case, engine, 0)
+
+
 def msprobe(case):
     from vario.compat.msprobe import TrainerMon
 
@@ -159,7 +168,7 @@ def main():
     deepspeed.utils.logger.setLevel(logging.ERROR)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # its build takes minutes and serves inference
     deepspeed.init_distributed(dist_backend="gloo")
-    ways = {"": train, "count": count, "resume": resume, "msprobe": msprobe}
+    ways = {"": train, "count": count, "resume": resume, "early": early, "msprobe": msprobe}
     for case in sys.argv[1:]:
         way, _, case = case.rpartition(":")
         ways[way](case)

@@ -19,14 +19,14 @@ from megatron.core import parallel_state
 QUANTITIES = ["weight", "gradient", "gradient_local", "gradient_accumulated", "gradient_applied"]
 QUANTITIES += ["moment", "activation", "activation_gradient"]
 MODULES = {"msprobe": "msprobe.pytorch", "vario": "vario.compat.msprobe"}
-CONFIG = {"targets": {}, "wg_distribution": True, "ops": ["norm", "min", "max"], "ndigits": 16}
+CONFIG = {"targets": {}, "wg_distribution": True, "mv_distribution": True, "ops": ["norm", "min", "max"], "ndigits": 16}
 
 
 def prepare(name):
     case = toys.Case(name)
     toys.begin(case)
     config = toys.config_of(case)
-    return case, *toys.build(case, config), config
+    return case, toys.build(case, config), config
 
 
 def go(case, chunks, optimizer, config):
@@ -41,30 +41,47 @@ def watch(case, chunks, optimizer, **options):
     model = chunks if len(chunks) > 1 else chunks[0]
     if "bare" in case:
         model = toys.bare(chunks[0])
-    if "alone" in case or "bare" in case:
+    if "alone" in case or "bare" in case or optimizer is None:
         return vario.watch(model, **options)
+    if "member" in case:
+        optimizer = optimizer.chained_optimizers[-1]
     return vario.watch(model, optimizer.optimizer if "inner" in case else optimizer, **options)
 
 
 def train(name, watched=True, folder="runs"):
-    case, chunks, optimizer, config = prepare(name)
-    before = [hung_on(chunk, optimizer) for chunk in chunks]
-    options = {"directory": folder, "name": name, "every": 1, "strict": "fused" not in case, "quantities": QUANTITIES}
+    case, chunks, config = prepare(name)
+    fails = "fused" in case or "elsewhere" in case
+    options = {"directory": folder, "name": name, "every": 1, "strict": not fails, "quantities": QUANTITIES}
     if "resumed" in case:
         options["first_step"] = 5
-    monitor = watch(case, chunks, optimizer, **options) if watched else contextlib.nullcontext()
+    optimizer = None if "late" in case else toys.optimizer_of(case, chunks)
+    before = [hung_on(chunk) for chunk in chunks]
+    with hidden(optimizer) if "elsewhere" in case else contextlib.nullcontext():
+        monitor = watch(case, chunks, optimizer, **options) if watched else contextlib.nullcontext()
+    optimizer = optimizer or toys.optimizer_of(case, chunks)
     with monitor:
         losses = go(case, chunks, optimizer, config)
-    assert [hung_on(chunk, optimizer) for chunk in chunks] == before, "something was left behind"
+    if watched:
+        assert [hung_on(chunk) for chunk in chunks] == before, "something was left behind"
+        assert "step" not in vars(optimizer)
     return losses
 
 
-def hung_on(chunk, optimizer):
-    """How many hooks there are on anything, and whether a method was replaced."""
+@contextlib.contextmanager
+def hidden(optimizer):
+    """As in a release of Megatron that calls its groups something else."""
+    (member,) = optimizer.chained_optimizers
+    groups = vars(member).pop("shard_fp32_groups")
+    yield
+    member.shard_fp32_groups = groups
+
+
+def hung_on(chunk):
+    """How many hooks there are on anything."""
     hooked = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in chunk.modules()]
     backward = [len(p._backward_hooks or ()) for p in chunk.parameters()]
     accumulated = [len(getattr(p, "_post_accumulate_grad_hooks", None) or ()) for p in chunk.parameters()]
-    return hooked, backward, accumulated, "step" in vars(optimizer)
+    return hooked, backward, accumulated
 
 
 def collectives(name, watched):
@@ -81,7 +98,8 @@ def count(name):
 
 
 def under_a_trainer_mon(kind, name):
-    case, chunks, optimizer, config = prepare(name)
+    case, chunks, config = prepare(name)
+    optimizer = toys.optimizer_of(case, chunks)
     out = Path(f"{kind}-{name}").absolute()
     out.mkdir(exist_ok=True)
     os.environ["MONITOR_OUTPUT_DIR"] = str(out)

@@ -1,10 +1,11 @@
 """Lets Megatron-core train on CPU tensors: it asks torch.cuda where to put things, and is told the CPU here.
 
 Bucketing, reductions, optimizers and pipeline schedules stay Megatron's own code, on gloo. `install` comes before the
-first import of megatron; nothing of vario knows of this.
+first import of megatron, `megatron_on_cpu.py SCRIPT` runs a script so; nothing of vario knows of this.
 """
 
 import contextlib
+import runpy
 import sys
 import types
 
@@ -31,7 +32,7 @@ class EverythingOnCpu(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
-        if torch.device(kwargs["device"]).type == "cuda" if kwargs.get("device") is not None else False:
+        if str(kwargs.get("device")).startswith("cuda"):
             kwargs["device"] = CPU
         if func is torch.Tensor.cuda:
             return args[0]
@@ -72,3 +73,8 @@ def install():
     fused.wgrad_gemm_accum_fp32 = fused.wgrad_gemm_accum_fp16 = add_weight_gradient
     sys.modules["fused_weight_gradient_mlp_cuda"] = fused
     EverythingOnCpu().__enter__()
+
+
+if __name__ == "__main__":
+    install()
+    runpy.run_path(sys.argv[1], run_name="__main__")

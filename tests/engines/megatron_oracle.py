@@ -28,7 +28,8 @@ class Seen:
 def follow(case, ranks):
     toys.begin(case)
     config = toys.config_of(case)
-    (chunk,), optimizer = toys.build(case, config)
+    (chunk,) = toys.build(case, config)
+    optimizer = toys.optimizer_of(case, [chunk])
     model, seen = toys.bare(chunk), Seen()
     named = toys.global_names(model)
     trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}

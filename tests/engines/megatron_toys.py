@@ -31,6 +31,8 @@ moe_utils.te_general_gemm = None  # without TransformerEngine the name is missin
 
 STEPS = 3
 LAYERS, WIDTH, VOCABULARY, LENGTH = 4, 12, 16, 6
+POSITIONS = 30
+"""More than there are tokens, so that the end of a rank's piece of the buffers falls into some parameter."""
 MICRO_STEPS = 2
 SKIPPED = 1
 """The step that overflows where one is asked to."""
@@ -136,7 +138,7 @@ def fill(case, model):
 
 
 def build(case, config):
-    """The chunks of this rank's pipeline stage, wrapped; the optimizer as Megatron gives it."""
+    """The chunks of this rank's pipeline stage, wrapped."""
     chunks = []
     for chunk in range(case.chunks):
         stage = {"vp_stage": chunk} if case.chunks > 1 else {}
@@ -147,7 +149,7 @@ def build(case, config):
             config,
             spec,
             vocab_size=VOCABULARY,
-            max_sequence_length=LENGTH,
+            max_sequence_length=POSITIONS,
             share_embeddings_and_output_weights="tied" in case,
             pre_process=first,
             post_process=last,
@@ -156,6 +158,10 @@ def build(case, config):
         fill(case, model)
         if last:
             model.decoder.final_layernorm.bias.requires_grad_(False)
+        if first and "grouped" in case:
+            # What all experts of a rank have in one tensor, as grouped matrix products need it.
+            model.grouped = torch.nn.Parameter(torch.ones(3, 2, device="cpu"))
+            model.grouped.allreduce = False
         if first and "spare" in case:
             model.spare = torch.nn.Parameter(torch.ones(7, dtype=case.dtype, device="cpu"))  # nobody uses it
         options = DistributedDataParallelConfig(
@@ -167,11 +173,12 @@ def build(case, config):
         )
         bare = model if case.dtype is torch.float32 else Float16Module(config, model)
         chunks.append(DistributedDataParallel(config, options, bare))
-    return chunks, get_megatron_optimizer(optimizer_config(case), chunks)
+    return chunks
 
 
-def optimizer_config(case):
-    return OptimizerConfig(
+def optimizer_of(case, chunks):
+    """As Megatron gives it: a chain, of one member or more."""
+    options = OptimizerConfig(
         optimizer="adam",
         lr=0.01,
         adam_eps=1e-3,  # large, so that updates of tiny gradients do not hang on the last bits of a sum over ranks
@@ -186,6 +193,7 @@ def optimizer_config(case):
         min_loss_scale=1.0,
         hysteresis=1,
     )
+    return get_megatron_optimizer(options, chunks)
 
 
 def tokens(step, micro_step, rank):

@@ -22,7 +22,7 @@ RESUMED = ["zero3-alone"]
 CASES = [*PLAIN, *HALF, *OTHER, *RESUMED]
 SKIPPED = ["zero0-bf16-skip", "zero1-skip", "zero3-x2-skip"]
 LOOSE = "zero2-offload-x2-loose"
-COUNTED = ["zero1-x2-groups", "zero3-x2"]
+COUNTED = ["zero1-x2-groups", "zero3"]
 MSPROBE = "zero2-groups"
 
 
@@ -35,8 +35,9 @@ def environment():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("deepspeed")
-    arguments = [*PLAIN, *HALF, *OTHER, *SKIPPED, LOOSE, f"msprobe:{MSPROBE}"]
+    arguments = [*PLAIN, *HALF, *OTHER, *SKIPPED, LOOSE, "early:zero2"]
     arguments += [f"resume:{case}" for case in RESUMED] + [f"count:{case}" for case in COUNTED]
+    arguments.append(f"msprobe:{MSPROBE}")
     torchrun(place, "deepspeed_engines.py", *arguments, environment=environment())
     return place
 
@@ -157,6 +158,12 @@ def test_what_exists_nowhere_is_switched_off_with_its_reason(folder):
     assert "share the gradients of each micro-step by itself" in reasons["gradient_accumulated"]
     assert not {"gradient", "gradient_accumulated"} & set(run.quantities())
     check_held(run, oracle_of(LOOSE), "weight")
+
+
+def test_a_model_that_was_watched_too_early_says_so(folder):
+    off = open_case(folder, "early-zero2").parts_off
+    assert [part.part for part in off] == ["optimizer", "optimizer"]  # on each rank
+    assert "Watch the model after what replaces them: deepspeed.initialize" in off[0].error
 
 
 def rows(folder, kind, rank):

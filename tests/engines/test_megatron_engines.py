@@ -15,6 +15,9 @@ import pytest
 import torch
 from oracle import HELD, HERE, open_case, statistics, torchrun
 
+from vario.backends.torch.engines.megatron import MegatronEngine
+from vario.errors import ModelError
+
 pytestmark = pytest.mark.slow
 
 PEERS = Path(__file__).parents[2] / ".peers"
@@ -33,17 +36,20 @@ TWO_RANKS = {
     "fp32-pp-dealloc": "fp32:1",
     "fp32-vpp-distopt": "fp32:1",
     "fp32-tied-pp": "fp32-tied:1",
-    "fp32-moe-ep-distopt": "fp32-moe:2",
-    # The same with less given: the module inside the wrapper; no optimizer; the torch optimizer inside Megatron's.
+    "fp32-moe-ep-distopt-member": "fp32-moe:2",
+    # Above, one member of a chain was given; here is the module inside the wrapper; no optimizer; the torch optimizer
+    # inside Megatron's; an optimizer not made yet.
     "fp32-distopt-bare": "fp32:2",
     "bf16-distopt-alone": "bf16:2",
     "bf16-inner": "bf16:2",
+    "bf16-distopt-late": "bf16:2",
 }
 FOUR_RANKS = {"fp32-tp-distopt": "fp32:2", "bf16-pp": "bf16:2", "fp32-moe-ep": "fp32-moe:4"}
 CASES = {**TWO_RANKS, **FOUR_RANKS}
 COUNTED = ["fp32-distopt-overlap", "fp32-vpp"]
-TRAINER_MON = ["vario:bf16", "vario:bf16-distopt-groups", "vario:fp32-distopt", "vario:fp32-vpp"]
-PEER = ["msprobe:bf16", "msprobe:bf16-distopt", "msprobe:fp32-distopt"]
+TRAINER_MON = ["bf16", "fp32-moe-ep", "bf16-distopt-groups", "fp32-distopt", "fp32-vpp"]
+PEER = ["bf16", "fp32-moe-ep", "bf16-distopt", "fp32-distopt"]
+OTHERS = ["fp32-resumed", "fp32-distopt-elsewhere", "fp32-moe-ep-grouped"]
 WATCHED_FROM_OUTSIDE = "bf16-vpp-distopt"
 MICRO_STEPS = range(2)
 SKIPPED = 1
@@ -61,8 +67,10 @@ def folder(tmp_path_factory):
     command = [sys.executable, str(HERE / "megatron_oracle.py"), *sorted(set(CASES.values()))]
     done = subprocess.run(command, cwd=place, env={**os.environ, **environment()}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    arguments = [*TWO_RANKS, "fp32-resumed", *(f"count:{case}" for case in COUNTED), *TRAINER_MON]
-    torchrun(place, "megatron_engines.py", *arguments, environment=environment())
+    arguments = [*TWO_RANKS, *OTHERS, *(f"count:{case}" for case in COUNTED)]
+    # mindstudio-probe last: it patches torch for good.
+    arguments += [*(f"vario:{case}" for case in TRAINER_MON), *(f"msprobe:{case}" for case in PEER)]
+    torchrun(place, "megatron_engines.py", *arguments, environment=environment("26.2.0", "common"))
     torchrun(place, "megatron_engines.py", *FOUR_RANKS, ranks=4, environment=environment())
     return place
 
@@ -87,7 +95,7 @@ def rows_of(table):
     found = {}
     for row in table.to_pylist():
         numbers = {key: row[key] for key in ("count", "min", "max", "nans")}
-        numbers |= {"norm": math.sqrt(row["sum_squares"]), "mean": row["sum"] / row["count"]}
+        numbers |= {"norm": math.sqrt(row["sum_squares"]), "mean": row["sum"] / max(row["count"], 1)}
         key = row["step"], row["micro_step"], row["target"]
         assert key not in found
         found[key] = numbers
@@ -100,8 +108,9 @@ def check_rows(rows, expected, rtol=1e-5, note=""):
     for key, tensor in expected.items():
         wanted = statistics(tensor.float())
         for statistic, value in rows[key].items():
-            # A mean near zero is small against the elements, not against itself; the rest is relative.
-            slack = rtol * wanted["norm"] / wanted["count"] ** 0.5 if statistic == "mean" else 0.0
+            # What lies near zero is small against the other elements, not against itself; the rest is relative.
+            near_zero = statistic in ("mean", "min", "max")
+            slack = rtol * wanted["norm"] / wanted["count"] ** 0.5 if near_zero else 0.0
             assert value == pytest.approx(wanted[statistic], rel=rtol, abs=slack), f"{statistic} of {key} {note}"
 
 
@@ -115,7 +124,9 @@ def test_ranks_together_are_one_process(folder, case, quantity):
     if "tied" in case:
         # The last stage has a copy of the first one's embedding under a name of its own.
         word, copy = "embedding.word_embeddings.weight", "output_layer.weight"
-        expected |= {(*key[:2], key[2].replace(word, copy)): tensor for key, tensor in expected.items() if word in key[2]}
+        expected |= {
+            (*key[:2], key[2].replace(word, copy)): tensor for key, tensor in expected.items() if word in key[2]
+        }
     rows = {}
     for step in sorted({key[0] for key in expected}):
         rows |= rows_of(run.frame(step, quantity, rank="all"))
@@ -201,6 +212,14 @@ def test_what_a_fused_kernel_hides_is_switched_off_in_words(folder):
     assert "gradient_accumulation_fusion" in run.parts_off[0].error
 
 
+def test_a_release_that_keeps_things_elsewhere_is_told_of_and_trains_on(folder):
+    run = open_case(folder, "fp32-distopt-elsewhere")
+    off = {part.part: part.error for part in run.parts_off}
+    assert {"gradient", "weight", "moment", "gradient_applied"} <= set(off)
+    assert "there is no 'shard_fp32_groups'" in off["gradient"]
+    assert run.steps("activation").tolist() == [0, 1, 2]
+
+
 def test_a_name_means_the_same_parameter_on_every_stage(folder):
     stages = [parameters(open_case(folder, "fp32-pp-dealloc"), rank) for rank in range(2)]
     assert not set(stages[0]) & set(stages[1])
@@ -210,7 +229,9 @@ def test_a_name_means_the_same_parameter_on_every_stage(folder):
     # Modules of which each chunk has one keep the chunk's number.
     names = [module["name"] for module in chunks.structure(0)["modules"]]
     assert {"root", "1.root", "decoder", "1.decoder", "decoder.layers.2.mlp"} <= set(names)
-    experts = [{name for name in parameters(open_case(folder, "fp32-moe-ep"), rank) if "experts" in name} for rank in range(4)]
+    experts = [
+        {name for name in parameters(open_case(folder, "fp32-moe-ep"), rank) if "experts" in name} for rank in range(4)
+    ]
     assert experts[0] == experts[2] != experts[1] == experts[3]
 
 
@@ -231,12 +252,28 @@ def test_the_layout_tells_slices_ranges_and_replicas(folder):
     assert [held["replicas"] for held in everywhere] == [[0, 1], [0, 1], [2, 3], [2, 3]]
     assert "box" not in everywhere[0]
     # Some parameter lies across the end of a rank's piece.
-    cut = [name for name, held in ranks[0].items() if 0 < held["range"][1] < ranks[2][name]["range"][1]]
+    ranges = [{name: held["range"] for name, held in rank.items() if "range" in held} for rank in ranks]
+    cut = [name for name, held in ranges[0].items() if 0 < held[1] < ranges[2][name][1]]
     assert cut
-    assert all(ranks[0][name]["range"][1] == ranks[2][name]["range"][0] for name in cut)
+    assert all(ranges[0][name][1] == ranges[2][name][0] for name in cut)
     replicated = parameters(open_case(folder, "fp32"), 1)["output_layer.weight"]
     assert (replicated["replicas"], "range" in replicated) == ([0, 1], False)
     assert open_case(folder, "fp32-moe-ep").mesh == {"data": 4, "tensor": 1, "pipeline": 1, "expert": 2}
+
+
+def test_shards_of_megatrons_own_fsdp_are_refused():
+    # It asks for a GPU by number where it is made: the class alone is enough to be recognised by.
+    model = type("FullyShardedDataParallel", (torch.nn.Module,), {"__module__": "megatron.core.distributed.fsdp"})()
+    with pytest.raises(ModelError, match="Megatron's FullyShardedDataParallel.*Train with its DistributedDataParallel"):
+        MegatronEngine.check({"": model})
+
+
+def test_experts_without_names_of_their_own_lie_side_by_side(folder):
+    run = open_case(folder, "fp32-moe-ep-grouped")
+    held = [parameters(run, rank)["grouped"] for rank in range(2)]
+    assert [entry["shape"] for entry in held] == [[6, 2], [6, 2]]
+    assert [entry["box"] for entry in held] == [[[0, 3], [0, 2]], [[3, 6], [0, 2]]]
+    assert run.series("grouped", "weight", "count").values.tolist() == [12, 12, 12]
 
 
 # Files of msprobe
@@ -245,8 +282,14 @@ def test_the_layout_tells_slices_ranges_and_replicas(folder):
 def norms(out, prefix, rank):
     """{(step, name): norm} of one kind of file, the names without wrappers."""
     (found,) = out.glob(f"*rank{rank}-*")
-    rows = [row for path in sorted(found.glob(f"{prefix}_*.csv")) for row in csv.DictReader(path.open())]
-    return {(int(row["step"]), row["vpp_stage"], row["name"].replace("module.", "")): float(row["norm"]) for row in rows}
+    rows = [
+        row
+        for path in sorted(found.glob(f"{prefix}_[0-9]*.csv"))
+        for row in csv.DictReader(path.read_text().splitlines())
+    ]
+    return {
+        (int(row["step"]), row["vpp_stage"], row["name"].replace("module.", "")): float(row["norm"]) for row in rows
+    }
 
 
 def expected_norms(oracle, ranges=None):
@@ -278,29 +321,22 @@ def test_files_of_msprobe_number_chunks_and_count_layers_in_each(folder):
     assert layers == {("0", None), ("0", "0"), ("1", "0")}
 
 
-@pytest.fixture(scope="module")
-def peer(folder):
-    """The same trainings under mindstudio-probe."""
-    paths = environment("26.2.0", "common")
-    torchrun(folder, "megatron_engines.py", *PEER, environment=paths)
-    return folder
-
-
-def test_reduced_and_unreduced_files_are_those_of_mindstudio_probe(peer):
-    for prefix in ("grad_reduced", "grad_unreduced"):
+@pytest.mark.parametrize("case", ["bf16", "fp32-moe-ep"])
+def test_gradients_and_moments_are_those_of_mindstudio_probe(folder, case):
+    for prefix in ("grad_reduced", "grad_unreduced", "exp_avg", "exp_avg_sq"):
         for rank in range(2):
-            theirs, ours = (norms(peer / f"{kind}-bf16", prefix, rank) for kind in ("msprobe", "vario"))
-            assert len(ours) > 100
+            theirs, ours = (norms(folder / f"{kind}-{case}", prefix, rank) for kind in ("msprobe", "vario"))
+            assert len(ours) > 70
             assert ours == pytest.approx(theirs, rel=1e-6)
 
 
-def test_mindstudio_probe_has_other_gradients_where_a_piece_cuts_a_parameter(peer):
+def test_mindstudio_probe_has_other_gradients_where_a_piece_cuts_a_parameter(folder):
     # Known of the release compared with; when it is mended there, the parity above can have this case as well.
     for case in ("bf16-distopt", "fp32-distopt"):
         ours = f"vario-{case}-groups" if case == "bf16-distopt" else f"vario-{case}"
-        theirs = [norms(peer / f"msprobe-{case}", "grad_reduced", rank) for rank in range(2)]
-        own = [norms(peer / ours, "grad_reduced", rank) for rank in range(2)]
-        assert [found == pytest.approx(wanted, rel=1e-3) for found, wanted in zip(theirs, own, strict=True)] != [True] * 2
+        theirs = [norms(folder / f"msprobe-{case}", "grad_reduced", rank) for rank in range(2)]
+        own = [norms(folder / ours, "grad_reduced", rank) for rank in range(2)]
+        assert any(found != pytest.approx(wanted, rel=1e-3) for found, wanted in zip(theirs, own, strict=True))
 
 
 # Unchanged scripts
@@ -313,4 +349,4 @@ def test_vario_run_finds_chunks_and_their_optimizer(folder):
     run = open_case(folder, "found")
     assert (run.structure()["engine"], run.mesh["pipeline"]) == ("megatron", 2)
     assert run.steps("gradient").tolist() == [0, 1, 2]
-    assert set(run.targets("weight")) == set(oracle_of(folder, "fp32").held["weight"][0, name] is not None and name for _, name in oracle_of(folder, "fp32").held["weight"])
+    assert set(run.targets("weight")) == {name for _, name in oracle_of(folder, "bf16").held["weight"]}

@@ -8,6 +8,8 @@ import numpy as np
 
 from vario.runs.run import Run
 
+_MOST_STEPS = 2**40
+
 
 @dataclass(frozen=True)
 class Desync:
@@ -31,19 +33,46 @@ class Desync:
 
 def first_desync(run: Run) -> Desync | None:
     """The first tensor, in time, that ranks known to hold alike hold differently; None while all agree."""
-    tables = {rank: run.to_arrow("checksum", rank) for rank in run.ranks if "checksum" in run.quantities(rank)}
-    seen: dict[tuple[int, str], dict[int, int]] = {}
-    for rank, table in tables.items():
-        columns = (table.column(name).to_numpy() for name in ("step", "order", "sum"))
-        names = table.column("target").to_pylist()
-        for step, _, value, name in sorted(zip(*columns, names, strict=True)):
-            if not np.isnan(value):
-                seen.setdefault((int(step), name), {})[rank] = int(value)
-    # Dictionaries keep the order of insertion: gradients come before weights within a step.
-    for (step, name), values in sorted(seen.items(), key=lambda item: item[0][0]):
-        target, _, quantity = name.rpartition(":")
-        for alike in run.holders(target):
-            own = {rank: value for rank, value in values.items() if rank in alike}
-            if len(set(own.values())) > 1:
-                return Desync(step, target, quantity, own)
-    return None
+    ranks = [rank for rank in run.ranks if "checksum" in run.quantities(rank)]
+    layout = run.layout
+    numbers: dict[tuple[str, int], int] = {}
+    # By tensor and step: what the first rank of a group that has it says. Each other rank is held against that.
+    known = np.zeros(0, np.int64)
+    usual = np.zeros(0, np.float64)
+    first: tuple[int, int, str, int] | None = None
+    for rank in ranks:
+        table = run.columns("checksum", ["step", "order", "target", "sum"], rank)
+        steps, orders, values = (table.column(name).to_numpy() for name in ("step", "order", "sum"))
+        target = table.column("target").combine_chunks()
+        names = target.dictionary.to_pylist()
+        # Groups are told apart by their lowest rank.
+        groups = [(name, layout.alike(name, rank)[0]) for name in names]
+        own = np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.int64)
+        codes = target.indices.to_numpy()
+        keys = own[codes] * _MOST_STEPS + steps
+        places = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
+        is_known = known[places] == keys if len(known) else np.zeros(len(keys), np.bool_)
+        if is_known.any():
+            rows = np.flatnonzero(is_known)
+            rows = rows[usual[places[rows]] != values[rows]]
+            if len(rows):
+                row = rows[np.lexsort((orders[rows], steps[rows]))[0]]
+                found = int(steps[row]), int(orders[row]), names[codes[row]], rank
+                first = found if first is None else min(first, found)
+        if not is_known.all():
+            known = np.concatenate([known, keys[~is_known]])
+            usual = np.concatenate([usual, values[~is_known]])
+            order = np.argsort(known, kind="stable")
+            known, usual = known[order], usual[order]
+    return None if first is None else _all_say(run, ranks, *first)
+
+
+def _all_say(run: Run, ranks: list[int], step: int, order: int, name: str, rank: int) -> Desync:
+    target, _, quantity = name.rpartition(":")
+    checksums = {}
+    for other in run.layout.alike(name, rank):
+        if other in ranks:
+            series = run.series(name, "checksum", "mean", rank=other)
+            if len(found := series.values[series.steps == step]):
+                checksums[other] = int(found[0])
+    return Desync(step, target, quantity, checksums)

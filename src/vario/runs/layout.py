@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,27 +11,69 @@ import numpy as np
 from vario.records import Structure
 
 
+@dataclass
+class _Held:
+    """Who has what of one parameter."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    """By part: its number."""
+    parts: dict[int, int] = field(default_factory=dict)
+    """By rank: the number of the part it has."""
+    replicas: dict[int, Sequence[int]] = field(default_factory=dict)
+    """By rank: those known to hold the same."""
+
+
+_NOTHING = _Held()
+
+
 class Layout:
     """Groups the ranks of a run by the part of a parameter they hold."""
 
-    def __init__(self, structures: Mapping[int, Structure]) -> None:
-        self._holders: dict[str, dict[str, list[int]]] = {}
-        for rank in sorted(structures):
-            for parameter in structures[rank].get("parameters") or []:
-                parts = self._holders.setdefault(str(parameter.get("name")), {})
-                parts.setdefault(_part(parameter), []).append(rank)
-                for other in parameter.get("replicas") or []:
-                    if other not in parts[_part(parameter)]:
-                        parts[_part(parameter)].append(int(other))
+    def __init__(self, ranks: Iterable[int], structure: Callable[[int], Structure]) -> None:
+        self._held: dict[str, _Held] = {}
+        told_of: set[int] = set()
+        for rank in sorted(ranks):
+            # Of a thousand ranks under DDP the first says all there is to know: nothing else is read then.
+            if rank not in told_of:
+                told_of |= self._read(rank, structure(rank).get("parameters") or [])
+
+    def _read(self, rank: int, parameters: Iterable[Mapping[str, Any]]) -> set[int]:
+        """Note what one rank says it holds; answers who holds the same of all of it."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for parameter in parameters:
+            told = tuple(parameter.get("replicas") or ())
+            alike = groups.setdefault(told, sorted(told))
+            held = self._held.setdefault(str(parameter.get("name")), _Held())
+            part = held.numbers.setdefault(f"{parameter.get('box')} {parameter.get('range')}", len(held.numbers))
+            for other in alike:
+                held.parts.setdefault(other, part)
+                held.replicas.setdefault(other, alike)
+            # A rank knows itself best: what others say of it may be from before a resume.
+            held.parts[rank] = part
+            held.replicas[rank] = alike or [rank]
+        return set.intersection(*map(set, groups)) if groups else set()
 
     def holders(self, target: str) -> list[list[int]]:
-        """The ranks that hold each distinct part of a target, be it a parameter or a moment of one."""
-        parts = self._holders.get(target) or self._holders.get(target.rpartition(":")[0]) or {}
-        return [sorted(ranks) for ranks in parts.values()]
+        """The ranks that hold each distinct part of a target, be it a parameter or a moment of one.
 
-    def alike(self, target: str, rank: int) -> list[int]:
-        """The ranks that hold the same as this one, the lowest first; itself where nobody knows."""
-        return next((ranks for ranks in self.holders(target) if rank in ranks), [rank])
+        Those of one part are replicas, or models that train side by side: either way the part counts once.
+        """
+        held = self._of(target)
+        found: list[list[int]] = [[] for _ in held.numbers]
+        for rank in sorted(held.parts):
+            found[held.parts[rank]].append(rank)
+        return [ranks for ranks in found if ranks]
+
+    def part(self, target: str, rank: int) -> int | None:
+        """The number of the part of a target that a rank holds; None where nobody knows."""
+        return self._of(target).parts.get(rank)
+
+    def alike(self, target: str, rank: int) -> Sequence[int]:
+        """The ranks known to hold the same as this one, the lowest first; itself where nobody knows."""
+        return self._of(target).replicas.get(rank, [rank])
+
+    def _of(self, target: str) -> _Held:
+        return self._held.get(target) or self._held.get(target.rpartition(":")[0]) or _NOTHING
 
 
 def first_of_each_step(tables: list[Any]) -> list[Any]:
@@ -44,7 +87,3 @@ def first_of_each_step(tables: list[Any]) -> list[Any]:
             kept.append(table if is_new.all() else table.take(np.flatnonzero(is_new)))
             seen = np.union1d(seen, steps)
     return kept
-
-
-def _part(parameter: Mapping[str, Any]) -> str:
-    return f"{parameter.get('box')} {parameter.get('range')}"

@@ -141,11 +141,14 @@ class Run(RunFolder):
         if rank == "all":
             if quantity is None or quantity == "scalar":
                 raise ConfigError("quantity: name the one to merge over ranks; plain numbers are merged by `series`")
-            having = [number for number in self.ranks if step in self.steps(quantity, number)]
-            if len(having) < 2:
-                return self.frame(step, quantity, having[0] if having else self.ranks[0])
-            tables = {number: self.frame(step, quantity, number) for number in having}
-            return merge_ranks(tables, self.holders if quantity in HELD else None)
+            sessions, recorded = self.sessions, self.ranks
+            having = [number for number in recorded if quantity in self.quantities(number)]
+            columns = all_columns(quantity)
+            read = {number: self._reader(number, quantity).read(columns, sessions, step=step) for number in having}
+            tables = {number: in_order(table) for number, table in read.items() if table.num_rows}
+            if len(tables) < 2:
+                return self.frame(step, quantity, next(iter([*tables, *having, *recorded])))
+            return merge_ranks(tables, self.layout.part if quantity in HELD else None)
         if quantity is None:
             found = [name for name in self._tensor_quantities(rank) if step in self.steps(name, rank)]
             if not found:
@@ -180,6 +183,10 @@ class Run(RunFolder):
             for quantity in dict.fromkeys(name for rank in self.ranks for name in self.quantities(rank))
         }
         return sql.ask(query, readers, self.sessions)
+
+    def columns(self, quantity: str, names: Sequence[str], rank: int) -> Any:
+        """Chosen columns of all rows of a quantity as a pyarrow Table, in no order."""
+        return self._checked_reader(rank, quantity).read(names, self.sessions)
 
     def bad_rows(self, quantity: str, rank: int) -> Any:
         """The bad rows of the first part of a quantity that has any NaN or Inf; None when all is finite."""
@@ -232,21 +239,18 @@ class Run(RunFolder):
         recorded = self.ranks
         if rank != "all":
             self._check_rank(rank)
-            alike = self._layout.alike(target, rank) if quantity in HELD else [rank]
+            alike = self.layout.alike(target, rank) if quantity in HELD else [rank]
             return [[rank, *(other for other in alike if other in recorded and other != rank)]]
-        held = self._layout.holders(target) if quantity in HELD and len(recorded) > 1 else []
+        held = self.layout.holders(target) if quantity in HELD and len(recorded) > 1 else []
         return [[number for number in alike if number in recorded] for alike in held] or [[n] for n in recorded]
 
     @property
-    def _layout(self) -> Layout:
+    def layout(self) -> Layout:
+        """Which ranks hold what of each parameter."""
         ranks = tuple(self.ranks)
         if self._layout_read is None or self._layout_read[0] != ranks:
-            self._layout_read = ranks, Layout({rank: self.structure(rank) for rank in ranks})
+            self._layout_read = ranks, Layout(ranks, self.structure)
         return self._layout_read[1]
-
-    def holders(self, parameter: str) -> list[list[int]]:
-        """The ranks that hold each distinct part of a parameter: those of one list hold the same."""
-        return self._layout.holders(parameter)
 
     def _check_recorded(self, needs: Sequence[str], statistic: str) -> None:
         chosen = self.config.get("statistics")

@@ -35,9 +35,9 @@ def in_order(table: Any) -> Any:
     return table.take(positions)
 
 
-def merge_ranks(tables: Mapping[int, Any], holders: Callable[[str], list[list[int]]] | None) -> Any:
-    """One row per target and micro-step of tables of one step: shares add up, and what `holders` says is alike counts
-    once; without it each rank's rows are its own and all add up."""
+def merge_ranks(tables: Mapping[int, Any], part_of: Callable[[str, int], int | None] | None) -> Any:
+    """One row per target and micro-step of tables of one step: parts add up, and ranks that `part_of` says have the same
+    part of a target count once; without it each rank's rows are its own and all add up."""
     rows: dict[tuple[int, str], int] = {}
     orders: dict[int, int] = {}
     seen: dict[tuple[str, int], int] = {}
@@ -45,9 +45,8 @@ def merge_ranks(tables: Mapping[int, Any], holders: Callable[[str], list[list[in
     for rank, table in sorted(tables.items()):
         keys = zip(*(table.column(name).to_pylist() for name in ("micro_step", "target", "order")), strict=True)
         for position, (micro_step, target, order) in enumerate(keys):
-            parts = holders(target) if holders is not None else []
-            part = next((at for at, alike in enumerate(parts) if rank in alike), rank)
-            if seen.setdefault((target, part), rank) != rank:
+            part = None if part_of is None else part_of(target, rank)
+            if part is not None and seen.setdefault((target, part), rank) != rank:
                 continue
             group = rows.setdefault((micro_step, target), len(rows))
             orders[group] = min(order, orders.get(group, order))

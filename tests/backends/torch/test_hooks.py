@@ -165,3 +165,26 @@ def test_a_watched_model_can_be_pickled_whole():
         copied = pickle.loads(pickle.dumps(model))
         assert torch.equal(copied(batch(0)), model(batch(0)))
         assert monitor.step_number == 0
+
+
+def test_a_method_that_is_followed_tells_of_its_call_and_of_what_it_returned():
+    class Counter:
+        def add(self, number):
+            told.append("add")
+            return number + 1
+
+    counter, told = Counter(), []
+    first = hooks.around(
+        counter,
+        "add",
+        before=lambda number: told.append(f"before {number}"),
+        returned=lambda result: told.append(f"returned {result}"),
+    )
+    second = hooks.around(counter, "add", lambda number: told.append(f"after {number}"))
+    assert counter.add(1) == 2
+    assert told == ["before 1", "add", "returned 2", "after 1"]
+    first()
+    assert counter.add(2) == 3
+    second()
+    assert told[4:] == ["add", "after 2"]
+    assert not vars(counter)

@@ -317,6 +317,8 @@ class TrainingLoop:
 
     def _update_began(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self._is_ours(optimizer):
+            if any(optimizer is given for given in self._given_optimizers):
+                self._events.switch_off("optimizer", optimizers.taken_away(optimizer))
             return
         if self.clock.update_began(self.engine.parameter_ids(optimizer)):
             self._end_step()

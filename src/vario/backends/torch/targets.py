@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,12 +13,14 @@ import torch
 
 from vario.backends.torch import naming, updates
 from vario.backends.torch.checksums import checksum
-from vario.backends.torch.engines import find_engine, optimizers
+from vario.backends.torch.engines import find_engine, optimizers, sharing
 from vario.backends.torch.engines.base import Piece
 from vario.errors import ModelError
 from vario.records import Structure
 from vario.selector import Choice
 from vario.statistics import Values
+
+log = logging.getLogger("vario")
 
 NamedTensors = tuple[list[str], list[torch.Tensor]]
 
@@ -44,6 +47,7 @@ class Targets:
         self.engine = chosen_engine(self.roots, self.all_parameters, given_optimizers)
         self.shares = {name: self.engine.share(name) for name in self.all_parameters}
         self._left_to_others: frozenset[str] = frozenset()
+        self._told_of_addends = False
 
     def claim(self) -> Callable[[], None]:
         """Keep others from watching any of these modules; the result gives them back."""
@@ -94,13 +98,26 @@ class Targets:
 
     def gradients(self, names: Iterable[str]) -> NamedTensors:
         """Names and reduced gradients of those parameters that are chosen and have one."""
-        found = ((name, self.engine.gradient(name)) for name in names if self._records(name))
+        found = ((name, self._reduced(name, self.engine.gradient(name))) for name in names if self._records(name))
         return _lists((name, gradient) for name, gradient in found if gradient is not None and gradient.numel())
 
     def applied_gradients(self, optimizer: Any) -> NamedTensors:
         """Names and gradients as an optimizer gets them."""
         pieces = self._pieces(optimizer)
-        return _lists((piece.name, piece.cut(piece.held.grad)) for piece in pieces if piece.held.grad is not None)
+        found = ((piece, self._reduced(piece.name, piece.held.grad)) for piece in pieces)
+        return _lists((piece.name, piece.cut(gradient)) for piece, gradient in found if gradient is not None)
+
+    def _reduced(self, name: str, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """A gradient laid out as the layout says of its parameter; None where that is nowhere yet."""
+        laid_out = None if gradient is None else sharing.as_held(gradient, self.all_parameters[name])
+        if laid_out is None and gradient is not None and not self._told_of_addends:
+            self._told_of_addends = True
+            log.warning(
+                "gradient of '%s' is not recorded: each rank has an addend of it, which the optimizer adds up inside "
+                "its step; to add them up here would be a collective. Others like it are passed over silently.",
+                name,
+            )
+        return laid_out
 
     def weights(self, optimizer: Any) -> NamedTensors:
         """Names and values of the chosen parameters an optimizer holds; of all trainable ones without an optimizer."""
@@ -123,13 +140,13 @@ class Targets:
             return [], []
         return _lists(
             (f"{piece.name}:{key}", tensor)
-            for piece in self._pieces(optimizer)
+            for piece in self._pieces_with_state(optimizer)
             for key, tensor in optimizers.state_tensors(optimizer, piece)
         )
 
     def gradient_checksums(self, optimizer: Any) -> NamedTensors:
         """Names (`weight:gradient`) and checksums of the gradients that other ranks have as well."""
-        found = ((name, self.engine.gradient(name)) for name in self._replicated_of(optimizer))
+        found = ((name, self._reduced(name, self.engine.gradient(name))) for name in self._replicated_of(optimizer))
         return _checksums("gradient", ((name, gradient) for name, gradient in found if gradient is not None))
 
     def weight_checksums(self, optimizer: Any) -> NamedTensors:
@@ -146,9 +163,14 @@ class Targets:
     def _pieces(self, optimizer: Any) -> Iterator[Piece]:
         return (piece for piece in self.engine.pieces(optimizer) if self._records(piece.name))
 
+    def _pieces_with_state(self, optimizer: Any) -> Iterator[Piece]:
+        if not self.engine.keeps_state_alone(optimizer):
+            return self._pieces(optimizer)
+        return (piece for piece in self.engine.pieces(optimizer) if piece.name in self.parameters)
+
     def sign_agreement(self, optimizer: Any) -> NamedTensors:
         """Names and the share of elements whose gradient points where the momentum does."""
-        return ([], []) if optimizer is None else updates.sign_agreement(optimizer, self._pieces(optimizer))
+        return ([], []) if optimizer is None else updates.sign_agreement(optimizer, self._pieces_with_state(optimizer))
 
     def update_histograms(
         self, optimizer: Any, bins: int, low: float, high: float
@@ -156,7 +178,7 @@ class Targets:
         """Names, and histograms of Adam's update and ratio that wait for the device."""
         if optimizer is None:
             return [], lambda: np.empty((0, bins))
-        return updates.update_histograms(optimizer, self._pieces(optimizer), bins, low, high)
+        return updates.update_histograms(optimizer, self._pieces_with_state(optimizer), bins, low, high)
 
     def device_scalars(self) -> dict[str, float]:
         """Memory in use on the model's CUDA devices, in bytes."""

@@ -145,6 +145,10 @@ class Engine:
         """The model's parameters that an optimizer updates, on whichever rank, by identity."""
         return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
 
+    def keeps_state_alone(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether no other rank has the state this optimizer has, whoever else holds the parameters."""
+        return False
+
     def weight(self, name: str) -> torch.Tensor:
         """What this rank holds of a parameter, as precisely as anyone does."""
         return self.parameters[name]

@@ -181,12 +181,12 @@ class DeepSpeedEngine(Engine):
             elements = self._fragments[name][1].range
         if elements is not None:
             return Share(shape, None, elements, here)
-        group = _data_group(self._owners.get(id(parameter), self._runtimes[0]))
+        group = _averaging_group(self._owners.get(id(parameter), self._runtimes[0]))
         return Share(shape, None, None, tuple(sorted(sharing.group_ranks(group))))
 
     def mesh(self) -> Mesh:
         """One dimension of data parallelism."""
-        return sharing.group_mesh("data", _data_group(self._runtimes[0]))
+        return sharing.group_mesh("data", _averaging_group(self._runtimes[0]))
 
 
 def _runtimes_of(roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> list[Any]:
@@ -228,6 +228,6 @@ def _trains(item: Any) -> bool:
     return kind is not None and isinstance(item, kind) and hasattr(vars(item).get("optimizer"), "step")
 
 
-def _data_group(runtime: Any) -> Any:
+def _averaging_group(runtime: Any) -> Any:
     """The ranks that share gradients: with sequence parallelism more than those with batches of their own."""
     return getattr(runtime, "seq_data_parallel_group", None) or kept(runtime, "data_parallel_group")

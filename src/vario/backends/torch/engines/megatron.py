@@ -12,7 +12,7 @@ import torch
 
 from vario.backends.base import Undo
 from vario.backends.torch import hooks, naming
-from vario.backends.torch.engines import megatron_layout, megatron_optimizers
+from vario.backends.torch.engines import megatron_layout, megatron_optimizers, optimizers
 from vario.backends.torch.engines.base import Engine, Loop, Piece
 from vario.backends.torch.engines.megatron_optimizers import Member
 from vario.errors import ModelError
@@ -49,7 +49,8 @@ class MegatronEngine(Engine):
         # Without Megatron's buffers gradients are where torch leaves them.
         has_buffers = any(hasattr(parameter, "main_grad") for parameter in parameters.values())
         self.reduces_in_backward = not has_buffers  # type: ignore[misc]
-        self._look([given for given in given_optimizers if megatron_optimizers.is_megatrons(given)])
+        given = [optimizer for optimizer in given_optimizers if megatron_optimizers.is_megatrons(optimizer)]
+        self._look(megatron_optimizers.outermost(optimizer) for optimizer in given)
         if not self._members:
             self._look(megatron_optimizers.live_optimizers())
 
@@ -122,8 +123,9 @@ class MegatronEngine(Engine):
     def torch_optimizers(self) -> list[torch.optim.Optimizer]:
         """Those inside Megatron's, one per member of a chain; others as they are given."""
         inside = [member.optimizer for member in self._members]
-        given = [given for given in self.given_optimizers if not megatron_optimizers.is_megatrons(given)]
-        return [*(inside if self.given_optimizers else ()), *(own for own in given if own not in inside)]
+        given = [optimizer for optimizer in self.given_optimizers if not megatron_optimizers.is_megatrons(optimizer)]
+        others = [optimizers.innermost(optimizer) for optimizer in given]
+        return [*(inside if self.given_optimizers else ()), *(other for other in others if other not in inside)]
 
     def attach(self, loop: Loop) -> Undo:
         """Follow `step` of the outermost optimizers, also of one made between now and the first forward pass."""

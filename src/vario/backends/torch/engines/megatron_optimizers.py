@@ -43,6 +43,14 @@ def live_optimizers() -> list[Any]:
     return [item for item in found if id(item) not in chained]
 
 
+def outermost(optimizer: Any) -> Any:
+    """The one whose `step` a training loop calls, where a member of its chain is given."""
+    if "chained_optimizers" in vars(optimizer):
+        return optimizer
+    chains = (live for live in live_optimizers() if optimizer in (vars(live).get("chained_optimizers") or ()))
+    return next(chains, optimizer)
+
+
 def _is_an_optimizer(kind: type) -> bool:
     return any(base.__name__ == "MegatronOptimizer" for base in kind.__mro__)
 

@@ -33,6 +33,14 @@ def innermost(optimizer: Any) -> torch.optim.Optimizer:
     return inner
 
 
+def taken_away(optimizer: torch.optim.Optimizer) -> ModelError:
+    """What to say of an optimizer that had the model's parameters when it was given, and has others now."""
+    return ModelError(
+        f"{type(optimizer).__name__} holds none of the model's parameters any more, so its updates are not seen as "
+        "steps. Watch the model after what replaces them: deepspeed.initialize, accelerator.prepare, fully_shard."
+    )
+
+
 def _has_own_hooks(optimizer: Any) -> bool:
     return isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+import sys
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -29,11 +31,18 @@ class PlainEngine(Engine):
     ) -> None:
         super().__init__(roots, parameters, given_optimizers)
         self._groups = _groups_of_replicas(roots.values())
+        self._is_part: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
 
     @classmethod
     def fits(cls, roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> bool:
         """Whatever no other engine drives."""
         return True
+
+    def keeps_state_alone(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Inside a ZeroRedundancyOptimizer each rank has an optimizer of its own, for some of the parameters."""
+        if optimizer not in self._is_part:
+            self._is_part[optimizer] = any(outer.optim is optimizer for outer in _zero_redundancy_optimizers())
+        return self._is_part[optimizer]
 
     def share(self, name: str) -> Share:
         """The whole parameter, replicated over the ranks of DDP; or the shard a DTensor says."""
@@ -47,6 +56,13 @@ class PlainEngine(Engine):
         """One dimension of data parallelism under DDP."""
         group = next(iter(self._groups.values()), None)
         return super().mesh() or ({} if group is None else sharing.group_mesh("data", group))
+
+
+def _zero_redundancy_optimizers() -> Iterator[Any]:
+    # Whoever makes one has imported this; importing it here would cost those who do not.
+    if module := sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer"):
+        kind = module.ZeroRedundancyOptimizer
+        yield from (found for found in gc.get_objects() if issubclass(type(found), kind) and hasattr(found, "optim"))
 
 
 def _groups_of_replicas(roots: Any) -> dict[int, Any]:

@@ -36,6 +36,22 @@ def of_dtensor(tensor: Any) -> Share | None:
     return Share(tuple(tensor.shape), None if is_whole else box, None, tuple(sorted(same.flatten().tolist())))
 
 
+def as_held(gradient: Any, parameter: Any) -> Any:
+    """A gradient with the placements of its parameter; None where only ranks together could bring it there."""
+    if not (hasattr(gradient, "placements") and hasattr(parameter, "placements")):
+        return gradient
+    wanted = parameter.placements
+    if gradient.placements == wanted:
+        return gradient
+    # Whoever has all of it cuts its own piece out; addends, and pieces of what should be whole, would have to travel.
+    if any(
+        place != other and not place.is_replicate() for place, other in zip(gradient.placements, wanted, strict=True)
+    ):
+        return None
+    with torch.no_grad():
+        return gradient.redistribute(placements=wanted)
+
+
 def mesh_of(tensors: Iterable[Any]) -> Mesh:
     """The largest mesh that any of these tensors lies on: sizes and this rank's place, by dimension."""
     spread = [tensor for tensor in tensors if hasattr(tensor, "placements")]
