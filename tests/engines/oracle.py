@@ -46,8 +46,10 @@ class Oracle:
         zeros=(),
         groups=1,
         empty_update=False,
+        length=None,
         **options,
     ):
+        self.length = length
         num_threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as the ranks have: in bfloat16 the order of a sum shows
         try:
@@ -119,7 +121,7 @@ class Oracle:
         # Mixed precision computes with a rounded copy of the weights.
         model = self.model if dtype is torch.float32 else copy.deepcopy(self.model).to(dtype)
         handle = model.blocks[1].register_forward_hook(called)
-        toys.loss(model, toys.tokens(step, micro_step, rank), accumulation).backward()
+        toys.loss(model, toys.tokens(step, micro_step, rank)[:, : self.length], accumulation).backward()
         handle.remove()
         found = {name: p.grad.float().clone() for name, p in model.named_parameters() if p.grad is not None}
         self.model.zero_grad()

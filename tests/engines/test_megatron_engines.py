@@ -264,7 +264,9 @@ def test_the_layout_tells_slices_ranges_and_replicas(folder):
 def test_shards_of_megatrons_own_fsdp_are_refused():
     # It asks for a GPU by number where it is made: the class alone is enough to be recognised by.
     model = type("FullyShardedDataParallel", (torch.nn.Module,), {"__module__": "megatron.core.distributed.fsdp"})()
-    with pytest.raises(ModelError, match="Megatron's FullyShardedDataParallel.*Train with its DistributedDataParallel"):
+    with pytest.raises(
+        ModelError, match=r"Megatron's FullyShardedDataParallel.*Train with its DistributedDataParallel"
+    ):
         MegatronEngine.check({"": model})
 
 
@@ -330,13 +332,16 @@ def test_gradients_and_moments_are_those_of_mindstudio_probe(folder, case):
             assert ours == pytest.approx(theirs, rel=1e-6)
 
 
-def test_mindstudio_probe_has_other_gradients_where_a_piece_cuts_a_parameter(folder):
-    # Known of the release compared with; when it is mended there, the parity above can have this case as well.
-    for case in ("bf16-distopt", "fp32-distopt"):
-        ours = f"vario-{case}-groups" if case == "bf16-distopt" else f"vario-{case}"
-        theirs = [norms(folder / f"msprobe-{case}", "grad_reduced", rank) for rank in range(2)]
-        own = [norms(folder / ours, "grad_reduced", rank) for rank in range(2)]
-        assert any(found != pytest.approx(wanted, rel=1e-3) for found, wanted in zip(theirs, own, strict=True))
+def test_mindstudio_probe_has_another_gradient_where_a_piece_cuts_a_parameter(folder):
+    # Known of the release compared with; when it is mended there, the parity above can have these cases as well.
+    cut = {"decoder.layers.1.mlp.linear_fc2.weight"}
+    for case, ours in (("bf16-distopt", "bf16-distopt-groups"), ("fp32-distopt", "fp32-distopt")):
+        for rank in range(2):
+            theirs = norms(folder / f"msprobe-{case}", "grad_reduced", rank)
+            own = norms(folder / f"vario-{ours}", "grad_reduced", rank)
+            assert {key[2] for key in own if own[key] != pytest.approx(theirs[key], rel=1e-6)} == cut
+            # In fp32 it also has what the rank does not own.
+            assert (len(theirs) > len(own)) == (case == "fp32-distopt")
 
 
 # Unchanged scripts

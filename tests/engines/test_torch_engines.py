@@ -8,21 +8,23 @@ import pytest
 import torch
 from oracle import HELD, Oracle, check_accumulated, check_held, check_local, check_target, open_case, torchrun
 
-from vario import first_desync
+from vario import ConfigError, first_desync
 
 pytestmark = pytest.mark.slow
 
 TWO_RANKS = ["ddp", "ddp-views-x2", "fsdp", "fsdp-x2", "fsdp-noshard-x2", "fsdp-gradop-x2", "fsdp2", "fsdp2-x2", "tp"]
-TWO_RANKS += ["fsdp-bf16-x2", "fsdp2-bf16-x2", "ddp-compiled-x2", "fsdp2-compiled-x2"]
+TWO_RANKS += ["fsdp-bf16-x2", "fsdp2-bf16-x2", "ddp-compiled-x2", "fsdp2-compiled-x2", "ddp-zero"]
+ODD_ONES = ["ddp-flip", "tp-sp", "fsdp2-renamed"]
 FOUR_RANKS = ["fsdp2-tp-x2", "fsdp2-hsdp-x2"]
-COUNTED = ["ddp-x2", "fsdp-x2", "fsdp2-x2"]
+COUNTED = ["ddp-x2", "fsdp-x2", "fsdp2-x2", "tp-sp"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("engines")
-    torchrun(place, "torch_engines.py", *TWO_RANKS, "ddp-flip", *(f"count:{case}" for case in COUNTED))
-    torchrun(place, "torch_engines.py", *FOUR_RANKS, ranks=4)
+    # The last one changes the process it runs in.
+    torchrun(place, "torch_engines.py", *TWO_RANKS, *(f"count:{case}" for case in COUNTED), *ODD_ONES)
+    torchrun(place, "torch_engines.py", *FOUR_RANKS, "ddp-halves-flip", ranks=4)
     return place
 
 
@@ -39,6 +41,7 @@ def oracle_of(case):
         "clip": "tp" not in (engine, *traits),
         "zeros": ("spare.weight", "spare.bias") if engine == "fsdp" else (),
         "spare": "tp" not in (engine, *traits),
+        "length": 6 if "sp" in traits else None,
     }
     key = tuple(options.values())
     if key not in _oracles:
@@ -146,6 +149,49 @@ def test_one_flipped_bit_on_one_rank_is_found(folder):
     found = first_desync(open_case(folder, "ddp-flip"))
     assert (found.step, found.target, found.quantity, len(found.checksums)) == (1, "blocks.1.up.weight", "weight", 2)
     assert len(set(found.checksums.values())) == 2
+
+
+def test_models_that_train_side_by_side_under_one_name_are_not_replicas(folder):
+    run = open_case(folder, "ddp-halves-flip")
+    values = [run.series("head.weight", "weight", rank=rank).values for rank in range(4)]
+    assert values[0].tolist() == values[1].tolist() != values[2].tolist() == values[3].tolist()
+    assert run.series("head.weight", "weight").values.tolist() == values[0].tolist()
+    assert run.series("head.weight", "weight", "count").values.tolist() == [66] * 3
+    frame = run.frame(2, "weight", rank="all").to_pydict()
+    assert frame["count"][frame["target"].index("head.weight")] == 66
+    found = first_desync(run)
+    assert (found.step, found.target, found.quantity) == (1, "blocks.1.up.weight", "weight")
+    assert sorted(found.checksums) == [2, 3]
+
+
+def test_gradients_that_only_all_ranks_together_have_are_left_out(folder):
+    run, oracle = open_case(folder, "tp-sp"), oracle_of("tp-sp")
+    check_held(run, oracle, "weight")
+    check_held(run, oracle, "moment")
+    for quantity in ("gradient", "gradient_applied"):
+        names = {name for _, name in oracle.held[quantity] if "norm" not in name}
+        assert set(run.targets(quantity)) == names
+        for name in names:
+            tensors = {step: tensor for (step, of), tensor in oracle.held[quantity].items() if of == name}
+            check_target(run, name, quantity, tensors)
+    assert first_desync(run) is None
+
+
+def test_a_runtime_that_renamed_its_insides_costs_only_what_was_read_there(folder):
+    run = open_case(folder, "fsdp2-renamed")
+    for quantity in HELD:
+        check_held(run, oracle_of("fsdp2"), quantity)
+    lost = {"gradient_local", "gradient_accumulated"}
+    assert {part.part for part in run.parts_off} == lost
+    assert all("no attribute '_fsdp_param_group'" in part.error for part in run.parts_off)
+    assert not lost & set(run.quantities("all"))
+
+
+def test_a_rank_without_a_target_names_those_that_have_it(folder):
+    run = open_case(folder, "fsdp")
+    without = next(name for name, held in parameters(run, 0).items() if held.get("range") == [0, 0])
+    with pytest.raises(ConfigError, match=f"rank: 0 has no weight of '{without}'. Those that have: 1."):
+        run.series(without, "weight", rank=0)
 
 
 def test_a_frame_of_all_ranks_is_what_series_say(folder):

@@ -14,10 +14,13 @@ import toys
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
 from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy, ShardingStrategy, fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import vario
+from vario.backends.torch.engines import fsdp2
 
 QUANTITIES = ["weight", "gradient", "gradient_local", "gradient_accumulated", "gradient_applied"]
 QUANTITIES += ["moment", "activation", "activation_gradient"]
@@ -29,17 +32,45 @@ STRATEGIES = {
 }
 
 
-def split(model, mesh):
+def split(model, mesh, sequence=False):
+    """Matrices over the ranks of a mesh; with `sequence` also the tokens between them, each rank some."""
+    between = Shard(1) if sequence else Replicate()
     plan = {}
     for at in range(len(model.blocks)):
-        plan[f"blocks.{at}.up"] = ColwiseParallel()
-        plan[f"blocks.{at}.down"] = RowwiseParallel()
+        plan[f"blocks.{at}.up"] = ColwiseParallel(input_layouts=between)
+        plan[f"blocks.{at}.down"] = RowwiseParallel(output_layouts=between)
+        if sequence:
+            plan[f"blocks.{at}.norm"] = SequenceParallel()
+    if sequence:
+        plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+        plan["head"] = ColwiseParallel(input_layouts=between, output_layouts=Replicate())
     return parallelize_module(model, mesh, plan)
+
+
+def half_of_the_world(model):
+    """DDP over a half of the ranks, which trains a model of its own."""
+    half = dist.get_world_size() // 2
+    groups = [dist.new_group(range(first, first + half)) for first in (0, half)]
+    own = dist.get_rank() // half
+    with torch.no_grad():
+        model.head.weight.mul_(1 + own)
+    return DistributedDataParallel(model, process_group=groups[own], find_unused_parameters=True)
+
+
+def hide_twins():
+    """A release of torch that calls what FSDP keeps per parameter by another name."""
+
+    def renamed(unit):
+        raise AttributeError("'FSDPState' object has no attribute '_fsdp_param_group'")
+
+    fsdp2._held_by = renamed
 
 
 def wrapped(engine, traits):
     """(what is called, what is clipped, its context for micro-steps that do not reduce)"""
     model = toys.make(spare="tp" not in traits and engine != "tp")
+    if "halves" in traits:
+        return half_of_the_world(model), None
     if engine == "ddp":
         views = "views" in traits
         model = DistributedDataParallel(model, find_unused_parameters=True, gradient_as_bucket_view=views)
@@ -62,7 +93,8 @@ def wrapped(engine, traits):
         model = Fsdp(model, **options)
         return model, model.no_sync
     if engine == "tp":
-        return split(model, init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tensor",))), None
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tensor",))
+        return split(model, mesh, sequence="sp" in traits), None
     mesh = None
     if "tp" in traits:
         both = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("data", "tensor"))
@@ -96,7 +128,13 @@ def train(case, watched=True, folder="runs"):
     accumulation = 2 if "x2" in traits else 1
     model, without_sync = wrapped(engine, traits)
     optimizer = toys.adam(model)
+    if "zero" in traits:
+        options = {"lr": optimizer.defaults["lr"], "eps": optimizer.defaults["eps"]}
+        optimizer = ZeroRedundancyOptimizer(optimizer.param_groups[0]["params"], torch.optim.AdamW, **options)
     options = {"directory": folder, "name": case, "every": 1, "strict": True, "quantities": QUANTITIES}
+    if "renamed" in traits:
+        options["strict"] = False
+        hide_twins()
     monitor = vario.watch(model, optimizer, **options) if watched else contextlib.nullcontext()
     losses = []
     with monitor:
@@ -104,6 +142,7 @@ def train(case, watched=True, folder="runs"):
             for micro_step in range(accumulation):
                 last = micro_step == accumulation - 1
                 batch = toys.tokens(step, micro_step, data_rank(engine, traits))
+                batch = batch[:, :6] if "sp" in traits else batch  # torch splits tokens evenly only
                 with contextlib.nullcontext() if last or without_sync is None else without_sync():
                     value = toys.loss(model, batch, accumulation)
                     value.backward()
@@ -112,7 +151,7 @@ def train(case, watched=True, folder="runs"):
                 model.clip_grad_norm_(toys.CLIP)
             elif "tp" not in (engine, *traits):  # torch clips no mixture of tensors and DTensors
                 torch.nn.utils.clip_grad_norm_(model.parameters(), toys.CLIP)
-            if "flip" in traits and (step, dist.get_rank()) == (1, 1):
+            if "flip" in traits and (step, dist.get_rank()) == (1, dist.get_world_size() - 1):
                 weight = model.module.blocks[1].up.weight.data.view(torch.int32)
                 optimizer.register_step_post_hook(lambda *_, weight=weight: weight[3, 2].bitwise_xor_(1) and None)
             optimizer.step()

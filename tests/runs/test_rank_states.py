@@ -77,7 +77,8 @@ def test_mesh_and_hosts_are_kept(tmp_path):
     assert json.loads((path / "run.json").read_text())["host"] == HERE
 
 
-def test_report_and_list_say_ranks_and_hosts(tmp_path, capsys):
+def test_report_and_list_say_ranks_and_hosts(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # the table is cut to the terminal
     path = tmp_path / "runs" / "spread"
     mesh = {"data": 2, "tensor": 2}
     for rank in range(4):

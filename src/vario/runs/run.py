@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -232,7 +232,16 @@ class Run(RunFolder):
                 return name, tables
         if quantity not in self.quantities("all"):
             raise ConfigError(unknown("quantity", quantity, self.quantities(rank)))
-        raise ConfigError(unknown("target", target, self.targets(quantity)))
+        known = self.targets(quantity)
+        if rank != "all" and (found := [name for name in names if name in known]):
+            having = [other for other in self.ranks if other != rank and found[0] in self._seen_by(other, quantity)]
+            raise ConfigError(
+                f"rank: {rank} has no {quantity} of '{target}'. Those that have: {', '.join(map(str, having))}."
+            )
+        raise ConfigError(unknown("target", target, known))
+
+    def _seen_by(self, rank: int, quantity: str) -> Collection[str]:
+        return self._reader(rank, quantity).first_seen(self.sessions)
 
     def _groups(self, target: str, quantity: str, rank: Rank) -> list[list[int]]:
         """The ranks whose rows make up a target: those of one group hold the same, groups add up."""

@@ -36,8 +36,8 @@ def in_order(table: Any) -> Any:
 
 
 def merge_ranks(tables: Mapping[int, Any], part_of: Callable[[str, int], int | None] | None) -> Any:
-    """One row per target and micro-step of tables of one step: parts add up, and ranks that `part_of` says have the same
-    part of a target count once; without it each rank's rows are its own and all add up."""
+    """One row per target and micro-step of tables of one step: parts add up, and ranks with the same `part_of` a target
+    count once; without it each rank's rows are its own and all add up."""
     rows: dict[tuple[int, str], int] = {}
     orders: dict[int, int] = {}
     seen: dict[tuple[str, int], int] = {}

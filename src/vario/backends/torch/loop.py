@@ -27,6 +27,7 @@ _NOWHERE_ADDED_UP = (
     "the ranks share the gradients of each micro-step by itself here, so what one rank's micro-steps add up to exists "
     "nowhere; 'gradient_local' has each of them"
 )
+_ELSEWHERE = "in this release of its runtime '{}' does not find what gradients add up in: {}. Please report it"
 
 
 class TrainingLoop:
@@ -59,6 +60,7 @@ class TrainingLoop:
         self._update_ended_calls: list[Callable[[Any], None]] = []
         self._was_in_training_mode = False
         self._unfollowed: dict[str, None] = {}
+        self._misses_accumulators = False
         self._fired: dict[str, None] = {}
         self._backward = -1
         self._outermost_backward_is_followed = False
@@ -92,7 +94,13 @@ class TrainingLoop:
         """Hook what gradients accumulate into by now: fine-tuning thaws on the way, FSDP makes twins as it gathers."""
         if not self._unfollowed:
             return
-        for accumulator in list(self.engine.accumulators(self._unfollowed)):
+        try:
+            found = list(self.engine.accumulators(self._unfollowed))
+        except AttributeError as error:  # what a runtime keeps to itself has another name in another release
+            found, self._unfollowed, self._misses_accumulators = [], {}, True
+            for quantity in (_LOCAL, _ACCUMULATED):
+                self._events.switch_off(quantity, ModelError(_ELSEWHERE.format(self.engine.name, error)))
+        for accumulator in found:
             for name, _ in accumulator.parts:
                 self._unfollowed.pop(name, None)
             self._undo.add(hooks.after_accumulation(accumulator.tensor, self._accumulated(accumulator)))
@@ -301,7 +309,7 @@ class TrainingLoop:
 
     def gradients_are_reduced(self) -> None:
         """Gradients are complete: accumulated, reduced over ranks, not clipped."""
-        if self._fired:
+        if self._fired or self._misses_accumulators:
             for call in self._backward_ended_calls:
                 call()
             self._fired.clear()

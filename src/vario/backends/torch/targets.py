@@ -44,8 +44,14 @@ class Targets:
         self.modules = {name: modules[name] for name in selector.modules(modules)}
         self.parameters = {name: self.all_parameters[name] for name in selector.parameters(self.all_parameters)}
         self._known = {id(parameter) for parameter in self.all_parameters.values()}
-        self.engine = chosen_engine(self.roots, self.all_parameters, given_optimizers)
-        self.shares = {name: self.engine.share(name) for name in self.all_parameters}
+        try:
+            self.engine = chosen_engine(self.roots, self.all_parameters, given_optimizers)
+            self.shares = {name: self.engine.share(name) for name in self.all_parameters}
+        except AttributeError as error:  # what a runtime keeps to itself has another name in another release
+            raise ModelError(
+                f"watch: the engine '{chosen_engine.name}' does not know its way in this release of its runtime: "
+                f"{error}. Please report it. Until then train without watching, or try engine='plain'."
+            ) from error
         self._left_to_others: frozenset[str] = frozenset()
         self._told_of_addends = False
 
