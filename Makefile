@@ -25,8 +25,9 @@ $(READY): pyproject.toml requirements-dev.txt
 demo: $(READY)
 	$(BIN)/vario demo
 
+# Two at a time, a file each: much of the time tests wait for processes that import torch.
 test: lint peers
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -113,7 +113,7 @@ class Share:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in `structure.json`; what is whole or unknown is left out."""
-        found = {"shape": list(self.shape), "box": self.box, "range": self.range, "replicas": list(self.replicas)}
+        found = {"shape": list(self.shape), "box": self.box, "range": self.range}
         return {key: value for key, value in found.items() if value or key == "shape"}
 
 

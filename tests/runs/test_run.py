@@ -43,7 +43,12 @@ def test_a_series_merges_micro_steps_exactly(micro_run, statistic):
     series = micro_run.series("head.weight", "gradient", statistic)
     assert series.steps.tolist() == list(range(10))
     np.testing.assert_allclose(series.values, oracle(range(10), "head.weight", statistic, (0, 1)), rtol=1e-12)
-    assert (series.target, series.quantity, series.statistic, series.rank) == ("head.weight", "gradient", statistic, "all")
+    assert (series.target, series.quantity, series.statistic, series.rank) == (
+        "head.weight",
+        "gradient",
+        statistic,
+        "all",
+    )
 
 
 def test_micro_steps_can_be_kept_apart(micro_run):

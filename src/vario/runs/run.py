@@ -76,9 +76,13 @@ class Run(RunFolder):
         return np.unique(table.column("step").to_numpy())
 
     def structure(self, rank: int = 0) -> Structure:
-        """Modules and parameters of the model, in model order."""
+        """Modules and parameters of the model, in model order, and what this rank holds of them."""
         self._check_rank(rank)
-        return status.read_json(self.path / f"rank{rank}" / "structure.json") or {"modules": [], "parameters": []}
+        found = status.read_json(self.path / f"rank{rank}" / "structure.json") or {"modules": [], "parameters": []}
+        for parameter in found["parameters"]:
+            if "replicas" in parameter:
+                parameter["replicas"] = found["groups"][parameter["replicas"]]
+        return found
 
     def collectives(self, rank: int = 0) -> list[Collective]:
         """What the targets of `communication` are: operation, group, dtype, call stack, in the order of first calls."""

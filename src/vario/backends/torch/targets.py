@@ -76,14 +76,21 @@ class Targets:
     def structure(self) -> Structure:
         """Modules and parameters, as `structure.json` holds them."""
         structure = naming.structure(self.roots)
+        groups: list[Sequence[int]] = []
         for parameter in structure["parameters"]:
-            parameter.update(self.shares[parameter["name"]].to_json())
+            share = self.shares[parameter["name"]]
+            parameter.update(share.to_json())
+            if share.replicas:
+                # Of thousands of ranks the list is long: it stands once, and parameters name its place.
+                if share.replicas not in groups:
+                    groups.append(share.replicas)
+                parameter["replicas"] = groups.index(share.replicas)
         # Of a sharded parameter a rank has a part, or nothing at this moment: what counts is the whole.
         sizes = {id(self.all_parameters[name]): math.prod(share.shape) for name, share in self.shares.items()}
         for module in structure["modules"]:
             own = self.all_modules[module["name"]].parameters(recurse=False)
             module["num_parameters"] = sum(sizes.get(id(parameter), parameter.numel()) for parameter in own)
-        return {**structure, "engine": self.engine.name}
+        return {**structure, "groups": groups, "engine": self.engine.name}
 
     def leave_to_others(self, rank: int, recording: Collection[int]) -> None:
         """Say which ranks record (empty: all): of what is the same on several, the first of them records it."""
