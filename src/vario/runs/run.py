@@ -99,6 +99,13 @@ class Run(RunFolder):
         """Names in the order they were first observed, all or those that match a name, glob or `re:` expression."""
         seen: dict[str, tuple[int, int]] = {}
         if quantity is not None and quantity not in self.quantities(rank):
+            if rank != "all" and quantity in HELD and quantity in self.quantities("all"):
+                # It left them all to others that hold the same.
+                return [
+                    name
+                    for name in self.targets(quantity, pattern)
+                    if any(quantity in self.quantities(other) for other in self.layout.alike(name, rank))
+                ]
             raise ConfigError(unknown("quantity", quantity, self.quantities(rank)))
         for number in self._ranks(rank):
             recorded = self.quantities(number)

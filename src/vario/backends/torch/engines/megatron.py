@@ -103,6 +103,8 @@ class MegatronEngine(Engine):
                 self._stepped.append(optimizer)
                 for member in found:
                     self._learn(member)
+            else:
+                self._unknown.update(member.optimizer for member in found)
 
     def _learn(self, member: Member) -> None:
         self._members.append(member)
