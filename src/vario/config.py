@@ -28,7 +28,7 @@ class Config:
     quantities: Sequence[str] = ("gradient", "weight", "moment", "activation", "activation_gradient")
     """What to watch: any of weight, weight_before, gradient, gradient_local, gradient_accumulated, gradient_applied,
     activation, activation_gradient, moment, moment_before, attention, spectrum, communication. Plain numbers (what you
-    log, step time, memory) are always kept."""
+    log, step time, memory) are always kept, and `checksum` where ranks hold the same."""
 
     statistics: Sequence[str] = ("norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count")
     """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are

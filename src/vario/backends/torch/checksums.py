@@ -6,12 +6,14 @@ import torch
 
 from vario.backends.torch.tensors import aside, flat, local_part
 
+_MIX = 0x9E3779B1 - (1 << 32)
+"""Odd, so that no difference is lost, and of mixed bits, so that a change of any one shows among the upper 24."""
 _BITS = 0xFFFFFF
 """So many that a float32 still holds the number exactly."""
 
 
 def checksum(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The sum of a tensor's bits in words of four bytes, folded; None for a tensor without numbers."""
+    """The sum of a tensor's bits in words of four bytes, mixed; None for a tensor without numbers."""
     local = local_part(tensor)
     if local is None or local.layout is not torch.strided:
         return None
@@ -22,4 +24,4 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor | None:
         whole = raw.numel() // 4 * 4
         # Sums of whole numbers wrap around: no order of adding changes them, as it does sums of floats.
         total = raw[:whole].view(torch.int32).sum(dtype=torch.int32) + raw[whole:].sum(dtype=torch.int32)
-        return ((total ^ (total >> 8)) & _BITS).to(torch.float32)
+        return (((total * _MIX) >> 8) & _BITS).to(torch.float32)
