@@ -118,7 +118,8 @@ def test_of_two_processes_each_records_its_rank_and_one_speaks(tmp_path):
     run = vario.open_run(tmp_path / "runs" / "two")
     assert (run.state, run.ranks, run.world_size) == ("finished", [0, 1], 2)
     for rank in (0, 1):
-        assert run.steps("gradient", rank).tolist() == [1, 2, 3, 4]
+        assert run.steps("activation", rank).tolist() == run.steps("scalar", rank).tolist() != []
+        assert run.series(run.targets("gradient")[0], "gradient", rank=rank).steps.tolist() == [1, 2, 3, 4]
     assert "loss" in run.targets("scalar", rank=0)
     assert "loss" not in run.targets("scalar", rank=1), "one rank keeps what all ranks log"
     line = next(line for line in result.stdout.splitlines() if line.startswith("NORMS"))

@@ -104,7 +104,8 @@ def test_a_checkpoint_compared_with_itself_or_its_copy_holds_the_same_history(ca
     assert "same history" not in capsys.readouterr().out
 
 
-def test_the_filtered_loss_of_a_broken_run_is_not_compared_as_a_number(capsys):
+def test_the_filtered_loss_of_a_broken_run_is_not_compared_as_a_number(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")  # the table is cut to the terminal
     words = ["--compare", str(sample("normal__checkpoint-24.json")), str(sample("nan__filter_on.json"))]
     assert answer(capsys, *words)["entries"][1]["loss"] == "nan"
     assert main(["progress", *words, "--lang", "en"]) == 0

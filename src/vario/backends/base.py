@@ -264,7 +264,7 @@ class Watched(Protocol):
     def on_update_ended(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer when it has updated the weights."""
 
-    def gradients(self, optimizer: Any = None) -> tuple[list[str], list[Tensor]]:
+    def gradients(self, optimizer: Any = None, replicas: bool = False) -> tuple[list[str], list[Tensor]]:
         """Names and gradients of the chosen parameters, of one optimizer's or of all not updated in this step."""
 
     def modules_matching(self, patterns: Sequence[str]) -> list[str]:

@@ -54,7 +54,7 @@ class GradientChecks:
         def backward_ended() -> None:
             if not self._is_due(watched.clock.step):
                 return
-            names, tensors = watched.gradients()
+            names, tensors = watched.gradients(replicas=True)
             for name, row in zip(names, summaries.observe_many(tensors, watched.loss_scale()), strict=True):
                 if row is None:
                     self._unread.add(name)

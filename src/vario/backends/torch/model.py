@@ -63,14 +63,18 @@ class TorchModel(TrainingLoop):
 
     # Where the tensors are
 
-    def gradients(self, optimizer: Any = None) -> tuple[list[str], list[torch.Tensor]]:
-        """Names and gradients: as one optimizer gets them, or reduced, of all that this step has not updated yet."""
+    def gradients(self, optimizer: Any = None, replicas: bool = False) -> tuple[list[str], list[torch.Tensor]]:
+        """Names and gradients: as one optimizer gets them, or reduced, of all that this step has not updated yet.
+
+        The latter with `replicas` also of parameters that another rank records.
+        """
         if optimizer is not None:
             return self.targets.applied_gradients(optimizer)
         parameters = self.targets.parameters
         names = [name for name in self._fired if name in parameters]
         names += [name for name in parameters if name not in self._fired]
-        return self.targets.gradients(name for name in names if not self.clock.has_updated(id(parameters[name])))
+        waiting = (name for name in names if not self.clock.has_updated(id(parameters[name])))
+        return self.targets.gradients(waiting, replicas)
 
     def modules_matching(self, patterns: Sequence[str]) -> list[str]:
         """Names of all modules that match, chosen as targets or not; a pattern that matches none is refused."""

@@ -109,9 +109,10 @@ class Targets:
     def _records(self, name: str) -> bool:
         return name in self.parameters and name not in self._left_to_others
 
-    def gradients(self, names: Iterable[str]) -> NamedTensors:
-        """Names and reduced gradients of those parameters that are chosen and have one."""
-        found = ((name, self._reduced(name, self.engine.gradient(name))) for name in names if self._records(name))
+    def gradients(self, names: Iterable[str], replicas: bool = False) -> NamedTensors:
+        """Names and reduced gradients of those parameters that are chosen and have one; `replicas`: recorded or not."""
+        wanted = (name for name in names if (name in self.parameters if replicas else self._records(name)))
+        found = ((name, self._reduced(name, self.engine.gradient(name))) for name in wanted)
         return _lists((name, gradient) for name, gradient in found if gradient is not None and gradient.numel())
 
     def applied_gradients(self, optimizer: Any) -> NamedTensors:
