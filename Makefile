@@ -63,6 +63,8 @@ peers: .peers/.ready
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python bench/overhead.py --cpu
+	.venv-bench/bin/python bench/overhead.py --distributed
+	.venv-bench/bin/python bench/collectives.py
 	.venv-bench/bin/python bench/store.py
 	.venv-bench/bin/python bench/memory.py
 	.venv-bench/bin/python bench/progress.py
