@@ -7,13 +7,16 @@ import torch
 from torch import nn
 
 from models import Perceptron, batch
-from vario.backends.torch.discovery import Search, models_in_training
+from vario.backends.torch.discovery import Search, live_optimizers, models_in_training
 from vario.backends.torch.naming import clean, named_modules, named_parameters, structure, unwrap
 
 
 @pytest.fixture(autouse=True)
 def nobody_else():
     gc.collect()
+    # An optimizer that a test of another file has left behind, in torch's own caches for example, trains nothing more.
+    for optimizer in live_optimizers():
+        optimizer.param_groups.clear()
 
 
 def found_by(model, call):
