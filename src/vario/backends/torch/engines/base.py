@@ -84,6 +84,10 @@ class Engine:
         self.parameters = parameters
         self.given_optimizers = given_optimizers
         self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Look at the models once, for what an engine has to know of them."""
 
     @classmethod
     def fits(cls, roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> bool:

@@ -38,14 +38,9 @@ class DeepSpeedEngine(Engine):
     precedence: ClassVar[int] = 4
     reduces_in_backward: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        roots: Mapping[str, torch.nn.Module],
-        parameters: Mapping[str, torch.nn.Parameter],
-        given_optimizers: Sequence[Any],
-    ) -> None:
-        super().__init__(roots, parameters, given_optimizers)
-        self._runtimes = _runtimes_of(roots, given_optimizers)
+    def prepare(self) -> None:
+        """Look at the models once."""
+        self._runtimes = _runtimes_of(self.roots, self.given_optimizers)
         self._owners = {id(own): runtime for runtime in self._runtimes for own in runtime.module.parameters()}
         self._partitions_in = [(_inside(runtime), partitions(runtime.optimizer)) for runtime in self._runtimes]
         self._partitions = {id(found.held): found for _, all_found in self._partitions_in for found in all_found}

@@ -26,14 +26,9 @@ class FsdpEngine(Engine):
     name: ClassVar[str] = "fsdp"
     precedence: ClassVar[int] = 2
 
-    def __init__(
-        self,
-        roots: Mapping[str, torch.nn.Module],
-        parameters: Mapping[str, torch.nn.Parameter],
-        given_optimizers: Sequence[Any],
-    ) -> None:
-        super().__init__(roots, parameters, given_optimizers)
-        self._units = list(_units(roots))
+    def prepare(self) -> None:
+        """Look at the models once."""
+        self._units = list(_units(self.roots))
         self._flat: dict[str, tuple[FullyShardedDataParallel, Any, slice]] = {}
         self._shares: dict[str, Share] = {}
         for prefix, unit in self._units:

@@ -25,14 +25,9 @@ class Fsdp2Engine(Engine):
     name: ClassVar[str] = "fsdp2"
     precedence: ClassVar[int] = 1
 
-    def __init__(
-        self,
-        roots: Mapping[str, torch.nn.Module],
-        parameters: Mapping[str, torch.nn.Parameter],
-        given_optimizers: Sequence[Any],
-    ) -> None:
-        super().__init__(roots, parameters, given_optimizers)
-        self._units: list[Any] = list(_units(roots))
+    def prepare(self) -> None:
+        """Look at the models once."""
+        self._units: list[Any] = list(_units(self.roots))
 
     @classmethod
     def fits(cls, roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> bool:

@@ -31,14 +31,9 @@ class MegatronEngine(Engine):
     clips_in_step: ClassVar[bool] = True
     calls_are_passes: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        roots: Mapping[str, torch.nn.Module],
-        parameters: Mapping[str, torch.nn.Parameter],
-        given_optimizers: Sequence[Any],
-    ) -> None:
-        super().__init__(roots, parameters, given_optimizers)
-        self._wrappers = megatron_layout.wrappers_of(roots)
+    def prepare(self) -> None:
+        """Look at the models once."""
+        self._wrappers = megatron_layout.wrappers_of(self.roots)
         self._owned = megatron_layout.owned_ranges(self._wrappers)
         self._members: list[Member] = []
         self._held: dict[int, str] = {}
@@ -47,9 +42,9 @@ class MegatronEngine(Engine):
         self._unknown: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._trouble: ModelError | None = None
         # Without Megatron's buffers gradients are where torch leaves them.
-        has_buffers = any(hasattr(parameter, "main_grad") for parameter in parameters.values())
+        has_buffers = any(hasattr(parameter, "main_grad") for parameter in self.parameters.values())
         self.reduces_in_backward = not has_buffers  # type: ignore[misc]
-        given = [optimizer for optimizer in given_optimizers if megatron_optimizers.is_megatrons(optimizer)]
+        given = [optimizer for optimizer in self.given_optimizers if megatron_optimizers.is_megatrons(optimizer)]
         self._look(megatron_optimizers.outermost(optimizer) for optimizer in given)
         if not self._members:
             self._look(megatron_optimizers.live_optimizers())

@@ -23,14 +23,9 @@ class PlainEngine(Engine):
     name: ClassVar[str] = "plain"
     precedence: ClassVar[int] = -1
 
-    def __init__(
-        self,
-        roots: Mapping[str, torch.nn.Module],
-        parameters: Mapping[str, torch.nn.Parameter],
-        given_optimizers: Sequence[Any],
-    ) -> None:
-        super().__init__(roots, parameters, given_optimizers)
-        self._groups = _groups_of_replicas(roots.values())
+    def prepare(self) -> None:
+        """Look at the models once."""
+        self._groups = _groups_of_replicas(self.roots.values())
         self._is_part: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
 
     @classmethod
