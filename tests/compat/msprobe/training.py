@@ -155,6 +155,8 @@ def train_there(job, each_step):
             if "clip" in job:
                 nn.utils.clip_grad_norm_(parameters, job["clip"])
             optimizer.step()
+            if job.get("waits") and job["monitor"] == "vario":
+                monitor._monitor.wait()  # steps that come faster than pictures are drawn share one
             if each_step is not None:
                 each_step(step, monitor)
             optimizer.zero_grad()
