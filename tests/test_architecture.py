@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
-CORE |= {"rules", "event_file"}
+CORE |= {"rules", "detection", "event_file"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
 PUBLIC = "the public names"
 
@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
 """What each part of the package may import from the others; anything may import from its own folder."""
 
 FRAMEWORKS = {"torch", "triton", "mindspore", "transformers", "lightning", "accelerate", "deepspeed"}
-RUN_FILES = {"run.json", "rank.json", "structure.json", "collectives.json", "alerts.jsonl"}
+RUN_FILES = {"run.json", "rank.json", "structure.json", "collectives.json", "alerts.jsonl", "incidents.jsonl"}
 BANNED = {"metric", "logger", "tracker", "manager", "processor", "util", "helper", "data", "info", "misc"}
 FIXED_BY_OTHERS = {"print_model_info", "get_gpu_memory_info", "TrainingMetrics", "tracker"}
 """Names that users know from elsewhere, and one that accelerate asks its trackers for."""

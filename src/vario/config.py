@@ -12,6 +12,7 @@ from typing import Any
 
 from vario.errors import ConfigError, MissingExtra
 from vario.quantities import default_every, watchable
+from vario.rules import choose
 from vario.schedule import Schedule
 from vario.selector import pattern_matcher, place_matcher
 from vario.statistics import STATISTICS
@@ -27,8 +28,8 @@ class Config:
 
     quantities: Sequence[str] = ("gradient", "weight", "moment", "activation", "activation_gradient")
     """What to watch: any of weight, weight_before, gradient, gradient_local, gradient_accumulated, gradient_applied,
-    activation, activation_gradient, moment, moment_before, attention, spectrum, communication. Plain numbers (what you
-    log, step time, memory) are always kept, and `checksum` where ranks hold the same."""
+    activation, activation_gradient, moment, moment_before, attention, spectrum, unit, expert, communication. Plain
+    numbers (what you log, step time, memory) are always kept, and `checksum` where ranks hold the same."""
 
     statistics: Sequence[str] = ("norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count")
     """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are
@@ -52,14 +53,23 @@ class Config:
 
     attention: Sequence[str] = ()
     """Names, globs or regular expressions (as in `targets`) of the modules that the quantity `attention` looks at:
-    those called with queries and keys as their first two positional inputs."""
+    those called with queries and keys as their first two positional inputs. Empty: attention is found by itself."""
 
     attention_order: str = "b,s,h,d"
     """How queries and keys are laid out: batch, sequence, head and dimension as `b,s,h,d`, `s,b,h,d` or `b,h,s,d`."""
 
+    experts: Sequence[str] = ()
+    """Names, globs or regular expressions (as in `targets`) of the routers that the quantity `expert` looks at: modules
+    that return logits of experts or a choice of them. Empty: found by themselves."""
+
     communication: Sequence[str] = ()
     """Places in the code whose collectives the quantity `communication` looks at: `train.py[31]`, `trainer/`, or a
     regular expression (`re:train.py.3[0-9].`), searched for in the call stack. Empty: all."""
+
+    rules: Sequence[str] | Mapping[str, Any] | bool = True
+    """Which rules look at the steps as they come: all (true), none (false), a list of names, or a table with options
+    of some of them (`grad_spike = {threshold = 10}`) and those to leave out (`drift = false`). In Python a rule of
+    one's own can stand in the list. `vario rules` lists them."""
 
     ranks: Sequence[int] = ()
     """Ranks that record; empty: all."""
@@ -93,7 +103,7 @@ class Config:
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
 
     def __post_init__(self) -> None:
-        for key in ("quantities", "statistics", "targets", "attention", "communication", "ranks", "sinks"):
+        for key in ("quantities", "statistics", "targets", "attention", "experts", "communication", "ranks", "sinks"):
             value = getattr(self, key)
             if isinstance(value, (str, int)):
                 value = (value,)
@@ -117,7 +127,7 @@ class Config:
         for rank in self.ranks:
             if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
                 raise ConfigError(f"ranks: expected whole numbers of at least 0, got {rank!r}")
-        for key in ("targets", "attention"):
+        for key in ("targets", "attention", "experts"):
             for pattern in getattr(self, key):
                 if not isinstance(pattern, str):
                     raise ConfigError(f"{key}: expected names or patterns, got {pattern!r}")
@@ -126,6 +136,7 @@ class Config:
             if not isinstance(place, str):
                 raise ConfigError(f"communication: expected places in the code or patterns, got {place!r}")
             place_matcher(place, "communication")
+        choose(self.rules)
         self._check_attention()
         if self.engine is not None and not isinstance(self.engine, str):
             raise ConfigError(f"engine: expected a name, got {self.engine!r}")
@@ -135,8 +146,6 @@ class Config:
             raise ConfigError(f"name: '{self.name}' is not a plain folder name. The folder above it is `directory`.")
 
     def _check_attention(self) -> None:
-        if "attention" in self.quantities and not self.attention:
-            raise ConfigError("attention: name the modules that take queries and keys, or drop that quantity")
         if not isinstance(self.attention_order, str) or self.attention_order.replace(" ", "") not in ATTENTION_ORDERS:
             known = "', '".join(ATTENTION_ORDERS)
             raise ConfigError(f"attention_order: expected one of '{known}', got {self.attention_order!r}")
@@ -161,6 +170,7 @@ class Config:
         """Plain values, as they stand in `run.json`."""
         plain = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         plain["every"] = {name: self.schedule(name).every for name in self.quantities}
+        plain["rules"] = {found.rule.name: dict(found.options) for found in choose(self.rules)}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
 
 

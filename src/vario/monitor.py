@@ -26,8 +26,10 @@ from vario.frames import StepFrames
 from vario.observer import QuantityObserver
 from vario.probes import PROBES, Probe
 from vario.records import Frame, StepRecord
+from vario.rules import choose
 from vario.selector import Choice, Selector
 from vario.sinks import SINKS, PartsOff, RunHeader, Sink
+from vario.sinks.alerts import Alerts
 from vario.statistics import columns_needed
 from vario.writer import Writer
 
@@ -65,6 +67,8 @@ class Monitor:
         self.off: set[str] = set()
         self.path: Path | None = None
         """The run's folder; None on a rank that does not record, and without the sink `store`."""
+        self.alerts: Alerts | None = None
+        """What the rules found; None where no rule was asked for."""
         self._parts_off: PartsOff = []
         self._notes_are_new = False
         self._skips: set[str] = set()
@@ -84,6 +88,9 @@ class Monitor:
         self._clock.passes_per_step = passes_per_step
         self.sinks: dict[str, Sink] = {name: SINKS.get(name, "sinks")() for name in config.sinks}
         self.sinks.update(sinks or {})
+        if chosen := choose(config.rules):
+            self.alerts = Alerts(chosen, self.switch_off, writes="store" in config.sinks)
+            self.sinks["alerts"] = self.alerts
         self.frames = StepFrames(
             self._watched.summaries(config.eps, columns_needed(config.statistics)),
             self._skipped,

@@ -41,10 +41,24 @@ def _interval(text: str) -> int | dict[str, int]:
     return {quantity.strip(): int(interval) for quantity, _, interval in pairs}
 
 
+def _rules(text: str) -> list[str] | dict[str, dict[str, float]] | bool:
+    if text in ("none", "all"):
+        return text == "all"
+    if "=" not in text:
+        return _words(text)
+    chosen: dict[str, dict[str, float]] = {}
+    for word in _words(text):
+        name, _, value = word.partition("=")
+        rule, _, option = name.strip().partition(".")
+        chosen.setdefault(rule, {})[option] = float(value)
+    return chosen
+
+
 PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "Sequence[str]": ("A,B", _words),
     "Sequence[int]": ("N,N", _whole_numbers),
     "int | Mapping[str, int]": ("N | A=N,B=N", _interval),
+    "Sequence[str] | Mapping[str, Any] | bool": ("A,B | A.OPTION=X | none", _rules),
     "int": ("N", int),
     "int | None": ("N", int),
     "float": ("X", float),
@@ -52,6 +66,9 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "str | None": ("TEXT", str),
 }
 """How a flag's text becomes a value, by the field's annotation."""
+
+
+_LISTS = ("Sequence[str]", "Sequence[int]")
 
 
 def flag(field_name: str) -> str:
@@ -96,4 +113,4 @@ def _value(name: str, kind: str, texts: Sequence[str]) -> Any:
     except ValueError:
         raise ConfigError(f"{flag(name)}: cannot understand '{texts[-1]}'; expected {PARSERS[kind][0]}") from None
     # A list given in several flags is one list; of anything else the last one counts, as everywhere.
-    return [word for words in values for word in words] if kind.startswith("Sequence") else values[-1]
+    return [word for words in values for word in words] if kind in _LISTS else values[-1]

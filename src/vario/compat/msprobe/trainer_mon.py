@@ -214,7 +214,7 @@ class TrainerMon:
         names = Names(self._chunks, config.squash_name)
         choice = TargetChoice(names, config)
         if not self._records:
-            idle = Config(quantities=(), sinks=(), first_step=first_step)
+            idle = Config(quantities=(), sinks=(), rules=False, first_step=first_step)
             self._monitor = Monitor(model, self._optimizer, idle, choice=choice)
         else:
             self._monitor = self._recording(model, config, names, choice, first_step)
@@ -236,6 +236,7 @@ class TrainerMon:
             eps=config.eps,
             replicas=True,
             sinks=(),
+            rules=False,
             first_step=first_step,
         )
         probes = [] if config.print_struct else self._probes(config, names)

@@ -1,0 +1,79 @@
+"""Words for a diagnosis: what is likely to have happened, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vario.detection.alerts import Alert
+from vario.detection.rule import Rule
+
+GLOBAL = {
+    "grad_spike": "all gradients moved together: the loss scale, how the loss or the micro-steps are averaged, "
+    "gradients that are not zeroed, or a batch unlike the others",
+    "grad_underflow": "gradients underflow everywhere: the loss scale is too small for this dtype",
+    "drift": "all tensors drift together: the optimizer (its learning rate or weight decay) or the loss scale",
+    "update_jump": "the optimizer changed: its state, weight decay, eps or betas (the learning rate is accounted for)",
+    "update_high": "the learning rate is too high for these weights, or has no warm-up",
+    "update_low": "the learning rate is next to nothing, or the optimizer's eps swallows the gradients",
+    "eps_dominates": "the optimizer's eps is larger than its gradients",
+    "stale_second_moment": "the optimizer's second moment does not fit the gradients: its state was lost or is out of "
+    "date, or the batch is unlike all before it",
+    "unexplained_change": "the weights were changed behind the optimizer's back: a checkpoint was loaded, or other "
+    "code writes them",
+    "reduce_mismatch": "gradients are summed over ranks or micro-steps where they should be averaged: their scale",
+    "skipped_updates": "the loss scale never fits: gradients overflow at any scale",
+    "frozen_param": "the optimizer does not update the weights",
+    "zero_grad": "the loss is cut off from the model, or the gradients are zeroed before the update",
+    "activation_jump": "what goes into the model changed, or all weights did",
+}
+"""For causes that all tensors share."""
+
+LOCAL = {
+    "grad_spike": "the gradient of this place left its past: a batch that hits it, or a layer becoming unstable",
+    "activation_jump": "what this module computes changed at once: its weights, its input, or its code path",
+    "drift": "this place grows or shrinks steadily",
+    "update_jump": "the optimizer treats this parameter differently than before: its state or its param group changed",
+    "unexplained_change": "something other than the optimizer wrote this weight: corrupted memory, a partial load, "
+    "other code",
+    "replica_desync": "this rank's copy went its own way: a missed reduction, a device that computes wrongly, or code "
+    "that only it runs",
+    "frozen_param": "this parameter is not trained: it is in no optimizer, has no learning rate, or its updates "
+    "round to zero",
+    "zero_grad": "nothing the loss says reaches this parameter",
+    "stale_second_moment": "the optimizer's second moment of this parameter is out of date or was lost",
+    "rank_outlier": "this rank alone sees something else: its data, or its device",
+    "near_overflow": "numbers here are about to overflow their dtype",
+    "dead_units": "most units here are dead",
+}
+
+LOSS_ONLY = "the model computes as before while the loss does not: the data or its labels changed"
+BATCH = "the data loader repeats itself"
+
+
+def explain(lead: Alert, alerts: Sequence[Alert], rule: Rule | None) -> tuple[str, str]:
+    """The likely cause, and the next thing to do."""
+    advice = rule.next if rule is not None and rule.next else "look at the place named, in the steps around this one"
+    if lead.rule == "non_finite":
+        return _non_finite(lead), advice
+    if lead.rule == "lr_change":
+        return "the learning rate schedule: " + lead.text, advice
+    if lead.quantity == "scalar" and (lead.target or "").startswith("batch"):
+        return BATCH if lead.scope == "batch" else "two ranks are fed the same data", advice
+    if lead.quantity == "scalar" and (lead.target or "").startswith("loss"):
+        return LOSS_ONLY if lead.scope == "batch" else LOCAL.get(lead.rule, lead.text), advice
+    words = GLOBAL if lead.scope == "global" else LOCAL
+    return words.get(lead.rule) or (rule.summary if rule is not None else lead.text), advice
+
+
+def _non_finite(lead: Alert) -> str:
+    place = f"'{lead.target}'"
+    if lead.quantity == "scalar":
+        return f"{place} is not finite although every tensor seen before it was: the loss function or its mask"
+    if lead.quantity == "activation" and ":input" in (lead.target or ""):
+        module = place.partition(":")[0]
+        return f"what came into {module}' was already bad: the batch, or code before it that is not watched"
+    if lead.quantity in ("activation", "attention", "unit"):
+        return f"{place} was the first that was not finite; everything before it in the forward pass was"
+    if lead.quantity in ("weight", "weight_before", "moment", "moment_before", "update", "stray"):
+        return f"the optimizer's state or weight {place} went bad before any gradient did"
+    return f"the forward pass was finite, and the backward pass broke at {place}"

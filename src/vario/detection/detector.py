@@ -1,0 +1,77 @@
+"""Runs rules over steps: an alert when something begins, silence while it lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from vario.detection.alerts import Alert
+from vario.detection.memory import Last
+from vario.detection.rule import Rule
+from vario.detection.step import RanksStep, Step
+
+QUIET_STEPS = 10
+"""Steps without a finding after which the same finding is news again."""
+
+
+class ChosenRule(Protocol):
+    """A rule and its options."""
+
+    @property
+    def rule(self) -> Rule:
+        """The rule."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What was set."""
+
+
+class Detector:
+    """The rules of one rank, or of all ranks together."""
+
+    def __init__(
+        self, chosen: Iterable[ChosenRule], over: str = "rank", failed: Callable[[str, Exception], None] | None = None
+    ) -> None:
+        """`failed` is told when a rule raises, which ends it; without it the error is raised."""
+        self._chosen = [found for found in chosen if found.rule.over == over]
+        self._failed = failed
+
+    def see(self, step: Step | RanksStep, rank: int | None) -> list[Alert]:
+        """What begins in this step."""
+        alerts: list[Alert] = []
+        _note_intervals(step)
+        for found in list(self._chosen):
+            try:
+                for finding in found.rule.findings(step, found.options):
+                    alert = found.rule.alert(finding, step.number, rank)
+                    if _is_news(alert, step):
+                        alerts.append(alert)
+            except Exception as error:
+                if self._failed is None:
+                    raise
+                self._chosen.remove(found)
+                self._failed(f"rule {found.rule.name}", error)
+        return alerts
+
+
+def _note_intervals(step: Step | RanksStep) -> None:
+    """A quantity watched one step in fifty is silent in between without being well again."""
+    shown = [step] if isinstance(step, Step) else list(step.steps.values())[:1]
+    quantities = tuple(dict.fromkeys(frame.quantity for one in shown for frame in one.frames))
+    if quantities:
+        seen = step.memory.get("detector intervals", Last())
+        rows = seen.at(quantities)
+        seen["value"][rows] = step.number - seen["step"][rows]
+        seen["step"][rows] = step.number
+
+
+def _is_news(alert: Alert, step: Step | RanksStep) -> bool:
+    firing = step.memory.get("detector firing", Last())
+    name = f"{alert.rule} {alert.quantity} {alert.target} {alert.rank}"
+    _, last = firing.swap((name,), np.array([alert.value]), alert.step)
+    intervals = step.memory.get("detector intervals", Last())
+    interval = intervals["value"][intervals.at((alert.quantity,))][0]
+    # A NaN stands for "never before", of both.
+    return not alert.step - last[0] <= max(QUIET_STEPS, 0 if np.isnan(interval) else 2 * interval)

@@ -1,0 +1,153 @@
+"""One cause speaks once: alerts that come together are one incident, led by the alert nearest to the cause."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from vario.detection.alerts import SEVERITIES, Alert, Incident, Scope, Severity
+from vario.detection.causes import explain
+from vario.detection.detector import QUIET_STEPS
+from vario.detection.rule import Rule
+
+COLLECTED_STEPS = 3
+"""Steps that are waited for after the first alert, before anything is said."""
+AGREEING_STEPS = 5
+"""Families of rules that speak within so many steps agree."""
+
+
+class Incidents:
+    """Puts alerts together as they come."""
+
+    def __init__(self, rules: Mapping[str, Rule]) -> None:
+        self._rules = rules
+        self._alerts: list[Alert] = []
+        self._told: Severity | None = None
+
+    def add(self, step: int, alerts: Iterable[Alert]) -> list[Incident]:
+        """Take a step's alerts; the incidents that are ready to be told now."""
+        found = list(alerts)
+        ready: list[Incident] = []
+        if self._alerts and step - self._alerts[-1].step > QUIET_STEPS:
+            ready += self.flush()
+        loud = [alert for alert in found if not self._is_quiet(alert)]
+        if loud or self._alerts:
+            self._alerts += found
+        if self._alerts and step - self._alerts[0].step >= COLLECTED_STEPS:
+            ready += self._tell()
+        return ready
+
+    def flush(self) -> list[Incident]:
+        """What has not been told yet; the next alert begins a new incident."""
+        ready = self._tell()
+        self._alerts, self._told = [], None
+        return ready
+
+    @property
+    def open(self) -> Incident | None:
+        """The incident that is going on, as it stands."""
+        return diagnose(self._alerts, self._rules) if self._alerts else None
+
+    def _is_quiet(self, alert: Alert) -> bool:
+        known = self._rules.get(alert.rule)
+        return known is not None and known.is_quiet
+
+    def _tell(self) -> list[Incident]:
+        if not self._alerts:
+            return []
+        incident = diagnose(self._alerts, self._rules)
+        # Told once; again only when it turns out to be more urgent than it seemed.
+        if self._told is not None and SEVERITIES.index(incident.severity) <= SEVERITIES.index(self._told):
+            return []
+        if self._told in ("warn", "page") and incident.severity != "page":
+            return []
+        self._told = incident.severity
+        return [incident]
+
+
+def collect(alerts: Iterable[Alert], rules: Mapping[str, Rule]) -> list[Incident]:
+    """The incidents of a whole run, each with all its alerts."""
+    incidents: list[Incident] = []
+    current: list[Alert] = []
+    for alert in sorted(alerts, key=lambda found: found.step):
+        if current and alert.step - current[-1].step > QUIET_STEPS:
+            incidents += _unless_quiet(current, rules)
+            current = []
+        current.append(alert)
+    return incidents + _unless_quiet(current, rules)
+
+
+def _unless_quiet(alerts: list[Alert], rules: Mapping[str, Rule]) -> list[Incident]:
+    loud = [at for at, alert in enumerate(alerts) if not (alert.rule in rules and rules[alert.rule].is_quiet)]
+    return [diagnose(alerts[loud[0] :], rules)] if loud else []
+
+
+def diagnose(alerts: Sequence[Alert], rules: Mapping[str, Rule]) -> Incident:
+    """What a number of alerts come to: who leads, where, how urgent, why."""
+    first = alerts[0].step
+    early = [alert for alert in alerts if alert.step <= first + COLLECTED_STEPS]
+    lead = min(early, key=lambda alert: _nearness(alert, rules))
+    lead = _common_place(lead, early)
+    rank = _rank(lead, early)
+    scope: Scope = "rank" if lead.scope == "tensor" and rank is not None else lead.scope
+    place = None if lead.target is None or lead.quantity == "scalar" else lead.target.partition(":")[0]
+    rule = rules.get(lead.rule)
+    cause, advice = explain(lead, early, rule)
+    return Incident(
+        step=first,
+        last_step=max(alert.step for alert in alerts),
+        lead=lead,
+        severity=_severity(lead, early),
+        scope=scope,
+        place=place,
+        rank=rank,
+        cause=cause,
+        advice=advice,
+        alerts=tuple(alerts),
+    )
+
+
+def _nearness(alert: Alert, rules: Mapping[str, Rule]) -> tuple[int, int, int, int, float, float]:
+    """The least of these is nearest to the cause: what is certain, then what is early, in the order of a step."""
+    rule = rules.get(alert.rule)
+    is_symptom = rule is not None and rule.is_symptom
+    is_quiet = rule is not None and rule.is_quiet
+    is_certain = alert.kind == "exact" and not is_symptom
+    return (int(is_quiet), int(not is_certain), alert.step, alert.stage, alert.order, -alert.strength)
+
+
+def _common_place(lead: Alert, alerts: Sequence[Alert]) -> Alert:
+    """Where one rule names several parts of one block in the same step, the block is the place."""
+    alike = [
+        alert.target
+        for alert in alerts
+        if (alert.rule, alert.step, alert.quantity) == (lead.rule, lead.step, lead.quantity) and alert.target
+    ]
+    if lead.target is None or lead.quantity not in ("gradient", "update", "weight", "checksum") or len(alike) < 3:
+        return lead
+    parts = [target.partition(":")[0].split(".") for target in alike]
+    shared = []
+    for words in zip(*parts, strict=False):
+        if len(set(words)) > 1:
+            break
+        shared.append(words[0])
+    return dataclasses.replace(lead, target=".".join(shared)) if shared else lead
+
+
+def _rank(lead: Alert, alerts: Sequence[Alert]) -> int | None:
+    """The rank to name: where only one is off."""
+    if lead.rank is None:
+        return None
+    others = {
+        alert.rank
+        for alert in alerts
+        if alert.rule == lead.rule and alert.quantity == lead.quantity and alert.rank is not None
+        if alert.step == lead.step
+    }
+    return lead.rank if len(others) == 1 else None
+
+
+def _severity(lead: Alert, alerts: Sequence[Alert]) -> Severity:
+    worst = max((alert.severity for alert in alerts), key=SEVERITIES.index)
+    families = {alert.quantity for alert in alerts if alert.step - lead.step <= AGREEING_STEPS}
+    return "warn" if worst == "note" and len(families) > 1 else worst

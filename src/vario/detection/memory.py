@@ -1,0 +1,240 @@
+"""What rules remember: a few numbers per series, for all series of a quantity at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Values = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Positions = npt.NDArray[np.int64]
+Saved = dict[str, npt.NDArray[np.generic]]
+"""As it is written with the run: arrays by name."""
+
+LEVEL_RATE = 0.03
+FAST, SLOW = 1 / 8, 1 / 64
+YOUNG = 8
+"""Observations after which a series is known well enough for outliers to be cut."""
+PEAK_DECAY = 0.998
+
+
+class PerSeries:
+    """Vectors with one entry per series name; names that are new get room."""
+
+    fields: ClassVar[Mapping[str, float]] = {}
+    """Each vector and what a new entry starts with."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        self._vectors: dict[str, Values] = {name: np.full(16, start) for name, start in self.fields.items()}
+        self._last: tuple[Sequence[str], Positions] = ((), np.zeros(0, np.int64))
+
+    def at(self, names: Sequence[str]) -> Positions:
+        """Where these series have their entries."""
+        if names is self._last[0] or names == self._last[0]:
+            return self._last[1]
+        for name in names:
+            self._rows.setdefault(name, len(self._rows))
+        missing = len(self._rows) - len(next(iter(self._vectors.values())))
+        if missing > 0:
+            room = max(missing, len(self._rows))
+            for key, vector in self._vectors.items():
+                self._vectors[key] = np.concatenate([vector, np.full(room, self.fields[key])])
+        self._last = names, np.array([self._rows[name] for name in names], np.int64)
+        return self._last[1]
+
+    @property
+    def names(self) -> list[str]:
+        """All series seen so far."""
+        return list(self._rows)
+
+    def __getitem__(self, field: str) -> Values:
+        return self._vectors[field]
+
+    def save(self) -> Saved:
+        """Everything, as arrays."""
+        names = np.array(list(self._rows), dtype=np.str_)
+        return {"names": names, **{key: vector[: len(names)].copy() for key, vector in self._vectors.items()}}
+
+    def restore(self, saved: Mapping[str, npt.NDArray[np.generic]]) -> None:
+        """Take up what was saved."""
+        self._rows = {str(name): row for row, name in enumerate(saved["names"])}
+        self._last = ((), np.zeros(0, np.int64))
+        for key, start in self.fields.items():
+            found = saved[key].astype(np.float64) if key in saved else np.full(len(self._rows), start)
+            self._vectors[key] = np.concatenate([found, np.full(16, start)])
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How each series of one step compares with its own past."""
+
+    targets: Sequence[str]
+    values: Values
+    """As observed."""
+    usual: Values
+    """What the value is by habit, in its own unit."""
+    spread: Values
+    """The usual distance from it, where differences are taken (logarithms, unless the trend is linear)."""
+    distance: Values
+    """From the usual value; 0 where there is no past or no number."""
+    z: Values
+    """The distance in units of the spread."""
+    gap: Values
+    """How far the mean of the last few has left the mean of many."""
+    usual_gap: Values
+    peak: Values
+    """The largest distance of the past, slowly forgotten."""
+    age: Values
+    """How often each series was seen before."""
+    is_linear: bool = False
+
+    def low(self, index: int) -> float:
+        """The lower end of what is usual."""
+        return self._end(index, -3.0)
+
+    def high(self, index: int) -> float:
+        """The upper end of what is usual."""
+        return self._end(index, 3.0)
+
+    def _end(self, index: int, width: float) -> float:
+        reach = width * self.spread[index]
+        return float(self.usual[index] + reach if self.is_linear else self.usual[index] * np.exp(reach))
+
+    def ratio(self, index: int) -> float:
+        """How many times the usual value this is; the difference, of a linear trend."""
+        return float(self.distance[index] if self.is_linear else np.exp(self.distance[index]))
+
+
+class Trend(PerSeries):
+    """Level, spread, fast and slow mean of many series: outliers move it little, NaN and Inf not at all."""
+
+    fields: ClassVar[Mapping[str, float]] = dict.fromkeys(
+        ("level", "dev", "fast", "slow", "usual_gap", "peak", "age"), 0.0
+    )
+
+    def __init__(self, linear: bool = False, floor: float = 0.02) -> None:
+        """`linear`: differences count, not ratios; `floor` is the least spread."""
+        super().__init__()
+        self._linear = linear
+        self._floor = floor
+
+    def update(self, targets: Sequence[str], values: Values) -> Deviation:
+        """Compare one observation of each series with its past, then learn from it."""
+        rows = self.at(targets)
+        with np.errstate(all="ignore"):
+            x = values if self._linear else np.log(values)
+        seen = np.isfinite(x)
+        x = np.where(seen, x, 0.0)
+        age = self["age"][rows]
+        is_new = age == 0
+        level = np.where(is_new, x, self["level"][rows])
+        dev = self["dev"][rows]
+        spread = np.maximum(1.25 * dev, self._floor)
+        distance = np.where(seen, x - level, 0.0)
+        peak = self["peak"][rows]
+        fast, slow = (np.where(is_new, x, self[name][rows]) for name in ("fast", "slow"))
+        # Outliers count as far as three spreads, once there is a spread to speak of.
+        cut = np.where(age < YOUNG, distance, np.clip(distance, -3 * spread, 3 * spread))
+        own = 1 / (age + 1)
+        rate = np.maximum(LEVEL_RATE, own)
+        fast = fast + np.maximum(FAST, own) * (x - fast)
+        slow = slow + np.maximum(SLOW, own) * (x - slow)
+        gap = np.where(seen, fast - slow, 0.0)
+        usual_gap = self["usual_gap"][rows]
+        size = np.abs(gap)
+        bounded = np.where(age < YOUNG, size, np.minimum(size, 3 * usual_gap + self._floor / 10))
+        after = {
+            "level": level + rate * cut,
+            "dev": dev + rate * (np.abs(cut) - dev),
+            "fast": fast,
+            "slow": slow,
+            "usual_gap": usual_gap + np.maximum(SLOW, own) * (bounded - usual_gap),
+            # The first few distances are those of a level not yet found.
+            "peak": np.where(
+                age < YOUNG,
+                0.0,
+                np.maximum(PEAK_DECAY * peak, np.minimum(np.abs(distance), 3 * np.maximum(peak, spread))),
+            ),
+            "age": age + 1,
+        }
+        kept = rows if seen.all() else rows[seen]
+        for name, vector in after.items():
+            self[name][kept] = vector if seen.all() else vector[seen]
+        return Deviation(
+            targets=targets,
+            values=values,
+            usual=level if self._linear else np.exp(level),
+            spread=spread,
+            distance=distance,
+            z=distance / spread,
+            gap=gap,
+            usual_gap=usual_gap,
+            peak=peak,
+            age=age,
+            is_linear=self._linear,
+        )
+
+
+class Streak(PerSeries):
+    """How many observations in a row something has been true of each series."""
+
+    fields: ClassVar[Mapping[str, float]] = {"count": 0.0}
+
+    def update(self, targets: Sequence[str], is_true: Flags) -> Values:
+        """The length of each streak, this observation included."""
+        rows = self.at(targets)
+        count: Values = np.where(is_true, self["count"][rows] + 1, 0.0)
+        self["count"][rows] = count
+        return count
+
+
+class Last(PerSeries):
+    """The last number of each series, and its step."""
+
+    fields: ClassVar[Mapping[str, float]] = {"value": np.nan, "step": np.nan}
+
+    def swap(self, targets: Sequence[str], values: Values, step: int) -> tuple[Values, Values]:
+        """Remember these; answers the numbers and steps that were remembered, NaN where none was."""
+        rows = self.at(targets)
+        value, when = self["value"][rows], self["step"][rows]
+        self["value"][rows], self["step"][rows] = values, float(step)
+        return value, when
+
+
+Kind = TypeVar("Kind", bound=PerSeries)
+
+
+class Memory:
+    """Everything the rules of one rank remember, by name; can be saved with the run and taken up again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, PerSeries] = {}
+        self._restored: dict[str, Saved] = {}
+
+    def get(self, name: str, made: Kind) -> Kind:
+        """What is remembered under a name; `made` when nothing is."""
+        found = self._kept.get(name)
+        if found is None:
+            found = self._kept[name] = made
+            if name in self._restored:
+                found.restore(self._restored.pop(name))
+        if not isinstance(found, type(made)):
+            raise TypeError(f"'{name}' is remembered as a {type(found).__name__}, not a {type(made).__name__}")
+        return found
+
+    def save(self) -> Saved:
+        """Everything, as arrays by `name|field`."""
+        whole = {name: kept.save() for name, kept in self._kept.items()}
+        whole.update(self._restored)
+        return {f"{name}|{field}": array for name, saved in whole.items() for field, array in saved.items()}
+
+    def restore(self, saved: Mapping[str, npt.NDArray[np.generic]]) -> None:
+        """Take up what was saved; each part when it is asked for."""
+        for key, array in saved.items():
+            name, _, field = key.rpartition("|")
+            self._restored.setdefault(name, {})[field] = array

@@ -1,0 +1,78 @@
+"""Attention that looks too sharply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Streak
+from vario.detection.telling import WARM
+from vario.rules import Finding, Step, rule
+from vario.text import number
+
+
+@rule("limit")
+def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0) -> Iterator[Finding]:
+    """Attention logits that are large, or have doubled.
+
+    Why: runs whose logits pass a thousand diverge; it begins thousands of steps before the loss shows it.
+
+    Next: the norms of the query and key projections of the module named; QK normalisation or clipping.
+    """
+    deviation = step.trend("attention", "max", "max_logit", linear=True, floor=0.1)
+    if deviation is None:
+        return
+    rows = step.rows("attention", "max_logit")
+    slow = deviation.usual
+    is_over = deviation.values > limit
+    is_new = (deviation.age >= 20) & (deviation.values > growth * np.maximum(slow, 5.0)) & (deviation.z > 6)
+    for index in np.flatnonzero(is_over | is_new)[:16]:
+        yield Finding(
+            f"largest attention logit of '{rows.targets[index]}' is {number(deviation.values[index])}"
+            + ("" if is_over[index] else f", usually {number(slow[index])}"),
+            "attention",
+            rows.targets[index],
+            deviation.values[index],
+            "max",
+            high=limit if is_over[index] else deviation.high(int(index)),
+            order=float(rows.order[index]),
+            strength=float(np.log(deviation.values[index] / max(slow[index], 1.0))),
+        )
+
+
+@rule("limit")
+def attn_entropy(step: Step, limit: float = 0.02, share: float = 0.6, threshold: float = 6.0) -> Iterator[Finding]:
+    """Attention heads that collapse onto one key.
+
+    Why: a collapsed head passes no gradient to its queries and keys; collapse goes together with loss spikes.
+
+    Next: the logits of the same module, and the learning rate of its projections.
+    """
+    rows = step.rows("attention", "head_entropy")
+    deviation = step.trend("attention", "min", "head_entropy", linear=True, floor=0.01)
+    middle = step.trend("attention", "mean", "head_entropy", linear=True, floor=0.01)
+    if deviation is None or middle is None:
+        return
+    fell = (
+        (deviation.age >= WARM)
+        & (deviation.z < -threshold)
+        & (deviation.values < share * deviation.usual)
+        & (-deviation.distance > 1.5 * deviation.peak)
+        & (deviation.usual > 0.1)
+    )
+    fell |= (middle.age >= 20) & (middle.values < limit)
+    count = step.memory.get("attn_entropy", Streak()).update(rows.targets, fell)
+    for index in np.flatnonzero(count >= 2)[:16]:
+        yield Finding(
+            f"a head of '{rows.targets[index]}' has {number(deviation.values[index], 3)} of the largest possible "
+            f"entropy, usually {number(deviation.usual[index], 3)}",
+            "attention",
+            rows.targets[index],
+            deviation.values[index],
+            "min",
+            deviation.low(int(index)),
+            deviation.high(int(index)),
+            order=float(rows.order[index]),
+            strength=float(deviation.usual[index] - deviation.values[index]),
+        )

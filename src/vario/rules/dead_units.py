@@ -1,0 +1,36 @@
+"""Units that never fire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Streak
+from vario.rules import Finding, Step, rule
+from vario.text import number
+
+
+@rule("limit")
+def dead_units(step: Step, limit: float = 0.5, steps: int = 2) -> Iterator[Finding]:
+    """A layer most of whose units are silent for a whole batch.
+
+    Why: a unit that never fires gets no gradient and never comes back.
+
+    Next: the bias in front of it, a learning rate that threw it off, a batch that is not normalised.
+    """
+    rows = step.rows("unit", "dead")
+    if not len(rows):
+        return
+    shares = rows.statistic("mean")
+    count = step.memory.get("dead_units", Streak()).update(rows.targets, shares > limit)
+    for index in np.flatnonzero(count >= steps)[:16]:
+        yield Finding(
+            f"{number(100 * shares[index], 3)} % of the units of '{rows.targets[index]}' are silent",
+            "unit",
+            rows.targets[index],
+            shares[index],
+            high=limit,
+            order=float(rows.order[index]),
+            strength=float(shares[index]),
+        )

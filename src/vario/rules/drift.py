@@ -1,0 +1,36 @@
+"""Slow departures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.telling import WARM, tell
+from vario.rules import Finding, Step, rule
+
+
+@rule("relative")
+def drift(
+    step: Step, activation: float = 1.5, weight: float = 1.25, gradient: float = 2.0, times: float = 1.5
+) -> Iterator[Finding]:
+    """A size that has been leaving its long mean for some steps, and faster than it usually does.
+
+    Why: growth by a few per cent a step passes every test for spikes and ends in overflow all the same.
+
+    Next: what the named tensors share: a layer, an optimizer option, a loss term that is missing.
+    """
+    for quantity, factor in (("activation", activation), ("weight", weight), ("gradient", gradient)):
+        deviation = step.trend(quantity, "rms")
+        if deviation is None or (quantity == "gradient" and step.was_skipped):
+            continue
+        size = np.abs(deviation.gap)
+        flagged = (deviation.age >= WARM + 20) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
+        flagged &= np.sign(deviation.gap) == np.sign(deviation.distance)
+        if not flagged.any():
+            continue
+        known = deviation.age >= WARM
+        weaker = (size > np.log(factor) / 2) & (np.sign(deviation.gap) == np.sign(np.median(deviation.gap[flagged])))
+        together = bool(known.sum() >= 4 and weaker[known].mean() > 0.5)
+        order = step.rows(quantity).order * (-1 if quantity == "gradient" else 1)
+        yield from tell(deviation, flagged, quantity, "rms", quantity, together=together, order=order)

@@ -1,0 +1,49 @@
+"""Experts that get too much or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Trend
+from vario.rules import Finding, Step, rule
+from vario.text import number
+
+
+@rule("limit")
+def expert_imbalance(step: Step, limit: float = 1.0, starved: float = 0.1, warm: int = 30) -> Iterator[Finding]:
+    """A router that sends most tokens to one expert, or none to another.
+
+    Why: an expert without tokens does not learn; one with most of them makes the layer dense and slow.
+
+    Next: the router's balance loss or bias, and its logits.
+    """
+    rows = step.rows("expert", "load")
+    if not len(rows):
+        return
+    most, least = rows.statistic("max") - 1, rows.statistic("min")
+    high = step.memory.get("expert_imbalance most", Trend(linear=True))
+    low = step.memory.get("expert_imbalance least", Trend(linear=True))
+    age = high.update(rows.targets, most).age
+    low.update(rows.targets, least)
+    at = high.at(rows.targets)
+    mean_most, mean_least = high["fast"][at], low["fast"][low.at(rows.targets)]
+    for index in np.flatnonzero((age >= warm) & ((mean_most > limit) | (mean_least < starved)))[:16]:
+        over = mean_most[index] > limit
+        text = (
+            f"router '{rows.targets[index]}' sends {number(1 + mean_most[index], 3)} times the mean load to one expert"
+            if over
+            else f"router '{rows.targets[index]}' leaves an expert {number(mean_least[index], 3)} of the mean load"
+        )
+        yield Finding(
+            text,
+            "expert",
+            rows.targets[index],
+            float(mean_most[index] if over else mean_least[index]),
+            "max" if over else "min",
+            high=limit if over else None,
+            low=None if over else starved,
+            order=float(rows.order[index]),
+            strength=float(mean_most[index]),
+        )

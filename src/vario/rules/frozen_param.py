@@ -1,0 +1,53 @@
+"""Parameters that get a gradient and do not move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Streak
+from vario.rules import Finding, Step, rule
+
+LOW_PRECISION = ("bfloat16", "float16")
+
+
+@rule("exact")
+def frozen_param(step: Step, steps: int = 5) -> Iterator[Finding]:
+    """A parameter whose update is exactly zero, or that no optimizer holds, although it gets a gradient.
+
+    Why: it does not learn. It was left out of the optimizer, its group has no learning rate, or its updates are
+    too small for its dtype and round to nothing.
+
+    Next: the optimizer's param groups; for 16-bit weights, keep a float32 copy of them.
+    """
+    change = step.rows("update", "change")
+    gradient = step.rows("gradient")
+    if not len(change) or not len(gradient) or step.was_skipped or step.scalars.get("lr", 1.0) == 0:
+        return
+    moved = dict(zip(change.targets, change.statistic("absmax") > 0, strict=True))
+    sizes = gradient.statistic("absmax")
+    is_stuck = np.array([not moved.get(name, False) for name in gradient.targets], np.bool_) & (sizes > 0)
+    count = step.memory.get("frozen_param", Streak()).update(gradient.targets, is_stuck)
+    at = np.flatnonzero(count >= steps)
+    if len(at) == len(gradient) > 3:
+        yield Finding(
+            f"no parameter has moved for {int(count[at].min())} updates", "update", scope="global", strength=1e6
+        )
+        return
+    for index in at[:16]:
+        name = gradient.targets[index]
+        reason = "its update is exactly zero"
+        if name not in moved:
+            reason = "no optimizer updates it"
+        elif step.facts.dtypes.get(name, "").removeprefix("torch.") in LOW_PRECISION:
+            reason = f"its update rounds to nothing in {step.facts.dtypes[name]}"
+        yield Finding(
+            text=f"'{name}' gets a gradient but has not moved for {int(count[index])} updates: {reason}",
+            quantity="update",
+            target=name,
+            statistic="absmax",
+            value=0.0,
+            order=float(index),
+            strength=float(sizes[index]),
+        )

@@ -1,0 +1,56 @@
+"""Gradients that vanish into zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.rules import Finding, Step, rule
+from vario.text import number
+
+
+@rule("limit")
+def grad_underflow(step: Step, points: float = 0.02, threshold: float = 6.0, share: float = 0.5) -> Iterator[Finding]:
+    """More and more zeros among the gradients of a matrix.
+
+    Why: what is below the smallest number of the dtype is zero, and teaches nothing. In most matrices at once it is the
+    loss scale; in one it is a layer going silent.
+
+    Next: the loss scale and the dtype of the backward pass; for one layer, its activations.
+    """
+    deviation = step.trend("gradient", "zeros", linear=True, floor=0.003)
+    if deviation is None or step.was_skipped:
+        return
+    rows = step.rows("gradient")
+    matrices = step.facts.are_matrices(rows.targets)
+    known = matrices & (deviation.age >= 20)
+    rose = (
+        known & (deviation.distance > points) & (deviation.z > threshold) & (deviation.distance > 1.5 * deviation.peak)
+    )
+    most = rose.sum() > 2 and rose.sum() > known.sum() / 2
+    if most:
+        yield Finding(
+            f"zeros among the gradients rose in {int(rose.sum())} of {int(known.sum())} matrices",
+            "gradient",
+            statistic="zeros",
+            value=float(np.median(deviation.values[rose])),
+            high=float(np.median(deviation.usual[rose])),
+            scope="global",
+            strength=float(deviation.distance[rose].max()) * 10,
+            others=tuple(rows.targets[index] for index in np.flatnonzero(rose)[:16]),
+        )
+        return
+    for index in np.flatnonzero(rose & (deviation.values > share) & (deviation.usual < share / 2))[:16]:
+        yield Finding(
+            f"{number(100 * deviation.values[index], 3)} % of the gradient of '{rows.targets[index]}' are zero, "
+            f"usually {number(100 * deviation.usual[index], 3)} %",
+            "gradient",
+            rows.targets[index],
+            deviation.values[index],
+            "zeros",
+            deviation.low(int(index)),
+            deviation.high(int(index)),
+            order=-float(rows.order[index]),
+            strength=float(deviation.distance[index]) * 5,
+        )

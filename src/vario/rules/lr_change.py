@@ -1,0 +1,77 @@
+"""Learning rates that no schedule explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Last, Streak
+from vario.rules import Finding, Step, rule
+from vario.text import number
+
+STEADY = 0.004
+"""Two ratios of successive rates this near to each other are one and the same decay or growth."""
+
+
+@rule("exact")
+def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: float = 1.03) -> Iterator[Finding]:
+    """A learning rate that jumps, falls to zero, or grows or shrinks exponentially.
+
+    Why: schedules move in small steps. A jump is a scheduler that was stepped twice, made anew or loaded wrongly; a
+    rate that shrinks by the same few per cent each step is gone before anybody notices.
+
+    Next: the scheduler's state and where it is stepped; after a resume, its last step.
+    """
+    names = tuple(name for name in step.scalars if name == "lr" or name.startswith("lr/"))
+    if not names or step.was_skipped:
+        return
+    rates = np.array([step.scalars[name] for name in names])
+    before, when = step.memory.get("lr_change", Last()).swap(names, rates, step.number)
+    with np.errstate(all="ignore"):
+        change = rates / before
+    change[when != step.number - 1] = 1.0
+    earlier, _ = step.memory.get("lr_change ratio", Last()).swap(names, change, step.number)
+    is_steady = (np.abs(change - earlier) < STEADY) & (np.abs(np.log(np.maximum(change, 1e-30))) > np.log(ratio))
+    streak = step.memory.get("lr_change streak", Streak()).update(names, is_steady)
+    if step.number < first_step:
+        return
+    for index, name in enumerate(names):
+        rate, last = rates[index], before[index]
+        text = ""
+        if np.isnan(last) or last == 0 or rate == last or not np.isfinite(change[index]):
+            continue
+        if rate == 0 and change[index] == 0 and last > 0:
+            # A schedule that ends at zero comes down to it.
+            if last < step.memory.get("lr_change peak", Last())["value"][0] * 0.02:
+                continue
+            text = f"learning rate fell from {number(last)} to 0"
+        elif max(change[index], 1 / change[index]) > factor and not _comes_down(step, last, rate):
+            text = f"learning rate went from {number(last)} to {number(rate)} in one step"
+        elif streak[index] >= 6:
+            text = f"learning rate changes by a factor of {number(change[index], 3)} each step, now {number(rate)}"
+        if text:
+            yield Finding(
+                text,
+                "scalar",
+                name,
+                rate,
+                low=last,
+                high=last,
+                scope="global",
+                strength=abs(np.log(max(rate, 1e-30) / last)),
+            )
+    _remember_peak(step, rates)
+
+
+def _remember_peak(step: Step, rates: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    peak = step.memory.get("lr_change peak", Last())
+    known = peak["value"][peak.at(("peak",))][0]
+    peak.swap(("peak",), np.array([np.nanmax([known, rates.max()])]), step.number)
+
+
+def _comes_down(step: Step, last: float, rate: float) -> bool:
+    """Whether a schedule is at its very end, where the last steps of a straight line are large ratios."""
+    peak = step.memory.get("lr_change peak", Last())
+    known = peak["value"][peak.at(("peak",))][0]
+    return bool(rate < last < 0.1 * known)

@@ -1,0 +1,47 @@
+"""Numbers near the end of their dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.rules import Finding, Step, rule
+from vario.text import number
+
+LARGEST = {True: 65504.0, False: 3.38e38}
+
+
+@rule("limit")
+def near_overflow(step: Step, margin: float = 8.0, steps: int = 50) -> Iterator[Finding]:
+    """An activation close to the largest number of its dtype, or growing towards it.
+
+    Why: one step further it is Inf, and the step after that everything is NaN.
+
+    Next: what feeds the module named: a missing normalisation, a residual that grows; bfloat16 has more room.
+    """
+    half = step.facts.is_half or "skipped_step" in step.scalars
+    limit = LARGEST[half]
+    deviation = step.trend("activation", "absmax")
+    if deviation is None:
+        return
+    rows = step.rows("activation")
+    with np.errstate(all="ignore"):
+        # The fast mean is about 7 observations behind, the slow one 63.
+        ahead = deviation.values * np.exp(np.clip(deviation.gap, 0, 20) / 56 * steps)
+    is_near = np.isfinite(deviation.values) & (deviation.values > limit / margin)
+    grows = half & (deviation.age >= 20) & (deviation.gap > np.log(1.5)) & (ahead > limit)
+    grows = grows & (deviation.values > limit / 1000)
+    for index in np.flatnonzero(is_near | grows)[:16]:
+        how = "close to" if is_near[index] else f"on its way, within {steps} steps, to"
+        yield Finding(
+            text=f"activation of '{rows.targets[index]}' reaches {number(deviation.values[index])}, {how} the largest "
+            f"{'float16' if half else 'float32'}, {number(limit)}",
+            quantity="activation",
+            target=rows.targets[index],
+            statistic="absmax",
+            value=deviation.values[index],
+            high=limit / margin,
+            order=float(rows.order[index]),
+            strength=float(np.log(deviation.values[index] / limit * 1000)),
+        )

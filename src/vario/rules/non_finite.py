@@ -1,0 +1,80 @@
+"""The first NaN or Inf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.records import INFS, MAX, MIN, NANS, Frame
+from vario.rules import Finding, Step, rule
+
+BACKWARD = ("gradient", "gradient_local", "gradient_accumulated", "gradient_applied", "activation_gradient")
+MOST_SKIPS = 8
+
+
+@rule("exact", is_symptom=True)
+def non_finite(step: Step) -> Iterator[Finding]:
+    """A NaN or Inf, in the first tensor of the step that holds one.
+
+    Why: it spreads to every weight within one step, and nothing trains after that.
+
+    Next: the module named first; its inputs were finite if none of them is named. Then the batch of that step.
+    """
+    bad = [_first(frame) for frame in step.frames if not (step.was_skipped and frame.quantity in BACKWARD)]
+    found = sorted((finding for finding in bad if finding is not None), key=_when)
+    if found:
+        first = found[0]
+        places = tuple(dict.fromkeys(f"{other.quantity} of '{other.target}'" for other in found[1:]))
+        yield _with_others(first, places)
+        return
+    for name, value in step.scalars.items():
+        if "loss" in name and "scale" not in name and not np.isfinite(value):
+            yield Finding(f"{name} is {value}", "scalar", name, value, strength=1e9, scope="global")
+
+
+def _first(frame: Frame) -> Finding | None:
+    rows = frame.summaries
+    bad = rows[:, NANS] + rows[:, INFS] > 0
+    if frame.quantity == "activation" and bad.any():
+        # An attention mask is zero where one may look and -inf elsewhere.
+        is_mask = (rows[:, NANS] == 0) & (rows[:, MIN] == 0) & (rows[:, MAX] == 0)
+        bad = bad & ~is_mask
+    if frame.quantity in ("checksum", "communication") or not bad.any():
+        return None
+    at = np.flatnonzero(bad)
+    # Gradients are read when backward is over: the last in the model was the first to be computed.
+    index = int(at[np.argmax(frame.order[at])] if frame.quantity in _READ_AT_ONCE else at[np.argmin(frame.order[at])])
+    nans, infs = int(rows[index, NANS]), int(rows[index, INFS])
+    held = " and ".join(f"{count} {word}" for count, word in ((nans, "NaN"), (infs, "Inf")) if count)
+    what = frame.quantity.replace("_", " ")
+    return Finding(
+        text=f"{what} of '{frame.targets[index]}' holds {held} of {int(rows[index, 0])} elements",
+        quantity=frame.quantity,
+        target=frame.targets[index],
+        value=float("nan") if nans else float("inf"),
+        micro_step=frame.micro_step,
+        order=float(frame.order[index]),
+        strength=1e9,
+    )
+
+
+_READ_AT_ONCE = ("gradient", "gradient_applied")
+
+
+def _when(finding: Finding) -> tuple[int, float]:
+    return finding.micro_step, finding.order
+
+
+def _with_others(first: Finding, places: tuple[str, ...]) -> Finding:
+    then = f"; then {', '.join(places[:3])}" if places else ""
+    return Finding(
+        text=first.text + then,
+        quantity=first.quantity,
+        target=first.target,
+        value=first.value,
+        micro_step=first.micro_step,
+        order=first.order,
+        strength=first.strength,
+        others=places,
+    )

@@ -1,0 +1,119 @@
+"""Ranks that see something the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Trend, Values
+from vario.rules import Finding, RanksStep, rule
+from vario.text import number
+
+LOOKED_AT = (
+    ("activation", "absmax"),
+    ("activation", "rms"),
+    ("gradient_local", "rms"),
+    ("gradient_accumulated", "rms"),
+)
+
+
+@rule("relative", over="ranks")
+def rank_outlier(step: RanksStep, threshold: float = 8.0, factor: float = 3.0, warm: int = 30) -> Iterator[Finding]:
+    """A loss, activation or local gradient of one rank that is off what the other ranks have in the same step.
+
+    Why: ranks see different rows of the same kind, so what is hard is hard for all of them. One that is off alone has a
+    broken batch, a broken device, or another model.
+
+    Next: that rank's batch of this step; then its device.
+    """
+    ranks = step.ranks
+    if len(ranks) < 3:
+        return
+    for quantity, statistic in LOOKED_AT:
+        names, values = step.table(quantity, statistic)
+        if len(names):
+            order = step.steps[ranks[0]].rows(quantity)
+            places = dict(zip(order.targets, order.order, strict=True))
+            for finding in _off(step, quantity, statistic, names, values, threshold, np.log(factor), warm):
+                yield _placed(finding, float(places.get(finding.target or "", 0)))
+    yield from _losses(step, threshold, warm)
+
+
+def _off(
+    step: RanksStep,
+    quantity: str,
+    statistic: str,
+    names: tuple[str, ...],
+    values: Values,
+    threshold: float,
+    size: float,
+    warm: int,
+) -> Iterator[Finding]:
+    with np.errstate(all="ignore"):
+        logs = np.log(values)
+    logs = np.where(np.isfinite(logs), logs, np.nan)
+    if np.isnan(logs).all():
+        return
+    with np.errstate(all="ignore"):
+        away = logs - np.nanmedian(logs, axis=0)
+    # One trend over (rank, target) pairs, on the distance from the others of the same step.
+    trend = step.memory.get(f"rank_outlier {quantity} {statistic}", Trend(linear=True, floor=0.05))
+    series = tuple(f"{rank}/{name}" for rank in step.ranks for name in names)
+    found = trend.update(series, away.reshape(-1))
+    flagged = (found.age >= warm) & (np.abs(found.z) > threshold) & (np.abs(found.distance) > size)
+    flagged &= np.abs(found.distance) > 1.5 * found.peak
+    for index in np.flatnonzero(flagged)[:32]:
+        rank, name = step.ranks[index // len(names)], names[index % len(names)]
+        value = float(values.reshape(-1)[index])
+        others = float(np.nanmedian(values[:, index % len(names)]))
+        yield Finding(
+            f"{quantity.replace('_', ' ')} {statistic} of '{name}' is {number(value)} on rank {rank}, {number(others)} "
+            "on the others",
+            quantity,
+            name,
+            value,
+            statistic,
+            low=others,
+            high=others,
+            scope="rank",
+            rank=rank,
+            strength=abs(float(found.distance[index])),
+        )
+
+
+def _losses(step: RanksStep, threshold: float, warm: int) -> Iterator[Finding]:
+    for name in ("loss_local", "loss"):
+        losses = {rank: step.steps[rank].scalars[name] for rank in step.ranks if name in step.steps[rank].scalars}
+        if len(losses) > 2 and len(set(losses.values())) > 1:
+            break
+    else:
+        return
+    values = np.array(list(losses.values()))
+    if not np.isfinite(values).any():
+        return
+    middle = float(np.nanmedian(values))
+    away = (values - middle) / max(abs(middle), 1e-12)
+    trend = step.memory.get("rank_outlier loss", Trend(linear=True, floor=0.01))
+    found = trend.update(tuple(str(rank) for rank in losses), away)
+    lasting = trend["fast"][trend.at(tuple(str(rank) for rank in losses))]
+    for index, rank in enumerate(losses):
+        spread = found.spread[index]
+        is_spike = abs(found.z[index]) > threshold and abs(found.distance[index]) > 0.2
+        is_lasting = abs(lasting[index]) > max(1.5 * spread, 0.1) and abs(found.gap[index]) > 0.08
+        if found.age[index] >= warm and (is_spike or is_lasting):
+            yield Finding(
+                f"{name} is {number(values[index])} on rank {rank}, {number(middle)} on the others",
+                "scalar",
+                name,
+                values[index],
+                low=middle,
+                high=middle,
+                scope="rank",
+                rank=rank,
+                strength=abs(float(found.distance[index])),
+            )
+
+
+def _placed(finding: Finding, order: float) -> Finding:
+    return Finding(**{**finding.__dict__, "order": order})

@@ -1,0 +1,27 @@
+"""A loss scaler that cannot find its scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Streak
+from vario.rules import Finding, Step, rule
+
+
+@rule("exact")
+def skipped_updates(step: Step, steps: int = 8) -> Iterator[Finding]:
+    """Updates skipped by the loss scaler several times in a row.
+
+    Why: a scaler halves its scale once per skip; a scale that is right is found after a few. One that is never found
+    means that gradients overflow whatever the scale is: training stands still.
+
+    Next: the first tensor whose gradient is infinite, and whether its activations grow.
+    """
+    if "skipped_step" not in step.scalars:
+        return
+    count = step.memory.get("skipped_updates", Streak()).update(("skipped",), np.array([step.was_skipped]))[0]
+    if count >= steps and step.number > 20:
+        text = f"the loss scaler has skipped {int(count)} updates in a row"
+        yield Finding(text, "scalar", "skipped_step", count, scope="global", strength=count)

@@ -1,0 +1,66 @@
+"""Gradients, activations and updates that leave their past at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.telling import left_the_past, moved_together, tell
+from vario.rules import Finding, Step, rule
+
+
+@rule("relative")
+def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Iterator[Finding]:
+    """A gradient suddenly several times its usual size, up or down.
+
+    Why: spikes of the loss begin as spikes of single gradients, often of the embedding, a few steps earlier.
+
+    Next: the batch of this step; if it comes again, the layer named.
+    """
+    deviation = step.trend("gradient", "rms")
+    if deviation is None or step.was_skipped:
+        return
+    size = float(np.log(factor))
+    flagged = left_the_past(deviation, threshold, size)
+    together = moved_together(deviation, flagged, size)
+    order = -step.rows("gradient").order
+    yield from tell(deviation, flagged, "gradient", "rms", "gradient", together=together, order=order)
+
+
+@rule("relative")
+def activation_jump(step: Step, threshold: float = 8.0, factor: float = 2.0) -> Iterator[Finding]:
+    """An activation suddenly a multiple or a fraction of its usual size.
+
+    Why: activations are the first thing that changes when an input or a weight does; the first module named is where.
+
+    Next: the module's inputs; if they are named as well, go on to the first one in the model.
+    """
+    deviation = step.trend("activation", "rms")
+    if deviation is None:
+        return
+    size = float(np.log(factor))
+    flagged = left_the_past(deviation, threshold, size)
+    order = step.rows("activation").order
+    yield from tell(deviation, flagged, "activation", "rms", "activation", order=order)
+
+
+@rule("relative")
+def update_jump(step: Step, threshold: float = 6.0, factor: float = 2.0) -> Iterator[Finding]:
+    """Updates, per unit of learning rate, that are suddenly larger or smaller.
+
+    Why: the learning rate is not what changed, so the optimizer did: its state, its weight decay, its eps.
+
+    Next: the optimizer's options and state, above all after a resume.
+    """
+    deviation = step.trend("update", "max", "pace")
+    if deviation is None or step.was_skipped:
+        return
+    matrices = step.facts.are_matrices(deviation.targets)
+    size = float(np.log(factor))
+    off = left_the_past(deviation, threshold, size) & matrices
+    if moved_together(deviation, off, size, matrices) and off.sum() > matrices.sum() / 2:
+        yield from tell(deviation, off, "update", "max", "update per learning rate", together=True)
+        return
+    alone = left_the_past(deviation, threshold + 2, float(np.log(1.5 * factor)))
+    yield from tell(deviation, alone, "update", "max", "update per learning rate", part="pace")

@@ -1,0 +1,29 @@
+"""Gradients that the optimizer's second moment does not expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.telling import left_the_past, moved_together, tell
+from vario.rules import Finding, Step, rule
+
+
+@rule("limit")
+def stale_second_moment(step: Step, limit: float = 2.3, threshold: float = 6.0) -> Iterator[Finding]:
+    """Gradients far above what Adam's second moment stands for.
+
+    Why: Adam divides by what gradients used to be. Where that is out of date, its step is many times too large; loss
+    spikes follow within a few steps.
+
+    Next: the batch of this step; after a resume, whether the optimizer's state was loaded; a smaller beta2.
+    """
+    deviation = step.trend("update", "mean", "surprise", floor=0.1)
+    if deviation is None:
+        return
+    flagged = left_the_past(deviation, threshold, np.log(3.0), warm=20) & (deviation.values > limit**2)
+    flagged &= deviation.distance > 0
+    together = moved_together(deviation, flagged, np.log(3.0))
+    what = "squared gradient over second moment"
+    yield from tell(deviation, flagged, "update", "mean", what, together=together, part="surprise")

@@ -1,0 +1,35 @@
+"""Steps that do not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.rules import Finding, Step, rule
+from vario.text import duration
+
+
+@rule("exact")
+def stalled(step: Step, times: float = 10.0, seconds: float = 60.0) -> Iterator[Finding]:
+    """A step that took ten times as long as usual, and at least a minute.
+
+    Why: a rank that waits for another, a loader that hangs, a file system that does not answer.
+
+    Next: what the slowest rank did in that time. `vario watch` says so while it still hangs.
+    """
+    took = step.scalars.get("step_seconds")
+    deviation = step.scalar_trend("step_seconds")
+    if took is None or deviation is None or deviation.age[0] < 5:
+        return
+    usual = float(deviation.usual[0])
+    if took > max(times * usual, seconds):
+        yield Finding(
+            f"a step took {duration(took)}, usually {duration(usual)}",
+            "scalar",
+            "step_seconds",
+            took,
+            high=times * usual,
+            scope="global",
+            strength=float(np.log(took / usual)),
+        )

@@ -1,0 +1,74 @@
+"""Updates too large or too small for their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Last, Streak, Values
+from vario.rules import Finding, Step, rule
+from vario.text import number
+
+
+@rule("limit")
+def update_high(step: Step, limit: float = 0.1, steps: int = 3) -> Iterator[Finding]:
+    """Updates that are a large part of the weights they change.
+
+    Why: a healthy update is about a thousandth of its weight. At a tenth the model forgets what it knew.
+
+    Next: the learning rate, its warm-up, and weight decay.
+    """
+    ratios = _ratios(step)
+    if not len(ratios):
+        return
+    middle = float(np.median(ratios))
+    count = step.memory.get("update_high", Streak()).update(("all",), np.array([middle > limit]))[0]
+    if count >= steps:
+        yield Finding(
+            f"updates are {number(100 * middle, 3)} % of the weights (median of {len(ratios)} matrices)",
+            "update",
+            statistic="ratio",
+            value=middle,
+            high=limit,
+            scope="global",
+            strength=float(np.log(middle / limit)),
+        )
+
+
+@rule("limit")
+def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Finding]:
+    """Updates that are nothing beside the weights they change.
+
+    Why: the run costs what it costs and learns nothing.
+
+    Next: the learning rate, the size of the gradients, and eps of the optimizer.
+    """
+    ratios = _ratios(step)
+    rate = step.scalars.get("lr", np.nan)
+    peak = step.memory.get("update_low", Last())
+    known = np.nanmax([peak["value"][peak.at(("rate",))][0], rate, 0.0])
+    peak.swap(("rate",), np.array([known]), step.number)
+    if not len(ratios) or step.was_skipped:
+        return
+    middle = float(np.median(ratios))
+    # A schedule that ends at zero makes small updates, as it should.
+    is_low = middle < limit and not rate < 0.01 * known
+    count = step.memory.get("update_low streak", Streak()).update(("all",), np.array([is_low]))[0]
+    if count >= steps:
+        yield Finding(
+            f"updates are {number(middle)} of the weights (median of {len(ratios)} matrices)",
+            "update",
+            statistic="ratio",
+            value=middle,
+            low=limit,
+            scope="global",
+            strength=1.0,
+        )
+
+
+def _ratios(step: Step) -> Values:
+    rows = step.rows("update", "ratio")
+    values = rows.statistic("max")[step.facts.are_matrices(rows.targets)]
+    found: Values = values[np.isfinite(values)]
+    return found

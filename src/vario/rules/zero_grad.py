@@ -1,0 +1,48 @@
+"""Parameters without a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Streak
+from vario.rules import Finding, Step, rule
+
+
+@rule("exact")
+def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
+    """A trainable parameter whose gradient is exactly zero, or missing, for several steps.
+
+    Why: nothing that is learnt reaches it: it is cut off from the loss, its input is all zero, or it is not used.
+
+    Next: the forward pass around it: a `detach`, a `no_grad`, a zero initialisation, an unused branch.
+    """
+    rows = step.rows("gradient")
+    if not len(rows) or step.was_skipped:
+        return
+    found = dict(zip(rows.targets, rows.statistic("absmax"), strict=True))
+    known = step.memory.get("zero_grad known", Streak())
+    known.update(rows.targets, np.ones(len(rows), np.bool_))
+    # Who should have one: those that had one before, and on a single rank, which holds everything, all that can.
+    expected = known.names if step.facts.world_size > 1 else [*known.names, *step.facts.trainable]
+    names = tuple(dict.fromkeys([*rows.targets, *expected]))
+    is_zero = np.array([not found.get(name, 0.0) > 0 and not np.isnan(found.get(name, 0.0)) for name in names])
+    count = step.memory.get("zero_grad", Streak()).update(names, is_zero)
+    # Optimizers that take turns leave a parameter without a gradient for a while.
+    needed = np.array([steps if name in found else 4 * steps for name in names])
+    at = np.flatnonzero(count >= needed)
+    if len(at) == len(names) > 3:
+        yield Finding(f"all gradients are zero for {int(count.min())} steps", "gradient", scope="global", strength=1e6)
+        return
+    for index in at[:16]:
+        what = "is exactly zero" if names[index] in found else "is missing"
+        yield Finding(
+            text=f"gradient of '{names[index]}' {what} for {int(count[index])} steps",
+            quantity="gradient",
+            target=names[index],
+            statistic="absmax",
+            value=0.0,
+            order=-float(index),
+            strength=float(count[index]),
+        )

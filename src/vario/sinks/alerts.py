@@ -1,0 +1,131 @@
+"""Rules as a sink: they see each complete step on the writer's thread, and what they find is written and told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
+
+import numpy as np
+
+from vario.detection.alerts import Alert, Incident
+from vario.detection.detector import Detector
+from vario.detection.incidents import Incidents
+from vario.detection.memory import Memory
+from vario.detection.step import Facts, Step, StepAssembler
+from vario.detection.wording import in_one_line
+from vario.records import StepRecord
+from vario.rules import Chosen, choose
+from vario.sinks import PartsOff, RunHeader
+from vario.statistics import columns_needed
+
+log = logging.getLogger("vario")
+
+STATE = "rules.npz"
+SAVE_SECONDS = 60.0
+"""What the rules remember is saved this often, and at the end."""
+
+_LEVELS = {"page": logging.ERROR, "warn": logging.WARNING, "note": logging.INFO}
+
+
+class Alerts:
+    """Runs the rules of one rank, writes `alerts.jsonl` and `incidents.jsonl`, and says each incident once."""
+
+    name: ClassVar[str] = "alerts"
+    first_step: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        chosen: Sequence[Chosen] | None = None,
+        failed: Callable[[str, Exception], None] | None = None,
+        writes: bool = True,
+    ) -> None:
+        """`failed` is told of a rule that raises, which goes on without it; `writes`: whether there is a folder."""
+        self._chosen = choose(None) if chosen is None else list(chosen)
+        self._detector = Detector(self._chosen, failed=failed)
+        self._incidents = Incidents({found.rule.name: found.rule for found in self._chosen})
+        self._writes = writes
+        self._calls: list[Callable[[Incident], None]] = []
+        self.alerts: list[Alert] = []
+        """The newest ones; the folder has all."""
+
+    def on_incident(self, call: Callable[[Incident], None]) -> None:
+        """Call with each incident when it is told, on the writer's thread."""
+        self._calls.append(call)
+
+    def open(self, header: RunHeader) -> None:
+        """Take up what was remembered, where a run goes on."""
+        self._rank, self._is_alone = header.rank, header.world_size == 1
+        self._is_leading = self._is_alone or header.rank == min(header.config.get("ranks") or [0])
+        self._run = header.path
+        self._folder = header.path / f"rank{header.rank}"
+        self._memory = Memory()
+        self._saved = time.monotonic()
+        self._files: dict[str, TextIO] = {}
+        if self._writes and header.resume and (self._folder / STATE).exists():
+            with np.load(self._folder / STATE, allow_pickle=False) as saved:
+                self._memory.restore(dict(saved))
+        columns = columns_needed(header.config.get("statistics") or ())
+        facts = Facts.read(
+            header.rank, header.world_size, header.structure, coordinates=header.coordinates, columns=columns
+        )
+        self._assembler = StepAssembler(facts, self._memory)
+
+    def write(self, record: StepRecord) -> None:
+        """Look at the step before this record's, if that is complete now."""
+        for step in self._assembler.add(record):
+            self._look(step)
+
+    def note(self, parts_off: PartsOff, num_refused: int) -> None:
+        """Nothing to keep."""
+
+    def close(self, state: str, error: str | None) -> None:
+        """Look at the last step, tell what has not been told, and save what is remembered."""
+        for step in self._assembler.flush():
+            self._look(step)
+        self._tell(self._incidents.flush())
+        self._save()
+        for file in self._files.values():
+            file.close()
+
+    def _look(self, step: Step) -> None:
+        found = self._detector.see(step, None if self._is_alone else self._rank)
+        for alert in found:
+            self._append("alerts.jsonl", alert.to_json())
+        self.alerts = [*self.alerts, *found][-1000:]
+        self._tell(self._incidents.add(step.number, found))
+        if time.monotonic() - self._saved > SAVE_SECONDS:
+            self._save()
+
+    def _tell(self, incidents: Sequence[Incident]) -> None:
+        for incident in incidents:
+            self._append("incidents.jsonl", incident.to_json())
+            # What all ranks see is said by one of them; what only one can know is said there.
+            if self._is_leading or incident.severity == "page":
+                log.log(_LEVELS[incident.severity], "%s", in_one_line(incident, self._run if self._writes else None))
+            for call in self._calls:
+                call(incident)
+
+    def _append(self, name: str, content: dict[str, Any]) -> None:
+        if not self._writes:
+            return
+        if name not in self._files:
+            self._files[name] = (self._folder / name).open("a", encoding="utf8")
+        self._files[name].write(json.dumps(content, allow_nan=False) + "\n")
+        self._files[name].flush()
+
+    def _save(self) -> None:
+        self._saved = time.monotonic()
+        if self._writes:
+            _replace(self._folder / STATE, self._memory)
+
+
+def _replace(path: Path, memory: Memory) -> None:
+    half = path.with_name(f".{path.name}.tmp")
+    with half.open("wb") as file:
+        np.savez(file, **memory.save())  # type: ignore[arg-type]
+    os.replace(half, path)
