@@ -215,6 +215,8 @@ class Memory:
     def __init__(self) -> None:
         self._kept: dict[str, PerSeries] = {}
         self._restored: dict[str, Saved] = {}
+        self.parts: dict[tuple[str, str], tuple[tuple[str, ...], Positions, tuple[str, ...]]] = {}
+        """Not remembered: where the rows of each part of a quantity were the last time."""
 
     def get(self, name: str, made: Kind) -> Kind:
         """What is remembered under a name; `made` when nothing is."""

@@ -28,6 +28,12 @@ STATISTICS: dict[str, Callable[[Table], Values]] = {
 SCALARS = "scalar"
 
 
+Parts = dict[tuple[str, str], tuple[tuple[str, ...], npt.NDArray[np.int64], tuple[str, ...]]]
+"""Where the rows of each part of a quantity were the last time: they seldom move."""
+
+_NOWHERE = np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True)
 class Rows:
     """All rows of one quantity in one step."""
@@ -45,11 +51,14 @@ class Rows:
         with np.errstate(all="ignore"):
             return STATISTICS[name](self.summaries)
 
-    def part(self, suffix: str) -> Rows:
-        """Only the rows whose name ends in `:suffix`, under the name before it."""
-        ending = f":{suffix}"
-        at = [index for index, target in enumerate(self.targets) if target.endswith(ending)]
-        names = tuple(self.targets[index].removesuffix(ending) for index in at)
+    def part(self, suffix: str, known: Parts) -> Rows:
+        """Only the rows whose name ends in `:suffix`, under the name before it; `known` is from the steps before."""
+        whole, at, names = known.get((self.quantity, suffix), ((), _NOWHERE, ()))
+        if whole != self.targets:
+            ending = f":{suffix}"
+            at = np.array([index for index, name in enumerate(self.targets) if name.endswith(ending)], np.int64)
+            names = tuple(self.targets[index].removesuffix(ending) for index in at)
+            known[self.quantity, suffix] = self.targets, at, names
         return Rows(self.quantity, names, self.order[at], self.summaries[at])
 
 
@@ -85,7 +94,16 @@ class Facts:
         """Which targets are parameters of two dimensions and more; all, where no shape is known."""
         if not self.shapes:
             return np.ones(len(targets), np.bool_)
-        return np.array([len(self.shapes.get(name, ())) > 1 for name in targets], np.bool_)
+        names = tuple(targets)
+        if names not in self._matrices:
+            if len(self._matrices) > 32:
+                self._matrices.clear()
+            self._matrices[names] = np.array([len(self.shapes.get(name, ())) > 1 for name in names], np.bool_)
+        return self._matrices[names]
+
+    @cached_property
+    def _matrices(self) -> dict[tuple[str, ...], Flags]:
+        return {}
 
     @cached_property
     def is_half(self) -> bool:
@@ -129,7 +147,7 @@ class Step:
         if not part:
             return self._rows[quantity]
         if (quantity, part) not in self._parts:
-            self._parts[quantity, part] = self._rows[quantity].part(part)
+            self._parts[quantity, part] = self._rows[quantity].part(part, self.memory.parts)
         return self._parts[quantity, part]
 
     def trend(

@@ -1,0 +1,42 @@
+"""Sizes that moved a little, at once, and stay there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Streak
+from vario.detection.telling import WARM, moved_together, tell
+from vario.rules import Finding, Step, rule
+
+LOOKED_AT = (("activation", "rms", False), ("activation", "zeros", True), ("gradient", "rms", False))
+SIZES = {"rms": float(np.log(1.3)), "zeros": 0.05}
+
+
+@rule("relative")
+def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator[Finding]:
+    """A size, or a share of zeros, that stepped to another level and stays there.
+
+    Why: a change of a third is nothing in one step and everything when it lasts: something in the code path, the input
+    or the weights is different since then.
+
+    Next: the first place named, and what was changed at that step.
+    """
+    for quantity, statistic, linear in LOOKED_AT:
+        deviation = step.trend(quantity, statistic, linear=linear, floor=0.003 if linear else 0.02)
+        if deviation is None or (quantity == "gradient" and step.was_skipped):
+            continue
+        size = SIZES[statistic]
+        off = (deviation.age >= WARM) & (np.abs(deviation.z) > threshold) & (np.abs(deviation.distance) > size)
+        # Up and down in turn is noise, so each direction has its own streak.
+        name = f"level_shift {quantity} {statistic}"
+        up = step.memory.get(f"{name} up", Streak()).update(deviation.targets, off & (deviation.distance > 0))
+        down = step.memory.get(f"{name} down", Streak()).update(deviation.targets, off & (deviation.distance < 0))
+        flagged = np.maximum(up, down) >= steps
+        if not flagged.any():
+            continue
+        together = not linear and quantity == "gradient" and moved_together(deviation, flagged, size)
+        order = step.rows(quantity).order * (-1 if quantity == "gradient" else 1)
+        what = f"{quantity} {statistic}" if linear else quantity
+        yield from tell(deviation, flagged, quantity, statistic, what, together=together, order=order)
