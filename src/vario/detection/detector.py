@@ -72,6 +72,6 @@ def _is_news(alert: Alert, step: Step | RanksStep) -> bool:
     name = f"{alert.rule} {alert.quantity} {alert.target} {alert.rank}"
     _, last = firing.swap((name,), np.array([alert.value]), alert.step)
     intervals = step.memory.get("detector intervals", Last())
-    interval = intervals["value"][intervals.at((alert.quantity,))][0]
+    interval = intervals.read("value", (alert.quantity,))[0]
     # A NaN stands for "never before", of both.
     return not alert.step - last[0] <= max(QUIET_STEPS, 0 if np.isnan(interval) else 2 * interval)

@@ -47,6 +47,12 @@ class PerSeries:
         self._last = names, np.array([self._rows[name] for name in names], np.int64)
         return self._last[1]
 
+    def read(self, field: str, names: Sequence[str]) -> Values:
+        """One number of each of these series."""
+        rows = self.at(names)
+        found: Values = self._vectors[field][rows]
+        return found
+
     @property
     def names(self) -> list[str]:
         """All series seen so far."""

@@ -28,7 +28,7 @@ def expert_imbalance(step: Step, limit: float = 1.0, starved: float = 0.1, warm:
     age = high.update(rows.targets, most).age
     low.update(rows.targets, least)
     at = high.at(rows.targets)
-    mean_most, mean_least = high["fast"][at], low["fast"][low.at(rows.targets)]
+    mean_most, mean_least = high["fast"][at], low.read("fast", rows.targets)
     for index in np.flatnonzero((age >= warm) & ((mean_most > limit) | (mean_least < starved)))[:16]:
         over = mean_most[index] > limit
         text = (

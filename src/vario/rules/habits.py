@@ -26,9 +26,9 @@ def plateau(step: Step, steps: int = 500, share: float = 0.005) -> Iterator[Find
         return
     trend = step.memory.get("plateau", Trend(linear=True))
     trend.update(("loss",), np.array([loss]))
-    mean = trend["slow"][trend.at(("loss",))][0]
+    mean = trend.read("slow", ("loss",))[0]
     best = step.memory.get("plateau best", Last())
-    known, when = (best[name][best.at(("loss",))][0] for name in ("value", "step"))
+    known, when = (best.read(name, ("loss",))[0] for name in ("value", "step"))
     if np.isnan(known) or mean < known - share * abs(known):
         best.swap(("loss",), np.array([mean]), step.number)
     elif step.number - when >= steps:
@@ -60,12 +60,12 @@ def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
         if value is None or not np.isfinite(value):
             continue
         trend = step.memory.get("overfitting", Trend(linear=True))
-        now = trend["fast"][trend.at(("loss",))][0]
+        now = trend.read("fast", ("loss",))[0]
         best = step.memory.get("overfitting best", Last())
-        lowest = best["value"][best.at((name,))][0]
+        lowest = best.read("value", (name,))[0]
         if np.isnan(lowest) or value < lowest:
             best.swap((name, f"{name} then"), np.array([value, now]), step.number)
-        elif value > (1 + share) * lowest and now < best["value"][best.at((f"{name} then",))][0]:
+        elif value > (1 + share) * lowest and now < best.read("value", (f"{name} then",))[0]:
             yield Finding(
                 f"{name} is {number(value)}, its lowest was {number(lowest)}, and the training loss still falls",
                 "scalar",
@@ -91,7 +91,7 @@ def clipping_often(step: Step, share: float = 0.9, steps: int = 100) -> Iterator
     norms = [float(np.sqrt(np.nansum(rows.statistic("norm") ** 2))) for rows in (before, after)]
     trend = step.memory.get("clipping_often", Trend(linear=True))
     age = trend.update(("clipped",), np.array([float(norms[1] < 0.99 * norms[0])])).age[0]
-    mean = trend["slow"][trend.at(("clipped",))][0]
+    mean = trend.read("slow", ("clipped",))[0]
     if age >= steps and mean > share:
         yield Finding(
             f"gradients are clipped at {number(100 * mean, 3)} % of the steps, now from {number(norms[0])} to "

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.detection.memory import Last, Trend
 from vario.detection.telling import WARM, compared
 from vario.rules import Finding, Step, rule
 from vario.text import number
@@ -39,33 +40,46 @@ def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Itera
 
 
 @rule("relative", is_symptom=True)
-def loss_shift(step: Step, times: float = 4.0, share: float = 0.15) -> Iterator[Finding]:
+def loss_shift(step: Step, threshold: float = 4.0, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
     """A loss that has moved to another level and stays there.
 
     Why: when every layer looks as before and the loss does not, it is the batch or its labels that changed.
 
     Next: what the loader gives since then; the masks and weights of the loss.
     """
-    for name in ("loss_local", "loss"):
-        deviation = step.scalar_trend(name, linear=True, floor=1e-6)
-        if deviation is None:
-            continue
-        gap, usual = float(deviation.gap[0]), float(deviation.usual_gap[0])
-        size = abs(gap) / max(abs(float(deviation.usual[0])), 1e-12)
-        # A loss that falls is what training is for: down it must fall much faster than it ever did.
-        needed = times if gap > 0 else 2 * times
-        is_off = abs(gap) > needed * usual and size > share and abs(deviation.z[0]) > 2
-        if deviation.age[0] >= WARM and is_off:
-            direction = "risen" if gap > 0 else "fallen"
-            yield Finding(
-                f"{name} has {direction} to {number(deviation.values[0])} and stays there, usually "
-                f"{number(deviation.usual[0])}",
-                "scalar",
-                name,
-                deviation.values[0],
-                low=deviation.low(0),
-                high=deviation.high(0),
-                scope="batch",
-                strength=float(np.log1p(size)),
-            )
+    name = next((known for known in ("loss_local", "loss") if known in step.scalars), None)
+    if name is None or not np.isfinite(step.scalars[name]):
         return
+    value = step.scalars[name]
+    means = step.memory.get("loss_shift", Trend(linear=True))
+    recent = means.read("fast", ("loss",))[0]
+    age = means.update(("loss",), np.array([value])).age[0]
+    # A falling loss leaves its long mean by itself, so it is compared with the mean of the last few.
+    noise = step.memory.get("loss_shift noise", Trend(linear=True, floor=1e-9))
+    beside = noise.update(("loss",), np.array([value - recent if age else 0.0]))
+    if age < WARM:
+        return
+    held = step.memory.get("loss_shift held", Last())
+    reference, spread, count, total = held.read("value", HELD)
+    if not count > 0:
+        if abs(beside.z[0]) > threshold and abs(value - recent) > share * abs(recent):
+            held.swap(HELD, np.array([recent, beside.spread[0], 1.0, value]), step.number)
+        return
+    count, total = count + 1, total + value
+    held.swap(HELD, np.array([reference, spread, 0.0 if count >= steps else count, total]), step.number)
+    shift = total / count - reference
+    if count >= steps and abs(shift) > max(share * abs(reference), 0.75 * threshold * spread):
+        yield Finding(
+            f"{name} has {'risen' if shift > 0 else 'fallen'} to {number(total / count)} and stays there, it was "
+            f"{number(reference)} {steps} steps ago",
+            "scalar",
+            name,
+            total / count,
+            low=reference - 3 * spread,
+            high=reference + 3 * spread,
+            scope="batch",
+            strength=abs(float(shift / max(abs(reference), 1e-12))),
+        )
+
+
+HELD = ("reference", "spread", "count", "total")

@@ -10,7 +10,7 @@ from vario.detection.memory import Last, Streak
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
-STEADY = 0.004
+STEADY = 1e-4
 """Two ratios of successive rates this near to each other are one and the same decay or growth."""
 
 
@@ -66,12 +66,12 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
 
 def _remember_peak(step: Step, rates: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
     peak = step.memory.get("lr_change peak", Last())
-    known = peak["value"][peak.at(("peak",))][0]
+    known = peak.read("value", ("peak",))[0]
     peak.swap(("peak",), np.array([np.nanmax([known, rates.max()])]), step.number)
 
 
 def _comes_down(step: Step, last: float, rate: float) -> bool:
     """Whether a schedule is at its very end, where the last steps of a straight line are large ratios."""
     peak = step.memory.get("lr_change peak", Last())
-    known = peak["value"][peak.at(("peak",))][0]
+    known = peak.read("value", ("peak",))[0]
     return bool(rate < last < 0.1 * known)

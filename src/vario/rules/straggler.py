@@ -61,5 +61,5 @@ def _running_median(step: RanksStep, rank: int, seconds: float) -> float:
     names = tuple(f"{rank}/{place}" for place in range(WINDOW))
     kept = step.memory.get("straggler", Last())
     kept.swap((names[step.number % WINDOW],), np.array([seconds]), step.number)
-    values = kept["value"][kept.at(names)]
+    values = kept.read("value", names)
     return float(np.median(values)) if not np.isnan(values).any() else float("nan")

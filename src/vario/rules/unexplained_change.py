@@ -22,7 +22,7 @@ def unexplained_change(step: Step, clean_steps: int = 5) -> Iterator[Finding]:
     """
     rows = step.rows("stray")
     watched = step.memory.get("unexplained_change", Last())
-    begun = watched["value"][watched.at(("begun",))][0]
+    begun = watched.read("value", ("begun",))[0]
     if np.isnan(begun):
         watched.swap(("begun",), np.array([float(step.number)]), step.number)
         begun = float(step.number)
@@ -32,7 +32,7 @@ def unexplained_change(step: Step, clean_steps: int = 5) -> Iterator[Finding]:
     # appearance decides, so a weight that is changed from the beginning on is changed on purpose.
     late = step.number - begun >= clean_steps
     habit = step.memory.get("unexplained_change habit", Streak())
-    by_design = habit.update(rows.targets, np.full(len(rows), not late) | (habit["count"][habit.at(rows.targets)] > 0))
+    by_design = habit.update(rows.targets, np.full(len(rows), not late) | (habit.read("count", rows.targets) > 0))
     flagged = np.flatnonzero(by_design == 0)
     sizes = rows.statistic("absmax")
     share = len(flagged) / max(1, len(step.facts.trainable) or len(rows))

@@ -47,7 +47,7 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
     ratios = _ratios(step)
     rate = step.scalars.get("lr", np.nan)
     peak = step.memory.get("update_low", Last())
-    known = np.nanmax([peak["value"][peak.at(("rate",))][0], rate, 0.0])
+    known = np.nanmax([peak.read("value", ("rate",))[0], rate, 0.0])
     peak.swap(("rate",), np.array([known]), step.number)
     if not len(ratios) or step.was_skipped:
         return

@@ -1,0 +1,449 @@
+"""Each rule finds what it is for, names the place, and is silent before."""
+
+import numpy as np
+import pytest
+from courses import BIASES, PARAMETERS, Course, number_row, summary
+
+from vario.rules import RULES, Finding, choose, rule
+
+LAYER = "layers.2.mlp.weight"
+MODULES = tuple(f"layers.{number}.mlp:output" for number in range(4))
+
+
+def fed(course, steps, make):
+    """The same kind of step many times; what was said meanwhile."""
+    return [alert for _ in range(steps) for alert in course.step(*make())]
+
+
+def names(alerts):
+    return {alert.rule for alert in alerts}
+
+
+def gradients(course, **special):
+    rows = course.healthy("gradient", (*PARAMETERS, *BIASES))
+    return ("gradient", rows | special)
+
+
+def test_non_finite_names_the_first_tensor_of_the_step():
+    course = Course(["non_finite"])
+    assert not course.step(("activation", course.healthy("activation", MODULES)))
+    rows = course.healthy("activation", MODULES)
+    rows["layers.1.mlp:output"] = summary(nans=3)
+    rows["layers.2.mlp:output"] = summary(nans=4096)
+    [alert] = course.step(("activation", rows))
+    assert (alert.target, alert.severity, alert.kind) == ("layers.1.mlp:output", "page", "exact")
+    assert "3 NaN of 4096" in alert.text
+
+
+def test_non_finite_takes_a_mask_for_what_it_is():
+    course = Course(["non_finite"])
+    mask = summary(infs=100, low=0.0, high=0.0)
+    assert not course.step(("activation", {"attn:input[1]": mask}))
+    assert course.step(("activation", {"attn:input[1]": summary(infs=100)}))
+
+
+def test_non_finite_leaves_gradients_of_a_skipped_step_to_the_scaler():
+    course = Course(["non_finite", "skipped_updates"])
+    bad = ("gradient", {LAYER: summary(infs=5)})
+    assert not course.step(bad, scalars={"skipped_step": 1.0})
+    assert names(course.step(bad, scalars={"skipped_step": 0.0})) == {"non_finite"}
+
+
+def test_a_scaler_that_never_finds_its_scale_is_told_once():
+    course = Course(["skipped_updates"])
+    for _ in range(30):
+        course.step(scalars={"skipped_step": 0.0})
+    said = [alert for _ in range(30) for alert in course.step(scalars={"skipped_step": 1.0})]
+    assert [alert.rule for alert in said] == ["skipped_updates"]
+
+
+def test_unexplained_change_names_the_weight_and_passes_over_what_is_done_by_design():
+    course = Course(["unexplained_change"])
+    for _ in range(3):
+        assert not course.step(("stray", {"layers.0.mlp.weight": summary(0.1)}))
+    for _ in range(20):
+        assert not course.step(("stray", {"layers.0.mlp.weight": summary(0.1)}))
+    [alert] = course.step(("stray", {"layers.0.mlp.weight": summary(0.1), LAYER: summary(0.5, zeros=0.999)}))
+    assert alert.target == LAYER
+
+
+def test_unexplained_change_of_most_weights_is_a_common_cause():
+    course = Course(["unexplained_change"])
+    for _ in range(10):
+        course.step()
+    [alert] = course.step(("stray", {name: summary(0.1) for name in (*PARAMETERS, *BIASES)}))
+    assert (alert.scope, alert.target) == ("global", None)
+
+
+@pytest.mark.parametrize(("kept", "reason"), [(True, "exactly zero"), (False, "no optimizer updates it")])
+def test_frozen_param_says_which_and_why(kept, reason):
+    course = Course(["frozen_param"])
+    change = {f"{name}:change": summary(1e-3) for name in PARAMETERS}
+    change[f"{LAYER}:change"] = summary(0.0, low=0.0, high=0.0, zeros=1.0)
+    if not kept:
+        del change[f"{LAYER}:change"]
+    said = fed(course, 12, lambda: [("gradient", course.healthy("", PARAMETERS)), ("update", change)])
+    assert [alert.target for alert in said] == [LAYER]
+    assert reason in said[0].text
+    assert said[0].step == 4
+
+
+def test_zero_grad_waits_five_steps():
+    course = Course(["zero_grad"])
+    said = fed(course, 12, lambda: [gradients(course, **{LAYER: summary(0.0, low=0.0, high=0.0, zeros=1.0)})])
+    assert [(alert.target, alert.step) for alert in said] == [(LAYER, 4)]
+
+
+def test_a_parameter_that_never_gets_a_gradient_is_found():
+    course = Course(["zero_grad"])
+    said = fed(course, 40, lambda: [("gradient", course.healthy("", [*PARAMETERS, *BIASES[1:]]))])
+    assert [alert.target for alert in said] == [BIASES[0]]
+    assert "missing" in said[0].text
+
+
+def test_a_stuck_loader_is_found_and_a_second_epoch_is_not():
+    course = Course(["data_repeat"])
+    for _ in range(50):
+        course.step(scalars={"batch_repeated": 0.0})
+    for _ in range(50):
+        assert not course.step(scalars={"batch_repeated": 1.0, "batch_distance": 0.97})
+    said = [alert for _ in range(10) for alert in course.step(scalars={"batch_repeated": 1.0, "batch_distance": 0.02})]
+    assert [(alert.rule, alert.scope) for alert in said] == [("data_repeat", "batch")]
+
+
+def test_two_ranks_with_one_batch_are_found():
+    course = Course(["data_shared"], ranks=4)
+    for step in range(5):
+        sums = [1000.0 * step + rank for rank in range(4)]
+        assert not course.step_of_ranks([[]] * 4, [{"batch_checksum": value} for value in sums])
+    said = []
+    for step in range(5):
+        sums = [5000.0 * step + rank for rank in (0, 1, 2, 1)]
+        said += course.step_of_ranks([[]] * 4, [{"batch_checksum": value} for value in sums])
+    assert [(alert.rule, alert.rank) for alert in said] == [("data_shared", 3)]
+
+
+def cosine(step, steps=200, peak=1e-3):
+    return peak * 0.5 * (1 + np.cos(np.pi * step / steps))
+
+
+def warm_up_and_decay(step):
+    return 1e-3 * min(1.0, (step + 1) / 20) * (1.0 if step < 150 else max(0.0, (200 - step) / 50))
+
+
+@pytest.mark.parametrize("schedule", [cosine, warm_up_and_decay, lambda step: 1e-3])
+def test_lr_change_is_silent_on_schedules(schedule):
+    course = Course(["lr_change"])
+    assert not [alert for step in range(200) for alert in course.step(scalars={"lr": schedule(step)})]
+
+
+@pytest.mark.parametrize(
+    ("change", "within"),
+    [
+        (lambda step: 1e-2, 1),
+        (lambda step: 0.0, 1),
+        (lambda step: 1e-3 * 1.05 ** (step - 100), 10),
+        (lambda step: 1e-3 * 0.9 ** (step - 100), 10),
+    ],
+)
+def test_lr_change_finds_what_no_schedule_does(change, within):
+    course = Course(["lr_change"])
+    for _ in range(101):
+        assert not course.step(scalars={"lr": 1e-3})
+    said = [alert for step in range(101, 130) for alert in course.step(scalars={"lr": change(step)})]
+    assert said[0].step <= 101 + within
+    assert len(said) == 1
+
+
+def test_near_overflow_in_float16_and_not_in_float32():
+    for dtype, expected in (("float16", 1), ("float32", 0), ("bfloat16", 0)):
+        course = Course(["near_overflow"], dtype=dtype)
+        for _ in range(5):
+            course.step(("activation", course.healthy("", MODULES)))
+        rows = course.healthy("", MODULES) | {MODULES[1]: summary(5000.0)}
+        assert len(course.step(("activation", rows))) == expected
+
+
+def test_grad_underflow_of_most_matrices_is_the_loss_scale():
+    course = Course(["grad_underflow"])
+    assert not fed(course, 40, lambda: [gradients(course)])
+    rows = {name: summary(zeros=0.3) for name in (*PARAMETERS, *BIASES)}
+    [alert] = course.step(("gradient", rows))
+    assert alert.scope == "global"
+    assert "loss scale" in course.incidents()[0].cause
+
+
+def updates(**parts):
+    return ("update", {f"{name}:{part}": number_row(value) for name in PARAMETERS for part, value in parts.items()})
+
+
+def test_update_high_and_low_judge_the_median_matrix():
+    course = Course(["update_high", "update_low"])
+    for _ in range(10):
+        assert not course.step(updates(ratio=1e-3), scalars={"lr": 1e-3})
+    said = [alert for _ in range(5) for alert in course.step(updates(ratio=0.3), scalars={"lr": 1e-3})]
+    assert names(said) == {"update_high"}
+    said = [alert for _ in range(8) for alert in course.step(updates(ratio=1e-9), scalars={"lr": 1e-3})]
+    assert names(said) == {"update_low"}
+
+
+def test_small_updates_at_the_end_of_a_schedule_are_as_they_should_be():
+    course = Course(["update_low"])
+    for _ in range(10):
+        course.step(updates(ratio=1e-3), scalars={"lr": 1e-3})
+    for _ in range(10):
+        assert not course.step(updates(ratio=1e-9), scalars={"lr": 1e-9})
+
+
+def test_stale_second_moment_of_one_parameter_and_of_all():
+    course = Course(["stale_second_moment"])
+    healthy = lambda: [  # noqa: E731
+        ("update", {f"{name}:surprise": summary(1.0, mean=course.size()) for name in PARAMETERS})
+    ]
+    assert not fed(course, 60, healthy)
+    rows = healthy()[0][1] | {f"{LAYER}:surprise": summary(1.0, mean=500.0)}
+    [alert] = course.step(("update", rows))
+    assert alert.target == f"{LAYER}:surprise"
+    fed(course, 30, healthy)
+    [alert] = course.step(("update", {f"{name}:surprise": summary(1.0, mean=5000.0) for name in PARAMETERS}))
+    assert alert.scope == "global"
+
+
+def test_eps_dominates():
+    course = Course(["eps_dominates"])
+    assert not fed(course, 20, lambda: [updates(eps_share=0.01)])
+    assert names(fed(course, 5, lambda: [updates(eps_share=2.0)])) == {"eps_dominates"}
+
+
+def test_dead_units_names_the_layer():
+    course = Course(["dead_units"])
+    rows = {"layers.0.act:dead": number_row(0.1), "layers.1.act:dead": number_row(0.9)}
+    assert [alert.target for alert in fed(course, 5, lambda: [("unit", rows)])] == ["layers.1.act"]
+
+
+def test_attn_logit_above_its_limit_and_doubled():
+    course = Course(["attn_logit"])
+    rows = lambda top: ("attention", {"a:max_logit": summary(1.0, high=8.0), "b:max_logit": summary(1.0, high=top)})  # noqa: E731
+    assert not fed(course, 30, lambda: [rows(8.0 + course.size())])
+    assert [alert.target for alert in course.step(rows(40.0))] == ["b"]
+    fed(course, 30, lambda: [rows(9.0)])
+    assert course.step(rows(150.0))
+
+
+def test_attn_entropy_that_falls_and_stays():
+    course = Course(["attn_entropy"])
+    rows = lambda low: ("attention", {"a:head_entropy": summary(0.6, mean=0.6, low=low, high=0.8)})  # noqa: E731
+    assert not fed(course, 60, lambda: [rows(0.5 + 0.01 * course.size())])
+    assert names(fed(course, 4, lambda: [rows(0.05)])) == {"attn_entropy"}
+
+
+def test_expert_imbalance_that_lasts():
+    course = Course(["expert_imbalance"])
+    loads = lambda low, high: ("expert", {"router:load": summary(1.0, mean=1.0, low=low, high=high)})  # noqa: E731
+    assert not fed(course, 50, lambda: [loads(0.6, 1.4)])
+    assert not course.step(loads(0.5, 3.0))
+    assert names(fed(course, 20, lambda: [loads(0.3, 3.0)])) == {"expert_imbalance"}
+
+
+def test_a_starved_expert_is_found():
+    course = Course(["expert_imbalance"])
+    loads = lambda low: ("expert", {"router:load": summary(1.0, mean=1.0, low=low, high=1.5)})  # noqa: E731
+    assert not fed(course, 50, lambda: [loads(0.6)])
+    assert fed(course, 30, lambda: [loads(0.0)])
+
+
+def test_straggler_of_a_quarter_more_time():
+    course = Course(["straggler"], ranks=4)
+    said = []
+    for step in range(80):
+        slow = 1.25 if step >= 40 else 1.0
+        times = [0.1 * course.size(0.02) * (slow if rank == 2 else 1.0) for rank in range(4)]
+        said += course.step_of_ranks([[]] * 4, [{"forward_seconds": value} for value in times])
+        assert not said or step > 40
+    assert [alert.rank for alert in said] == [2]
+
+
+def test_rank_outlier_names_rank_and_module():
+    course = Course(["rank_outlier"], ranks=4)
+
+    def step(off):
+        frames = [[("activation", course.healthy("", MODULES))] for _ in range(4)]
+        if off:
+            frames[3][0][1][MODULES[2]] = summary(1.0, high=400.0)
+        return course.step_of_ranks(frames, [{"loss": course.size(0.02)} for _ in range(4)])
+
+    assert not [alert for _ in range(60) for alert in step(False)]
+    [alert] = step(True)
+    assert (alert.rank, alert.target, alert.scope) == (3, MODULES[2], "rank")
+
+
+def test_a_loss_of_one_rank_that_stays_above_the_others():
+    course = Course(["rank_outlier"], ranks=4)
+    said = []
+    for step in range(120):
+        losses = [2.0 * course.size(0.02) * (1.3 if rank == 1 and step >= 60 else 1.0) for rank in range(4)]
+        said += course.step_of_ranks([[]] * 4, [{"loss": value} for value in losses])
+        assert not said or step >= 60
+    assert {alert.rank for alert in said} == {1}
+
+
+def test_reduce_mismatch_of_a_sum_in_place_of_a_mean():
+    course = Course(["reduce_mismatch"], ranks=4)
+
+    def step(reduced):
+        frames = [[("gradient_local", {name: summary(1.0) for name in PARAMETERS})] for _ in range(4)]
+        frames[0].append(("gradient", {name: summary(reduced) for name in PARAMETERS}))
+        return course.step_of_ranks(frames, [{}] * 4)
+
+    assert not [alert for _ in range(10) for alert in step(0.5)]
+    said = [alert for _ in range(4) for alert in step(2.0)]
+    assert [(alert.rule, alert.scope) for alert in said] == [("reduce_mismatch", "global")]
+
+
+def test_replica_desync_names_the_rank_that_is_alone():
+    course = Course(["replica_desync"], ranks=4)
+
+    def step(values):
+        rows = [{f"{name}:weight": number_row(7.0) for name in PARAMETERS} for _ in range(4)]
+        for rank, value in values.items():
+            rows[rank][f"{LAYER}:weight"] = number_row(value)
+        return course.step_of_ranks([[("checksum", each)] for each in rows], [{}] * 4)
+
+    assert not step({})
+    [alert] = step({3: 8.0})
+    assert (alert.rank, alert.target, alert.severity) == (3, LAYER, "page")
+
+
+def test_grad_spike_of_one_tensor_and_of_all():
+    course = Course(["grad_spike"])
+    assert not fed(course, 60, lambda: [gradients(course)])
+    [alert] = course.step(gradients(course, **{LAYER: summary(30.0)}))
+    assert alert.target == LAYER
+    assert alert.low < 1 < alert.high < 3
+    fed(course, 60, lambda: [gradients(course)])
+    [alert] = course.step(("gradient", {name: summary(30.0) for name in (*PARAMETERS, *BIASES)}))
+    assert (alert.scope, alert.target) == ("global", None)
+
+
+def test_activation_jump_names_the_first_module():
+    course = Course(["activation_jump"])
+    assert not fed(course, 60, lambda: [("activation", course.healthy("", MODULES))])
+    rows = course.healthy("", MODULES) | dict.fromkeys(MODULES[1:], summary(20.0))
+    course.step(("activation", rows))
+    assert course.incidents()[0].place == "layers.1.mlp"
+
+
+def test_update_jump_of_most_matrices_is_the_optimizer():
+    course = Course(["update_jump"])
+    steady = lambda factor: ("update", {f"{name}:pace": number_row(factor * course.size(0.05)) for name in PARAMETERS})  # noqa: E731
+    assert not fed(course, 60, lambda: [steady(1.0)])
+    [alert] = course.step(steady(6.0))
+    assert alert.scope == "global"
+    assert "optimizer" in course.incidents()[0].cause
+
+
+def test_drift_finds_growth_without_a_jump():
+    course = Course(["drift"])
+    grown = 1.0
+    assert not fed(course, 120, lambda: [("activation", course.healthy("", MODULES, 0.05))])
+    said = []
+    for _ in range(60):
+        grown *= 1.03
+        rows = course.healthy("", MODULES, 0.05) | {MODULES[3]: summary(grown)}
+        said += course.step(("activation", rows))
+    assert {alert.target for alert in said} == {MODULES[3]}
+
+
+def test_level_shift_finds_a_third_more_that_stays():
+    course = Course(["level_shift"])
+    assert not fed(course, 80, lambda: [("activation", course.healthy("", MODULES, 0.02))])
+    rows = lambda: course.healthy("", MODULES, 0.02) | {MODULES[1]: summary(1.5 * course.size(0.02))}  # noqa: E731
+    assert {alert.target for alert in fed(course, 6, lambda: [("activation", rows())])} == {MODULES[1]}
+
+
+def test_loss_shift_needs_a_level_that_stays_and_is_not_alarmed_by_learning():
+    course = Course(["loss_shift"])
+    for step in range(150):
+        assert not course.step(scalars={"loss": 3.0 * np.exp(-step / 60) + 1.0 + 0.02 * course.noise.normal()})
+    said = [alert for _ in range(30) for alert in course.step(scalars={"loss": 2.2 + 0.02 * course.noise.normal()})]
+    assert names(said) == {"loss_shift"}
+    assert "data" in course.incidents()[0].cause
+
+
+def test_a_stalled_step_is_told():
+    course = Course(["stalled"])
+    for _ in range(20):
+        assert not course.step(scalars={"step_seconds": 1.0})
+    assert not course.step(scalars={"step_seconds": 30.0})
+    assert course.step(scalars={"step_seconds": 90.0})
+
+
+def test_settings_that_change_are_told_by_name():
+    course = Course(["settings_change"])
+    course.step(scalars={"setting/modules_in_eval": 0.0})
+    for _ in range(10):
+        assert not course.step()
+    [alert] = course.step(scalars={"setting/modules_in_eval": 12.0})
+    assert "modules in eval went from 0 to 12" in alert.text
+
+
+def test_quiet_rules_begin_no_incident():
+    course = Course(["plateau", "loss_spike"])
+    said = [alert for _ in range(700) for alert in course.step(scalars={"loss": 1.0})]
+    said += course.step(scalars={"loss": 50.0})
+    assert names(said) == {"plateau", "loss_spike"}
+    assert course.incidents() == []
+
+
+def test_overfitting_and_clipping_and_memory_growth_are_noticed():
+    course = Course(["overfitting", "clipping_often", "memory_growth"])
+    said = []
+    for step in range(1200):
+        scalars = {"loss": 2.0 - step / 1000, "process_memory_bytes": 1e9 * (1 + step / 1000)}
+        if step % 100 == 99:
+            scalars["eval_loss"] = 1.0 + abs(step - 400) / 400
+        clipped = {name: summary(0.5) for name in PARAMETERS}
+        said += course.step(
+            ("gradient", {n: summary(1.0) for n in PARAMETERS}), ("gradient_applied", clipped), scalars=scalars
+        )
+    assert names(said) == {"overfitting", "clipping_often", "memory_growth"}
+
+
+def test_every_rule_says_what_why_and_what_next():
+    for found in RULES:
+        assert found.part.summary.endswith(".")
+        assert found.part.why, found.name
+        assert found.part.next, found.name
+
+
+def test_all_rules_are_silent_on_an_empty_step_and_on_healthy_noise():
+    course = Course(ranks=2)
+    for _ in range(3):
+        assert not course.step()
+    for step in range(300):
+        assert not course.step(
+            gradients(course),
+            ("weight", {name: summary(1.0 + step / 5000) for name in PARAMETERS}),
+            ("activation", course.healthy("", MODULES)),
+            ("activation_gradient", course.healthy("", MODULES)),
+            scalars={"loss": 2.0 * np.exp(-step / 100) + 1 + 0.03 * course.noise.normal(), "lr": cosine(step, 300)},
+        )
+
+
+def test_a_rule_of_ones_own_is_a_function():
+    @rule("limit")
+    def too_big(step, most: float = 5.0):
+        """Too big.
+
+        Why: because.
+
+        Next: look.
+        """
+        rows = step.rows("gradient")
+        for target, value in zip(rows.targets, rows.statistic("rms"), strict=True):
+            if value > most:
+                yield Finding(f"{target} is {value}", "gradient", target, value)
+
+    course = Course([too_big])
+    assert [alert.target for alert in course.step(gradients(course, **{LAYER: summary(6.0)}))] == [LAYER]
+    assert choose([too_big])[0].rule.options == {"most": 5.0}
