@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code: docs/config.md from Config, docs/cli.md from the commands.
+"""Write the pages that are made from the code: config.md from Config, cli.md from the commands, rules.md from the rules.
 
 python tools/make_docs.py           write them
 python tools/make_docs.py --check   say which are stale, and exit with 1 if any is
@@ -16,6 +16,7 @@ from vario.cli.commands import command_names, load
 from vario.cli.options import field_docs, flag
 from vario.config import Config
 from vario.quantities import default_every, watchable
+from vario.rules import RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
 MADE = "<!-- Made by tools/make_docs.py from the code; edit the docstrings there. -->\n"
@@ -63,6 +64,104 @@ code 2.
 `--json` writes one strict JSON document. JSON has no word for what is not a finite number, so such a value becomes one
 of the strings `"nan"`, `"inf"` and `"-inf"`; `null` means that there is no value.
 """
+
+
+RULES_INTRO = """# Rules
+
+A rule looks at the steps of a run as they come and says what is wrong: which tensor, which rank, since which step, and
+what to look at next. All of them are on by default and need no tuning. They run on the monitor's background thread, so
+training never waits for them, and a rule that fails is switched off like any other part.
+
+What they find stands in `alerts.jsonl` of the run. Alerts of one cause become one incident, which is said once, three
+steps after its first alert: `vario diagnose RUN` tells it whole, `vario check RUN` replays the rules over a stored run,
+and [alerts.md](alerts.md) tells how to be told elsewhere and what can be done automatically.
+
+Three kinds:
+
+- **exact** rules have no threshold: replicas that differ, a weight that changed while no optimizer ran, a NaN.
+- **limit** rules compare a bounded quantity with a physical limit: an update that is a tenth of its weight.
+- **relative** rules compare a series with its own past. They always ask two questions: is it unusual (z), and is it
+  large enough to matter (size).
+
+When most tensors move together, the cause is said to be a common one (optimizer, learning rate, loss scale) and no
+single tensor is blamed.
+
+## Choosing and tuning
+
+```python
+import torch
+
+import vario
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with vario.watch(model, optimizer, rules={"grad_spike": {"threshold": 10}, "drift": False}) as monitor:
+    for step in range(10):
+        loss = model(torch.randn(8, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        monitor.log(loss=loss.item())
+```
+
+`rules=["non_finite", "grad_spike"]` uses these alone, `rules=False` none. In a config file:
+
+```toml
+[rules.grad_spike]
+threshold = 10
+
+[rules]
+drift = false
+```
+
+## A rule of one's own
+
+A rule is a function that yields findings. Its keyword arguments are its options; the paragraphs of its docstring are
+what `vario rules` shows. Hand it to `rules=[...]`, put it into a file of `vario/rules/`, or offer it from your own
+package by the entry point group `vario.rules`.
+
+```python
+from vario.rules import RULES, Finding, rule
+
+
+@rule("limit")
+def large_weight(step, limit: float = 100.0):
+    \"\"\"A weight above a limit.
+
+    Why: in this project no weight should get there.
+
+    Next: its learning rate.
+    \"\"\"
+    rows = step.rows("weight")
+    for target, size in zip(rows.targets, rows.statistic("absmax")):
+        if size > limit:
+            yield Finding(f"'{target}' reaches {size}", "weight", target, size, high=limit)
+
+
+rules = [*(found.part for found in RULES), large_weight]
+```
+
+`step.trend("gradient", "rms")` compares a statistic of every target with its own past, vectorised; what it remembers
+is saved with the run and taken up again on resume. `@rule(..., over="ranks")` gets the same step of all ranks; such
+rules run in `vario watch` and `vario check`, never inside training.
+"""
+
+
+def rules_page() -> str:
+    """The page about rules."""
+    lines = [MADE, RULES_INTRO, "## The rules\n"]
+    for found in RULES:
+        rule = found.part
+        lines.append(f"### {rule.name}\n")
+        options = ", ".join(f"`{name}` {default}" for name, default in rule.options.items())
+        over = "over ranks" if rule.over == "ranks" else "on each rank"
+        quiet = "; for reports only" if rule.is_quiet else ""
+        lines.append(f"{rule.summary} *{rule.kind.capitalize()}, {over}{quiet}.*\n")
+        lines.append(f"{rule.why[0].upper()}{rule.why[1:]}\n")
+        lines.append(f"Look at: {rule.next}\n")
+        if options:
+            lines.append(f"Options: {options}.\n")
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def config_page() -> str:
@@ -117,7 +216,7 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-PAGES = {"config.md": config_page, "cli.md": cli_page}
+PAGES = {"config.md": config_page, "cli.md": cli_page, "rules.md": rules_page}
 
 
 def main() -> int:

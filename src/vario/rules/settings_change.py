@@ -28,7 +28,10 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
     values = np.array([step.scalars[name] for name in names])
     before, _ = step.memory.get("settings_change", Last()).swap(names, values, step.number)
     for name, value, last in zip(names, values, before, strict=True):
-        if not np.isnan(last) and value != last and step.number >= first_step:
+        if np.isnan(last) or value == last or step.number < first_step:
+            continue
+        # A schedule of weight decay moves in small steps.
+        if not name.endswith("weight_decay") or not 0.67 < value / max(last, 1e-30) < 1.5:
             what = name.removeprefix(PREFIX).replace("_", " ")
             yield Finding(
                 f"{what} went from {number(last)} to {number(value)}",

@@ -1,0 +1,125 @@
+"""What rules cost: the time they take for a step of many series, and what that does to a training step.
+
+    python bench/detection.py                  the rules alone: milliseconds for 1,000, 5,000 and 20,000 series
+    python bench/detection.py --train          steps with rules and without, taking turns (CUDA if there is one, else CPU)
+
+All rules are on and every series is new in every step, which is the most they ever have to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import tempfile
+import time
+
+import numpy as np
+import torch
+
+import vario
+from models import GPT, Llama
+from overhead import train_step
+from vario.detection.detector import Detector
+from vario.detection.incidents import Incidents
+from vario.detection.memory import Memory
+from vario.detection.step import Facts, Step
+from vario.records import Frame
+from vario.rules import choose
+
+WATCHED = ["gradient", "weight", "moment", "activation", "activation_gradient", "update", "stray"]
+
+
+def alone(num_parameters: int, steps: int = 200) -> tuple[int, float]:
+    """Number of series and median seconds of one step's rules."""
+    noise = np.random.default_rng(0)
+    parameters = [f"model.layers.{number // 7}.part{number % 7}.weight" for number in range(num_parameters)]
+    sides = [f"{name.removesuffix('.weight')}:{side}" for name in parameters for side in ("input", "output")]
+    parts = [f"{name}:{part}" for name in parameters for part in ("change", "ratio", "pace", "surprise", "eps_share")]
+    named = {"gradient": parameters, "weight": parameters, "activation": sides, "update": parts}
+    facts = Facts(shapes=dict.fromkeys(parameters, (64, 64)), trainable=frozenset(parameters))
+    chosen = choose(None)
+    detector, memory = Detector(chosen), Memory()
+    incidents = Incidents({found.rule.name: found.rule for found in chosen})
+    seconds = []
+    for number in range(steps):
+        frames = [_frame(quantity, number, names, noise) for quantity, names in named.items()]
+        scalars = {"loss": float(noise.normal(2, 0.05)), "lr": 1e-3, "step_seconds": 0.3}
+        began = time.thread_time()
+        incidents.add(number, detector.see(Step(number, 0.0, scalars, frames, facts, memory), None))
+        seconds.append(time.thread_time() - began)
+    return sum(map(len, named.values())), statistics.median(seconds[50:])
+
+
+def _frame(quantity: str, step: int, names: list[str], noise: np.random.Generator) -> Frame:
+    rows = np.zeros((len(names), 8))
+    rows[:, 0], rows[:, 2] = 4096, 4096 * np.exp(noise.normal(0, 0.2, len(names)))
+    rows[:, 3], rows[:, 4], rows[:, 7] = -4, 4, 10
+    return Frame(quantity, step, 0, tuple(names), np.arange(len(names), dtype=np.int32), rows)
+
+
+def in_training(rounds: int, steps: int, layers: int) -> None:
+    """Steps of one model with all rules and with none, everything else alike, round after round."""
+    on_gpu = torch.cuda.is_available()
+    torch.manual_seed(0)
+    if on_gpu:
+        with torch.device("cuda"):
+            model: torch.nn.Module = Llama(layers=layers).to(torch.bfloat16)
+        ids = torch.randint(0, 32000, (8, 2048), device="cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    else:
+        model = GPT()
+        ids = torch.randint(0, 16384, (4, 128))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    num_series = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds + 1):
+            for rules in (True, False):
+                monitor = vario.watch(model, optimizer, quantities=WATCHED, every=1, directory=folder, rules=rules)
+                for _ in range(3):
+                    train_step(model, optimizer, ids)
+                _wait(on_gpu)
+                began = time.perf_counter()
+                for _ in range(steps):
+                    train_step(model, optimizer, ids)
+                _wait(on_gpu)
+                if number:
+                    seconds[rules].append((time.perf_counter() - began) / steps)
+                monitor.close()
+                if monitor.path is not None:
+                    run = vario.open_run(monitor.path)
+                    num_series = sum(len(run.targets(name)) for name in run.quantities() if name != "scalar")
+                gc.collect()
+    ratios = [on / off - 1 for on, off in zip(seconds[True], seconds[False], strict=True)]
+    off, on = (statistics.median(seconds[rules]) * 1e3 for rules in (False, True))
+    where = torch.cuda.get_device_name() if on_gpu else "CPU"
+    print(f"{where}: {num_series} series at every step; step {off:.1f} ms without rules, {on:.1f} ms with all of them;")
+    print(
+        f"ratio of neighbours {100 * statistics.median(ratios):+.2f} % (from {100 * min(ratios):+.2f} to "
+        f"{100 * max(ratios):+.2f} % over {rounds} rounds of {steps} steps)"
+    )
+
+
+def _wait(on_gpu: bool) -> None:
+    if on_gpu:
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--layers", type=int, default=22)
+    options = parser.parse_args()
+    if options.train:
+        in_training(options.rounds, options.steps, options.layers)
+        return
+    for num_parameters in (112, 556, 2223):
+        num_series, seconds = alone(num_parameters)
+        print(f"{num_series:6} series: {seconds * 1e3:6.2f} ms a step, {seconds / num_series * 1e6:.2f} us a series")
+
+
+if __name__ == "__main__":
+    main()
