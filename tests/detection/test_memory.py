@@ -56,10 +56,10 @@ def test_a_trend_of_many_series_is_that_of_each_by_hand(linear):
 def test_a_nan_an_inf_and_a_zero_leave_a_trend_as_it_was():
     trend = Trend()
     for _ in range(50):
-        trend.update(("a",), np.array([2.0]))
+        trend.update(("a",), np.array([2.0]), 7)
     before = {name: trend[name][0] for name in trend.fields}
     for bad in (np.nan, np.inf, 0.0, -1.0):
-        deviation = trend.update(("a",), np.array([bad]))
+        deviation = trend.update(("a",), np.array([bad]), 8)
         assert deviation.z[0] == 0
     assert {name: trend[name][0] for name in trend.fields} == before
 
@@ -136,3 +136,12 @@ def test_one_name_means_one_kind_of_memory():
     memory.get("t", Trend())
     with pytest.raises(TypeError, match="'t' is remembered as a Trend, not a Streak"):
         memory.get("t", Streak())
+
+
+def test_a_series_watched_one_step_in_ten_is_known_after_a_dozen_observations():
+    trend, dense = Trend(), Trend()
+    for number in range(12):
+        assert trend.update(("a",), np.array([2.0]), 10 * number).warmth[0] == number
+    assert trend.update(("a",), np.array([2.0]), 120).warmth[0] == 120
+    for number in range(50):
+        assert dense.update(("a",), np.array([2.0]), number).warmth[0] == number

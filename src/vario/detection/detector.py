@@ -9,8 +9,9 @@ import numpy as np
 
 from vario.detection.alerts import Alert
 from vario.detection.memory import Last
-from vario.detection.rule import Rule
+from vario.detection.rule import Finding, Rule
 from vario.detection.step import RanksStep, Step
+from vario.records import HELD
 
 QUIET_STEPS = 10
 """Steps without a finding after which the same finding is news again."""
@@ -45,7 +46,7 @@ class Detector:
         for found in list(self._chosen):
             try:
                 for finding in found.rule.findings(step, found.options):
-                    alert = found.rule.alert(finding, step.number, rank)
+                    alert = found.rule.alert(finding, step.number, _rank(finding, step, rank))
                     if _is_news(alert, step):
                         alerts.append(alert)
             except Exception as error:
@@ -54,6 +55,18 @@ class Detector:
                 self._chosen.remove(found)
                 self._failed(f"rule {found.rule.name}", error)
         return alerts
+
+
+def _rank(finding: Finding, step: Step | RanksStep, rank: int | None) -> int | None:
+    """The rank to name: none for what all of them hold alike and one of them records."""
+    if not isinstance(step, Step) or finding.quantity not in HELD_ALIKE:
+        return rank
+    if finding.target is None:
+        return None if step.facts.replicated else rank
+    return None if finding.target.partition(":")[0] in step.facts.replicated else rank
+
+
+HELD_ALIKE = HELD | {"update"}
 
 
 def _note_intervals(step: Step | RanksStep) -> None:

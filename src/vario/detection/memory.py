@@ -20,6 +20,8 @@ FAST, SLOW = 1 / 8, 1 / 64
 YOUNG = 8
 """Observations after which a series is known well enough for outliers to be cut."""
 PEAK_DECAY = 0.998
+KNOWN = 12
+"""Observations without which a series is not known, however long it was watched."""
 
 
 class PerSeries:
@@ -97,6 +99,8 @@ class Deviation:
     """The largest distance of the past, slowly forgotten."""
     age: Values
     """How often each series was seen before."""
+    warmth: Values
+    """For how many steps each series is known, once it was seen a dozen times; until then how often it was seen."""
     is_linear: bool = False
 
     def low(self, index: int) -> float:
@@ -119,9 +123,10 @@ class Deviation:
 class Trend(PerSeries):
     """Level, spread, fast and slow mean of many series: outliers move it little, NaN and Inf not at all."""
 
-    fields: ClassVar[Mapping[str, float]] = dict.fromkeys(
-        ("level", "dev", "fast", "slow", "usual_gap", "peak", "age"), 0.0
-    )
+    fields: ClassVar[Mapping[str, float]] = {
+        **dict.fromkeys(("level", "dev", "fast", "slow", "usual_gap", "peak", "age"), 0.0),
+        "born": np.nan,
+    }
 
     def __init__(self, linear: bool = False, floor: float = 0.02) -> None:
         """`linear`: differences count, not ratios; `floor` is the least spread."""
@@ -129,8 +134,11 @@ class Trend(PerSeries):
         self._linear = linear
         self._floor = floor
 
-    def update(self, targets: Sequence[str], values: Values) -> Deviation:
-        """Compare one observation of each series with its past, then learn from it."""
+    def update(self, targets: Sequence[str], values: Values, step: int | None = None) -> Deviation:
+        """Compare one observation of each series with its past, then learn from it.
+
+        With the step's number a series that is watched rarely is known sooner: a dozen observations do.
+        """
         rows = self.at(targets)
         with np.errstate(all="ignore"):
             x = values if self._linear else np.log(values)
@@ -138,6 +146,8 @@ class Trend(PerSeries):
         x = np.where(seen, x, 0.0)
         age = self["age"][rows]
         is_new = age == 0
+        born = self["born"][rows]
+        known_for = age if step is None else np.maximum(age, np.where(np.isnan(born), 0.0, step - born))
         level = np.where(is_new, x, self["level"][rows])
         dev = self["dev"][rows]
         spread = np.maximum(1.25 * dev, self._floor)
@@ -167,6 +177,7 @@ class Trend(PerSeries):
                 np.maximum(PEAK_DECAY * peak, np.minimum(np.abs(distance), 3 * np.maximum(peak, spread))),
             ),
             "age": age + 1,
+            "born": np.where(np.isnan(born), np.nan if step is None else step, born),
         }
         kept = rows if seen.all() else rows[seen]
         for name, vector in after.items():
@@ -182,6 +193,7 @@ class Trend(PerSeries):
             usual_gap=usual_gap,
             peak=peak,
             age=age,
+            warmth=np.where(age >= KNOWN, known_for, age),
             is_linear=self._linear,
         )
 

@@ -58,11 +58,11 @@ def _range(alert: Alert) -> str:
 
 
 def _followers(incident: Incident) -> Iterator[str]:
-    """What spoke after the lead, each place and rule once."""
-    seen = {(incident.lead.rule, incident.lead.quantity, incident.lead.target)}
+    """What spoke after the lead, each place once."""
+    seen = {(incident.lead.quantity, incident.lead.target)}
     step = incident.lead.step
     for alert in sorted(incident.alerts, key=lambda found: (found.step, found.stage, found.order)):
-        key = (alert.rule, alert.quantity, alert.target)
+        key = (alert.quantity, alert.target)
         if key in seen or alert.step < incident.lead.step:
             continue
         seen.add(key)

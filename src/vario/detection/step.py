@@ -72,6 +72,8 @@ class Facts:
     """Of each parameter."""
     dtypes: Mapping[str, str] = field(default_factory=dict)
     trainable: frozenset[str] = frozenset()
+    replicated: frozenset[str] = frozenset()
+    """Parameters that other ranks hold as well: what is wrong with them is no single rank's business."""
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """Where the rank stands in the mesh."""
     columns: frozenset[str] = frozenset(COLUMNS)
@@ -87,6 +89,7 @@ class Facts:
             shapes={found["name"]: tuple(found.get("shape") or ()) for found in parameters},
             dtypes={found["name"]: str(found.get("dtype") or "") for found in parameters},
             trainable=frozenset(found["name"] for found in parameters if found.get("trainable", True)),
+            replicated=frozenset(found["name"] for found in parameters if len(_replicas(found, structure)) > 1),
             **others,
         )
 
@@ -109,6 +112,13 @@ class Facts:
     def is_half(self) -> bool:
         """Whether any parameter is kept in float16."""
         return any("float16" in dtype and "bfloat16" not in dtype for dtype in self.dtypes.values())
+
+
+def _replicas(parameter: Mapping[str, Any], structure: Mapping[str, Any]) -> Sequence[int]:
+    found = parameter.get("replicas")
+    if isinstance(found, int):
+        return list((structure.get("groups") or [])[found])
+    return found or []
 
 
 class Step:
@@ -162,7 +172,9 @@ class Step:
             rows = self.rows(quantity, part)
             found = None
             if len(rows):
-                found = self.memory.get(name, Trend(linear, floor)).update(rows.targets, rows.statistic(statistic))
+                found = self.memory.get(name, Trend(linear, floor)).update(
+                    rows.targets, rows.statistic(statistic), self.number
+                )
             self._deviations[name] = found
         return self._deviations[name]
 
@@ -173,7 +185,7 @@ class Step:
             found = None
             if name in self.scalars:
                 trend = self.memory.get(key, Trend(linear, floor))
-                found = trend.update((name,), np.array([self.scalars[name]]))
+                found = trend.update((name,), np.array([self.scalars[name]]), self.number)
             self._deviations[key] = found
         return self._deviations[key]
 

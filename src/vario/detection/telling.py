@@ -23,7 +23,7 @@ FEW = 4
 def left_the_past(deviation: Deviation, threshold: float, size: float, warm: int = WARM) -> Flags:
     """Series that are unusual (z), by a size that matters, and further off than ever lately."""
     off = np.abs(deviation.distance)
-    return (deviation.age >= warm) & (np.abs(deviation.z) > threshold) & (off > size) & (off > 1.5 * deviation.peak)
+    return (deviation.warmth >= warm) & (np.abs(deviation.z) > threshold) & (off > size) & (off > 1.5 * deviation.peak)
 
 
 def moved_together(deviation: Deviation, flagged: Flags, size: float, among: Flags | None = None) -> bool:
@@ -31,7 +31,7 @@ def moved_together(deviation: Deviation, flagged: Flags, size: float, among: Fla
     if not flagged.any():
         return False
     sign = np.sign(np.median(deviation.distance[flagged]))
-    known = deviation.age >= YOUNG_ENOUGH
+    known = deviation.warmth >= YOUNG_ENOUGH
     if among is not None:
         known = known & among
     weaker = (np.sign(deviation.distance) == sign) & (

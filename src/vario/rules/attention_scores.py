@@ -26,7 +26,7 @@ def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0) -> Iterato
     rows = step.rows("attention", "max_logit")
     slow = deviation.usual
     is_over = deviation.values > limit
-    is_new = (deviation.age >= 20) & (deviation.values > growth * np.maximum(slow, 5.0)) & (deviation.z > 6)
+    is_new = (deviation.warmth >= 20) & (deviation.values > growth * np.maximum(slow, 5.0)) & (deviation.z > 6)
     for index in np.flatnonzero(is_over | is_new)[:16]:
         yield Finding(
             f"largest attention logit of '{rows.targets[index]}' is {number(deviation.values[index])}"
@@ -55,13 +55,13 @@ def attn_entropy(step: Step, limit: float = 0.02, share: float = 0.6, threshold:
     if deviation is None or middle is None:
         return
     fell = (
-        (deviation.age >= WARM)
+        (deviation.warmth >= WARM)
         & (deviation.z < -threshold)
         & (deviation.values < share * deviation.usual)
         & (-deviation.distance > 1.5 * deviation.peak)
         & (deviation.usual > 0.1)
     )
-    fell |= (middle.age >= 20) & (middle.values < limit)
+    fell |= (middle.warmth >= 20) & (middle.values < limit)
     count = step.memory.get("attn_entropy", Streak()).update(rows.targets, fell)
     for index in np.flatnonzero(count >= 2)[:16]:
         yield Finding(

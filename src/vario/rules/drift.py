@@ -25,11 +25,11 @@ def drift(
         if deviation is None or (quantity == "gradient" and step.was_skipped):
             continue
         size = np.abs(deviation.gap)
-        flagged = (deviation.age >= WARM + 20) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
+        flagged = (deviation.warmth >= WARM + 20) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
         flagged &= np.sign(deviation.gap) == np.sign(deviation.distance)
         if not flagged.any():
             continue
-        known = deviation.age >= WARM
+        known = deviation.warmth >= WARM
         weaker = (size > np.log(factor) / 2) & (np.sign(deviation.gap) == np.sign(np.median(deviation.gap[flagged])))
         together = bool(known.sum() >= 4 and weaker[known].mean() > 0.5)
         order = step.rows(quantity).order * (-1 if quantity == "gradient" else 1)

@@ -24,7 +24,7 @@ def grad_underflow(step: Step, points: float = 0.02, threshold: float = 6.0, sha
         return
     rows = step.rows("gradient")
     matrices = step.facts.are_matrices(rows.targets)
-    known = matrices & (deviation.age >= 20)
+    known = matrices & (deviation.warmth >= 20)
     rose = (
         known & (deviation.distance > points) & (deviation.z > threshold) & (deviation.distance > 1.5 * deviation.peak)
     )

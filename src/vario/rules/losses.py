@@ -25,7 +25,11 @@ def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Itera
         if deviation is None:
             continue
         off = float(deviation.distance[0])
-        if deviation.age[0] >= WARM and abs(deviation.z[0]) > threshold and abs(off) > share * abs(deviation.usual[0]):
+        if (
+            deviation.warmth[0] >= WARM
+            and abs(deviation.z[0]) > threshold
+            and abs(off) > share * abs(deviation.usual[0])
+        ):
             yield Finding(
                 f"{name} is {number(deviation.values[0])}, {compared(deviation, 0)}",
                 "scalar",
@@ -53,11 +57,11 @@ def loss_shift(step: Step, threshold: float = 4.0, share: float = 0.1, steps: in
     value = step.scalars[name]
     means = step.memory.get("loss_shift", Trend(linear=True))
     recent = means.read("fast", ("loss",))[0]
-    age = means.update(("loss",), np.array([value])).age[0]
+    known = means.update(("loss",), np.array([value]), step.number)
     # A falling loss leaves its long mean by itself, so it is compared with the mean of the last few.
     noise = step.memory.get("loss_shift noise", Trend(linear=True, floor=1e-9))
-    beside = noise.update(("loss",), np.array([value - recent if age else 0.0]))
-    if age < WARM:
+    beside = noise.update(("loss",), np.array([value - recent if known.age[0] else 0.0]))
+    if known.warmth[0] < WARM:
         return
     held = step.memory.get("loss_shift held", Last())
     reference, spread, count, total = held.read("value", HELD)

@@ -30,7 +30,7 @@ def near_overflow(step: Step, margin: float = 8.0, steps: int = 50) -> Iterator[
         # The fast mean is about 7 observations behind, the slow one 63.
         ahead = deviation.values * np.exp(np.clip(deviation.gap, 0, 20) / 56 * steps)
     is_near = np.isfinite(deviation.values) & (deviation.values > limit / margin)
-    grows = half & (deviation.age >= 20) & (deviation.gap > np.log(1.5)) & (ahead > limit)
+    grows = half & (deviation.warmth >= 20) & (deviation.gap > np.log(1.5)) & (ahead > limit)
     grows = grows & (deviation.values > limit / 1000)
     for index in np.flatnonzero(is_near | grows)[:16]:
         how = "close to" if is_near[index] else f"on its way, within {steps} steps, to"

@@ -60,8 +60,8 @@ def _off(
     # One trend over (rank, target) pairs, on the distance from the others of the same step.
     trend = step.memory.get(f"rank_outlier {quantity} {statistic}", Trend(linear=True, floor=0.05))
     series = tuple(f"{rank}/{name}" for rank in step.ranks for name in names)
-    found = trend.update(series, away.reshape(-1))
-    flagged = (found.age >= warm) & (np.abs(found.z) > threshold) & (np.abs(found.distance) > size)
+    found = trend.update(series, away.reshape(-1), step.number)
+    flagged = (found.warmth >= warm) & (np.abs(found.z) > threshold) & (np.abs(found.distance) > size)
     flagged &= np.abs(found.distance) > 1.5 * found.peak
     for index in np.flatnonzero(flagged)[:32]:
         rank, name = step.ranks[index // len(names)], names[index % len(names)]
@@ -95,13 +95,13 @@ def _losses(step: RanksStep, threshold: float, warm: int) -> Iterator[Finding]:
     middle = float(np.nanmedian(values))
     away = (values - middle) / max(abs(middle), 1e-12)
     trend = step.memory.get("rank_outlier loss", Trend(linear=True, floor=0.01))
-    found = trend.update(tuple(str(rank) for rank in losses), away)
+    found = trend.update(tuple(str(rank) for rank in losses), away, step.number)
     lasting = trend["fast"][trend.at(tuple(str(rank) for rank in losses))]
     for index, rank in enumerate(losses):
         spread = found.spread[index]
         is_spike = abs(found.z[index]) > threshold and abs(found.distance[index]) > 0.2
         is_lasting = abs(lasting[index]) > max(1.5 * spread, 0.1) and abs(found.gap[index]) > 0.08
-        if found.age[index] >= warm and (is_spike or is_lasting):
+        if found.warmth[index] >= warm and (is_spike or is_lasting):
             yield Finding(
                 f"{name} is {number(values[index])} on rank {rank}, {number(middle)} on the others",
                 "scalar",
