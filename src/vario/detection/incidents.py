@@ -9,6 +9,7 @@ from vario.detection.alerts import SEVERITIES, Alert, Incident, Scope, Severity
 from vario.detection.causes import explain
 from vario.detection.detector import QUIET_STEPS
 from vario.detection.rule import Rule
+from vario.detection.telling import common_name
 
 COLLECTED_STEPS = 3
 """Steps that are waited for after the first alert, before anything is said."""
@@ -125,13 +126,8 @@ def _common_place(lead: Alert, alerts: Sequence[Alert]) -> Alert:
     ]
     if lead.target is None or lead.quantity not in ("gradient", "update", "weight", "checksum") or len(alike) < 3:
         return lead
-    parts = [target.partition(":")[0].split(".") for target in alike]
-    shared = []
-    for words in zip(*parts, strict=False):
-        if len(set(words)) > 1:
-            break
-        shared.append(words[0])
-    return dataclasses.replace(lead, target=".".join(shared)) if shared else lead
+    shared = common_name(alike)
+    return dataclasses.replace(lead, target=shared) if shared else lead
 
 
 def _rank(lead: Alert, alerts: Sequence[Alert]) -> int | None:

@@ -211,6 +211,21 @@ class Streak(PerSeries):
         return count
 
 
+class Calm(PerSeries):
+    """Which series have been calm for a while: only what was calm before can be said to have left that."""
+
+    fields: ClassVar[Mapping[str, float]] = {"count": 0.0, "reached": 0.0}
+
+    def update(self, targets: Sequence[str], is_calm: Flags, needed: int) -> Flags:
+        """Whether each series was calm so many observations in a row, at any time up to now."""
+        rows = self.at(targets)
+        count = np.where(is_calm, self["count"][rows] + 1, 0.0)
+        self["count"][rows] = count
+        self["reached"][rows] = np.maximum(self["reached"][rows], count >= needed)
+        found: Flags = self["reached"][rows] > 0
+        return found
+
+
 class Last(PerSeries):
     """The last number of each series, and its step."""
 

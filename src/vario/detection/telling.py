@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -85,6 +85,16 @@ def tell(
             order=0.0 if order is None else float(order[index]),
             strength=abs(float(deviation.distance[index])),
         )
+
+
+def common_name(names: Sequence[str]) -> str:
+    """The part of dotted names that all of them begin with: the block they belong to."""
+    shared = []
+    for words in zip(*(name.partition(":")[0].split(".") for name in names), strict=False):
+        if len(set(words)) > 1:
+            break
+        shared.append(words[0])
+    return ".".join(shared)
 
 
 def compared(deviation: Deviation, index: int) -> str:

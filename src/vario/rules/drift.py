@@ -6,8 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.detection.memory import Calm
 from vario.detection.telling import WARM, tell
 from vario.rules import Finding, Step, rule
+
+CALM = 20
+"""Observations in a row without a departure."""
 
 
 @rule("relative")
@@ -25,8 +29,13 @@ def drift(
         if deviation is None or (quantity == "gradient" and step.was_skipped):
             continue
         size = np.abs(deviation.gap)
-        flagged = (deviation.warmth >= WARM + 20) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
+        # What moves from the start on, as a bias that begins at zero, is learning; drift begins after a calm.
+        calm = step.memory.get(f"drift {quantity}", Calm())
+        was_calm = calm.update(deviation.targets, (deviation.age > 8) & (size < np.log(factor) / 2), CALM)
+        flagged = was_calm & (deviation.warmth >= WARM) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
         flagged &= np.sign(deviation.gap) == np.sign(deviation.distance)
+        if quantity == "weight":
+            flagged &= step.facts.are_matrices(deviation.targets)
         if not flagged.any():
             continue
         known = deviation.warmth >= WARM

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vario.detection.memory import Last, Streak
+from vario.detection.telling import common_name
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
@@ -27,7 +28,12 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
     if not names or step.was_skipped:
         return
     rates = np.array([step.scalars[name] for name in names])
-    before, when = step.memory.get("lr_change", Last()).swap(names, rates, step.number)
+    kept = step.memory.get("lr_change", Last())
+    first_before, first_when = kept.read("value", ("lr",))[0], kept.read("step", ("lr",))[0]
+    before, when = kept.swap(names, rates, step.number)
+    # A group is named when its rate differs from the first one's: until then it had the same.
+    is_new = np.isnan(when) | (when < first_when)
+    before, when = np.where(is_new, first_before, before), np.where(is_new, first_when, when)
     with np.errstate(all="ignore"):
         change = rates / before
     change[when != step.number - 1] = 1.0
@@ -52,16 +58,25 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
             text = f"learning rate changes by a factor of {number(change[index], 3)} each step, now {number(rate)}"
         if text:
             yield Finding(
-                text,
-                "scalar",
-                name,
+                text + ("" if name == "lr" else f" (group {name.removeprefix('lr/')})"),
+                "scalar" if name == "lr" else "update",
+                name if name == "lr" else _place(step),
                 rate,
                 low=last,
                 high=last,
-                scope="global",
+                scope="global" if name == "lr" else "tensor",
                 strength=abs(np.log(max(rate, 1e-30) / last)),
             )
     _remember_peak(step, rates)
+
+
+def _place(step: Step) -> str | None:
+    """Which parameters the update of this step treats otherwise than before: those of the group."""
+    deviation = step.trend("update", "max", "ratio")
+    if deviation is None:
+        return None
+    off = (np.abs(deviation.z) > 4) & (np.abs(deviation.distance) > np.log(2))
+    return common_name([deviation.targets[index] for index in map(int, np.flatnonzero(off))]) or None
 
 
 def _remember_peak(step: Step, rates: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vario.detection.memory import Last
+from vario.detection.telling import common_name
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
@@ -24,6 +25,7 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
     """
     names = tuple(name for name in step.scalars if name.startswith(PREFIX))
     if not names:
+        _remember_updated(step)
         return
     values = np.array([step.scalars[name] for name in names])
     before, _ = step.memory.get("settings_change", Last()).swap(names, values, step.number)
@@ -32,15 +34,35 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
             continue
         # A schedule of weight decay moves in small steps.
         if not name.endswith("weight_decay") or not 0.67 < value / max(last, 1e-30) < 1.5:
+            left = _left(step) if name.endswith("parameters_in_optimizer") and value < last else ""
             what = name.removeprefix(PREFIX).replace("_", " ")
             yield Finding(
-                f"{what} went from {number(last)} to {number(value)}",
-                "scalar",
-                name,
+                f"{what} went from {number(last)} to {number(value)}" + (f": '{left}' is out" if left else ""),
+                "update" if left else "scalar",
+                left or name,
                 float(value),
                 low=float(last),
                 high=float(last),
-                scope="global",
+                scope="tensor" if left else "global",
                 strength=1.0,
                 severity="warn",
             )
+    _remember_updated(step)
+
+
+def _left(step: Step) -> str:
+    """The place of the parameters that were updated the last time and are not now."""
+    updated = step.memory.get("settings_change updated", Last())
+    now = set(step.rows("update", "change").targets)
+    then = [name for name in updated.names if updated.read("step", (name,))[0] == _latest(updated)]
+    return common_name([name for name in then if name not in now]) if now else ""
+
+
+def _latest(updated: Last) -> float:
+    return float(np.nanmax(updated["step"])) if updated.names else -1.0
+
+
+def _remember_updated(step: Step) -> None:
+    rows = step.rows("update", "change")
+    if len(rows):
+        step.memory.get("settings_change updated", Last()).swap(rows.targets, np.ones(len(rows)), step.number)

@@ -37,7 +37,7 @@ def straggler(step: RanksStep, score: float = 0.75, threshold: float = 6.0, size
         count = step.memory.get("straggler streak", Streak()).update(
             (str(rank),), np.array([bool((is_slow or is_apart) and seconds == medians.max())])
         )[0]
-        if count >= WINDOW // 2:
+        if count >= WINDOW:
             yield Finding(
                 f"rank {rank} takes {duration(float(seconds))} for its part of a step, the others "
                 f"{duration(float(np.median(others)))}",
