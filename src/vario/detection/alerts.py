@@ -48,6 +48,13 @@ class Alert:
     """How far off, for telling the worst of several."""
     others: tuple[str, ...] = ()
     """Further targets that show the same."""
+    since: int | None = None
+    """The step at which it began, where the rule waited before it spoke."""
+
+    @property
+    def began(self) -> int:
+        """The first step that shows it."""
+        return self.step if self.since is None else self.since
 
     def to_json(self) -> dict[str, Any]:
         """As a line of `alerts.jsonl`: what says nothing is left out, and a NaN or Inf is a word."""

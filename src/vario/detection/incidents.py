@@ -10,6 +10,7 @@ from vario.detection.causes import explain
 from vario.detection.detector import QUIET_STEPS
 from vario.detection.rule import Rule
 from vario.detection.telling import common_name
+from vario.records import ROOT
 
 COLLECTED_STEPS = 3
 """Steps that are waited for after the first alert, before anything is said."""
@@ -108,13 +109,23 @@ def diagnose(alerts: Sequence[Alert], rules: Mapping[str, Rule]) -> Incident:
     )
 
 
-def _nearness(alert: Alert, rules: Mapping[str, Rule]) -> tuple[int, int, int, int, float, float]:
+def _nearness(alert: Alert, rules: Mapping[str, Rule]) -> tuple[int, int, int, int, int, float, float]:
     """The least of these is nearest to the cause: what is certain, then what is early, in the order of a step."""
     rule = rules.get(alert.rule)
     is_symptom = rule is not None and rule.is_symptom
     is_quiet = rule is not None and rule.is_quiet
     is_certain = alert.kind == "exact" and not is_symptom
-    return (int(is_quiet), int(not is_certain), alert.step, alert.stage, alert.order, -alert.strength)
+    # The outermost module contains all others: it is a place only where no other is named.
+    is_whole = alert.target is not None and alert.target.partition(":")[0] == ROOT and alert.scope == "tensor"
+    return (
+        int(is_quiet),
+        int(not is_certain),
+        int(is_whole),
+        alert.began,
+        alert.stage,
+        alert.order,
+        -alert.strength,
+    )
 
 
 def _common_place(lead: Alert, alerts: Sequence[Alert]) -> Alert:

@@ -211,6 +211,19 @@ class Streak(PerSeries):
         return count
 
 
+class Longest(PerSeries):
+    """The largest number of each series so far."""
+
+    fields: ClassVar[Mapping[str, float]] = {"largest": 0.0}
+
+    def update(self, targets: Sequence[str], values: Values) -> Values:
+        """The largest up to now, this one included."""
+        rows = self.at(targets)
+        largest: Values = np.fmax(self["largest"][rows], values)
+        self["largest"][rows] = largest
+        return largest
+
+
 class Calm(PerSeries):
     """Which series have been calm for a while: only what was calm before can be said to have left that."""
 

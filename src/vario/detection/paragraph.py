@@ -17,7 +17,9 @@ def in_a_paragraph(incident: Incident, remarks: Sequence[str] = (), chain: Seque
     """
     lead = incident.lead
     where = f"At step {lead.step}" + ("" if incident.rank is None else f" on rank {incident.rank}")
-    sentences = [f"{where} {lead.text}{_range(lead)} (rule {lead.rule}, {lead.kind})"]
+    # What followed is told below, where more is known of it.
+    seen = lead.text.partition("; then ")[0] if chain else lead.text
+    sentences = [f"{where} {seen}{_range(lead)} (rule {lead.rule}, {lead.kind})"]
     if lead.step > incident.step:
         sentences.append(f"The first alert of it came at step {incident.step}: {incident.alerts[0].text}")
     sentences += remarks

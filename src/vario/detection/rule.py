@@ -57,6 +57,8 @@ class Finding:
     order: float = 0.0
     strength: float = 0.0
     others: tuple[str, ...] = ()
+    since: int | None = None
+    """The step at which it began, where the rule waited for more before it spoke."""
     severity: Severity | None = None
     """Where it differs from that of the rule's kind."""
 
@@ -111,6 +113,7 @@ class Rule:
             order=float(finding.order),
             strength=float(finding.strength),
             others=finding.others,
+            since=finding.since,
         )
 
     def check_options(self, options: Mapping[str, Any]) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vario.detection.memory import Deviation, Flags
+from vario.detection.memory import Deviation, Flags, Values
 from vario.detection.rule import Finding
+from vario.records import ROOT
 from vario.text import number
 
 WARM = 40
@@ -53,6 +54,7 @@ def tell(
     together: bool = False,
     order: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None,
     part: str = "",
+    since: Values | None = None,
 ) -> Iterator[Finding]:
     """Findings of the flagged series: one for all where they moved together, else one each, the worst first."""
     at = np.flatnonzero(flagged)
@@ -74,6 +76,7 @@ def tell(
         return
     for index in worst[:MOST_TOLD]:
         target = deviation.targets[index] + (f":{part}" if part else "")
+        came_in = quantity == "activation" and target.startswith(f"{ROOT}:input")
         yield Finding(
             text=f"{what} of '{target}' is {number(deviation.values[index])}, {compared(deviation, int(index))}",
             quantity=quantity,
@@ -84,6 +87,8 @@ def tell(
             high=deviation.high(int(index)),
             order=0.0 if order is None else float(order[index]),
             strength=abs(float(deviation.distance[index])),
+            scope="batch" if came_in else "tensor",
+            since=None if since is None else int(since[index]),
         )
 
 

@@ -16,7 +16,7 @@ CALM = 20
 
 @rule("relative")
 def drift(
-    step: Step, activation: float = 1.5, weight: float = 1.25, gradient: float = 2.0, times: float = 1.5
+    step: Step, activation: float = 1.5, weight: float = 1.25, gradient: float = 2.0, times: float = 2.5
 ) -> Iterator[Finding]:
     """A size that has been leaving its long mean for some steps, and faster than it usually does.
 
@@ -32,8 +32,14 @@ def drift(
         # What moves from the start on, as a bias that begins at zero, is learning; drift begins after a calm.
         calm = step.memory.get(f"drift {quantity}", Calm())
         was_calm = calm.update(deviation.targets, (deviation.age > 8) & (size < np.log(factor) / 2), CALM)
-        flagged = was_calm & (deviation.warmth >= WARM) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
+        flagged = (
+            was_calm & (deviation.warmth >= 2 * WARM) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
+        )
         flagged &= np.sign(deviation.gap) == np.sign(deviation.distance)
+        if quantity == "activation":
+            flagged &= step.rows(quantity).summaries[:, 0] > 1
+        if quantity == "gradient":
+            flagged &= deviation.gap > 0  # gradients get smaller as a model learns
         if quantity == "weight":
             flagged &= step.facts.are_matrices(deviation.targets)
         if not flagged.any():

@@ -35,13 +35,24 @@ def frozen_param(step: Step, steps: int = 5) -> Iterator[Finding]:
             f"no parameter has moved for {int(count[at].min())} updates", "update", scope="global", strength=1e6
         )
         return
+    rounded = [index for index in at if _is_short(step.facts.dtypes.get(gradient.targets[index], ""))]
+    if rounded and all(gradient.targets[index] in moved for index in rounded):
+        name = gradient.targets[rounded[0]]
+        yield Finding(
+            f"the updates of {len(rounded)} parameters round to nothing in {step.facts.dtypes[name]}, as those of "
+            f"'{name}': the optimizer's steps are too small for that dtype",
+            "update",
+            scope="global",
+            value=float(len(rounded)),
+            strength=1e5,
+            others=tuple(gradient.targets[index] for index in rounded[:16]),
+        )
+        at = np.array([index for index in at if index not in rounded], np.int64)
     for index in at[:16]:
         name = gradient.targets[index]
         reason = "its update is exactly zero"
         if name not in moved:
             reason = "no optimizer updates it"
-        elif step.facts.dtypes.get(name, "").removeprefix("torch.") in LOW_PRECISION:
-            reason = f"its update rounds to nothing in {step.facts.dtypes[name]}"
         yield Finding(
             text=f"'{name}' gets a gradient but has not moved for {int(count[index])} updates: {reason}",
             quantity="update",
@@ -50,4 +61,9 @@ def frozen_param(step: Step, steps: int = 5) -> Iterator[Finding]:
             value=0.0,
             order=float(index),
             strength=float(sizes[index]),
+            since=step.number - int(count[index]) + 1,
         )
+
+
+def _is_short(dtype: str) -> bool:
+    return dtype.removeprefix("torch.") in LOW_PRECISION

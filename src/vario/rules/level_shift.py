@@ -10,8 +10,14 @@ from vario.detection.memory import Streak
 from vario.detection.telling import WARM, moved_together, tell
 from vario.rules import Finding, Step, rule
 
-LOOKED_AT = (("activation", "rms", False), ("activation", "zeros", True), ("gradient", "rms", False))
-SIZES = {"rms": float(np.log(1.3)), "zeros": 0.05}
+LOOKED_AT = (
+    ("activation", "", "rms", False),
+    ("activation", "", "zeros", True),
+    ("attention", "entropy", "mean", True),
+    ("gradient", "", "rms", False),
+)
+"""Quantity, its part, the statistic, and whether differences count instead of ratios."""
+SIZES = {"rms": float(np.log(1.3)), "zeros": 0.05, "mean": 0.15}
 
 
 @rule("relative")
@@ -23,8 +29,9 @@ def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator
 
     Next: the first place named, and what was changed at that step.
     """
-    for quantity, statistic, linear in LOOKED_AT:
-        deviation = step.trend(quantity, statistic, linear=linear, floor=0.003 if linear else 0.02)
+    for quantity, part, statistic, linear in LOOKED_AT:
+        floor = {"zeros": 0.003, "mean": 0.01}.get(statistic, 0.02)
+        deviation = step.trend(quantity, statistic, part, linear=linear, floor=floor)
         if deviation is None or (quantity == "gradient" and step.was_skipped):
             continue
         size = SIZES[statistic]
@@ -33,10 +40,23 @@ def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator
         name = f"level_shift {quantity} {statistic}"
         up = step.memory.get(f"{name} up", Streak()).update(deviation.targets, off & (deviation.distance > 0))
         down = step.memory.get(f"{name} down", Streak()).update(deviation.targets, off & (deviation.distance < 0))
-        flagged = np.maximum(up, down) >= steps
+        held = np.maximum(up, down)
+        flagged = held >= steps
+        if quantity == "activation":
+            flagged &= step.rows(quantity).summaries[:, 0] > 1
         if not flagged.any():
             continue
         together = not linear and quantity == "gradient" and moved_together(deviation, flagged, size)
-        order = step.rows(quantity).order * (-1 if quantity == "gradient" else 1)
-        what = f"{quantity} {statistic}" if linear else quantity
-        yield from tell(deviation, flagged, quantity, statistic, what, together=together, order=order)
+        order = step.rows(quantity, part).order * (-1 if quantity == "gradient" else 1)
+        what = " ".join(filter(None, (quantity, part or (statistic if linear else ""))))
+        yield from tell(
+            deviation,
+            flagged,
+            quantity,
+            statistic,
+            what,
+            together=together,
+            order=order,
+            part=part,
+            since=step.number - held + 1,
+        )

@@ -83,6 +83,7 @@ def loss_shift(step: Step, threshold: float = 4.0, share: float = 0.1, steps: in
             high=reference + 3 * spread,
             scope="batch",
             strength=abs(float(shift / max(abs(reference), 1e-12))),
+            since=step.number - steps + 1,
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Last, Streak
+from vario.detection.memory import Last, Streak, Values
 from vario.detection.telling import common_name
 from vario.rules import Finding, Step, rule
 from vario.text import number
@@ -38,6 +38,8 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
         change = rates / before
     change[when != step.number - 1] = 1.0
     earlier, _ = step.memory.get("lr_change ratio", Last()).swap(names, change, step.number)
+    _place(step)  # learns what is usual
+    faster = _moves_faster(step, names, change, earlier)
     is_steady = (np.abs(change - earlier) < STEADY) & (np.abs(np.log(np.maximum(change, 1e-30))) > np.log(ratio))
     streak = step.memory.get("lr_change streak", Streak()).update(names, is_steady)
     if step.number < first_step:
@@ -54,6 +56,8 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
             text = f"learning rate fell from {number(last)} to 0"
         elif max(change[index], 1 / change[index]) > factor and not _comes_down(step, last, rate):
             text = f"learning rate went from {number(last)} to {number(rate)} in one step"
+        elif faster[index] > 0:
+            text = f"learning rate changes {number(faster[index], 2)} times as fast as before, now {number(rate)}"
         elif streak[index] >= 6:
             text = f"learning rate changes by a factor of {number(change[index], 3)} each step, now {number(rate)}"
         if text:
@@ -68,6 +72,23 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
                 strength=abs(np.log(max(rate, 1e-30) / last)),
             )
     _remember_peak(step, rates)
+
+
+def _moves_faster(step: Step, names: tuple[str, ...], change: Values, earlier: Values) -> Values:
+    """How many times faster a rate moves since two steps ago, where it moved evenly before; 0 where it does not."""
+    with np.errstate(all="ignore"):
+        pace, before = np.log(change), np.log(earlier)
+        times = pace / before
+    is_even = np.isfinite(times) & (np.abs(times - 1) < 0.15) & (np.abs(pace) > 1e-9)
+    evenly = step.memory.get("lr_change evenly", Streak())
+    had = evenly.read("count", names)
+    # One step that is faster begins a trial: the next must go on like it.
+    trial, when = step.memory.get("lr_change trial", Last()).swap(
+        names, np.where((had >= 10) & np.isfinite(times) & (times > 1.6), times, np.nan), step.number
+    )
+    evenly.update(names, is_even)
+    found: Values = np.where(is_even & (trial > 0) & (when == step.number - 1), trial, 0.0)
+    return found
 
 
 def _place(step: Step) -> str | None:

@@ -10,7 +10,8 @@ from vario.records import INFS, MAX, MIN, NANS, Frame
 from vario.rules import Finding, Step, rule
 
 BACKWARD = ("gradient", "gradient_local", "gradient_accumulated", "gradient_applied", "activation_gradient")
-MOST_SKIPS = 8
+FORWARD = ("activation",)
+STATE = ("weight", "weight_before", "moment", "moment_before", "stray")
 
 
 @rule("exact", is_symptom=True)
@@ -21,7 +22,8 @@ def non_finite(step: Step) -> Iterator[Finding]:
 
     Next: the module named first; its inputs were finite if none of them is named. Then the batch of that step.
     """
-    bad = [_first(frame) for frame in step.frames if not (step.was_skipped and frame.quantity in BACKWARD)]
+    looked_at = [frame for frame in step.frames if frame.quantity in (*FORWARD, *BACKWARD, *STATE)]
+    bad = [_first(frame) for frame in looked_at if not (step.was_skipped and frame.quantity in BACKWARD)]
     found = sorted((finding for finding in bad if finding is not None), key=_when)
     if found:
         first = found[0]
@@ -40,7 +42,7 @@ def _first(frame: Frame) -> Finding | None:
         # An attention mask is zero where one may look and -inf elsewhere.
         is_mask = (rows[:, NANS] == 0) & (rows[:, MIN] == 0) & (rows[:, MAX] == 0)
         bad = bad & ~is_mask
-    if frame.quantity in ("checksum", "communication") or not bad.any():
+    if not bad.any():
         return None
     at = np.flatnonzero(bad)
     # Gradients are read when backward is over: the last in the model was the first to be computed.

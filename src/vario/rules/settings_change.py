@@ -29,7 +29,22 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
         return
     values = np.array([step.scalars[name] for name in names])
     before, _ = step.memory.get("settings_change", Last()).swap(names, values, step.number)
+    named = [name for name in names if ":" in name and step.number >= first_step]
+    for name in named[:8]:
+        kind, _, place = name.removeprefix(PREFIX).partition(":")
+        mode = "evaluation" if step.scalars[name] else "training"
+        what = "is new in the model and was not watched from the start" if kind == "new" else f"went into {mode} mode"
+        yield Finding(
+            f"'{place}' {what}",
+            "weight" if kind == "new" else "activation",
+            place,
+            step.scalars[name],
+            strength=2.0,
+            severity="warn",
+        )
     for name, value, last in zip(names, values, before, strict=True):
+        if named and (":" in name or name.endswith("modules_in_eval")):
+            continue
         if np.isnan(last) or value == last or step.number < first_step:
             continue
         # A schedule of weight decay moves in small steps.

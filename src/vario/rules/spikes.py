@@ -40,8 +40,10 @@ def activation_jump(step: Step, threshold: float = 8.0, factor: float = 2.0) -> 
     if deviation is None:
         return
     size = float(np.log(factor))
-    flagged = left_the_past(deviation, threshold, size)
-    order = step.rows("activation").order
+    rows = step.rows("activation")
+    # A single number that a model returns is its loss, which others look at.
+    flagged = left_the_past(deviation, threshold, size) & (rows.summaries[:, 0] > 1)
+    order = rows.order
     yield from tell(deviation, flagged, "activation", "rms", "activation", order=order)
 
 

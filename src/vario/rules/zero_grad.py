@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Streak
+from vario.detection.memory import Longest, Streak
 from vario.rules import Finding, Step, rule
 
 
@@ -29,8 +29,13 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
     names = tuple(dict.fromkeys([*rows.targets, *expected]))
     is_zero = np.array([not found.get(name, 0.0) > 0 and not np.isnan(found.get(name, 0.0)) for name in names])
     count = step.memory.get("zero_grad", Streak()).update(names, is_zero)
-    # Optimizers that take turns leave a parameter without a gradient for a while.
-    needed = np.array([steps if name in found else 4 * steps for name in names])
+    # Optimizers that take turns leave a parameter without a gradient for a while: what was usual before is usual.
+    longest = step.memory.get("zero_grad longest", Longest())
+    usual = longest.update(names, np.where(count >= steps, 0.0, count))
+    seen = known.read("count", names)
+    needed = np.where(
+        seen > 4 * steps, np.maximum(steps, 2 * usual + 1), [steps if name in found else 4 * steps for name in names]
+    )
     at = np.flatnonzero(count >= needed)
     if len(at) == len(names) > 3:
         yield Finding(f"all gradients are zero for {int(count.min())} steps", "gradient", scope="global", strength=1e6)
@@ -45,4 +50,5 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
             value=0.0,
             order=-float(index),
             strength=float(count[index]),
+            since=step.number - int(count[index]) + 1,
         )
