@@ -61,6 +61,8 @@ def explain(lead: Alert, alerts: Sequence[Alert], rule: Rule | None) -> tuple[st
         return BATCH if lead.scope == "batch" else "two ranks are fed the same data", advice
     if lead.quantity == "scalar" and (lead.target or "").startswith("loss"):
         return LOSS_ONLY if lead.scope == "batch" else LOCAL.get(lead.rule, lead.text), advice
+    if lead.scope == "batch" and lead.quantity in ("gradient", "update"):
+        return "the batch asks for rows of this embedding as none did before: the data, or how it is prepared", advice
     if lead.scope == "batch":
         return "what comes into the model changed: the data, or how it is prepared", advice
     words = GLOBAL if lead.scope == "global" else LOCAL

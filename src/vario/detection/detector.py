@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -46,6 +47,7 @@ class Detector:
         for found in list(self._chosen):
             try:
                 for finding in found.rule.findings(step, found.options):
+                    finding = _from_batch(finding, step)
                     alert = found.rule.alert(finding, step.number, _rank(finding, step, rank))
                     if _is_news(alert, step):
                         alerts.append(alert)
@@ -55,6 +57,15 @@ class Detector:
                 self._chosen.remove(found)
                 self._failed(f"rule {found.rule.name}", error)
         return alerts
+
+
+def _from_batch(finding: Finding, step: Step | RanksStep) -> Finding:
+    """What an embedding alone shows comes with the rows it was asked for: the batch is what to look at."""
+    is_relative = finding.quantity in ("gradient", "update") and finding.scope == "tensor"
+    name = (finding.target or "").partition(":")[0]
+    if isinstance(step, Step) and is_relative and finding.value > 0 and name in step.facts.embeddings:
+        return dataclasses.replace(finding, scope="batch")
+    return finding
 
 
 def _rank(finding: Finding, step: Step | RanksStep, rank: int | None) -> int | None:

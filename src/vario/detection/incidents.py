@@ -138,7 +138,9 @@ def _common_place(lead: Alert, alerts: Sequence[Alert]) -> Alert:
     if lead.target is None or lead.quantity not in ("gradient", "update", "weight", "checksum") or len(alike) < 3:
         return lead
     shared = common_name(alike)
-    return dataclasses.replace(lead, target=shared) if shared else lead
+    # The list that holds all layers is no place.
+    is_list = any(name.removeprefix(f"{shared}.").split(".")[0].isdigit() for name in alike)
+    return dataclasses.replace(lead, target=shared) if shared and not is_list else lead
 
 
 def _rank(lead: Alert, alerts: Sequence[Alert]) -> int | None:

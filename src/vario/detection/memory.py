@@ -92,6 +92,8 @@ class Deviation:
     """From the usual value; 0 where there is no past or no number."""
     z: Values
     """The distance in units of the spread."""
+    step_off: Values
+    """The distance from the mean of the last few: large only where it left them at once."""
     gap: Values
     """How far the mean of the last few has left the mean of many."""
     usual_gap: Values
@@ -154,6 +156,7 @@ class Trend(PerSeries):
         distance = np.where(seen, x - level, 0.0)
         peak = self["peak"][rows]
         fast, slow = (np.where(is_new, x, self[name][rows]) for name in ("fast", "slow"))
+        step_off = np.where(seen, x - fast, 0.0)
         # Outliers count as far as three spreads, once there is a spread to speak of.
         cut = np.where(age < YOUNG, distance, np.clip(distance, -3 * spread, 3 * spread))
         own = 1 / (age + 1)
@@ -189,6 +192,7 @@ class Trend(PerSeries):
             spread=spread,
             distance=distance,
             z=distance / spread,
+            step_off=step_off,
             gap=gap,
             usual_gap=usual_gap,
             peak=peak,

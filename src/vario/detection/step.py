@@ -74,6 +74,8 @@ class Facts:
     trainable: frozenset[str] = frozenset()
     replicated: frozenset[str] = frozenset()
     """Parameters that other ranks hold as well: what is wrong with them is no single rank's business."""
+    embeddings: frozenset[str] = frozenset()
+    """Parameters of embeddings: what reaches them is decided by the rows of the batch."""
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """Where the rank stands in the mesh."""
     columns: frozenset[str] = frozenset(COLUMNS)
@@ -90,6 +92,7 @@ class Facts:
             dtypes={found["name"]: str(found.get("dtype") or "") for found in parameters},
             trainable=frozenset(found["name"] for found in parameters if found.get("trainable", True)),
             replicated=frozenset(found["name"] for found in parameters if len(_replicas(found, structure)) > 1),
+            embeddings=_embeddings(structure),
             **others,
         )
 
@@ -112,6 +115,13 @@ class Facts:
     def is_half(self) -> bool:
         """Whether any parameter is kept in float16."""
         return any("float16" in dtype and "bfloat16" not in dtype for dtype in self.dtypes.values())
+
+
+def _embeddings(structure: Mapping[str, Any]) -> frozenset[str]:
+    modules = structure.get("modules") or []
+    names = {found["name"] for found in modules if "Embedding" in str(found.get("class"))}
+    parameters = (found["name"] for found in structure.get("parameters") or [])
+    return frozenset(name for name in parameters if name.rpartition(".")[0] in names)
 
 
 def _replicas(parameter: Mapping[str, Any], structure: Mapping[str, Any]) -> Sequence[int]:

@@ -22,9 +22,11 @@ FEW = 4
 
 
 def left_the_past(deviation: Deviation, threshold: float, size: float, warm: int = WARM) -> Flags:
-    """Series that are unusual (z), by a size that matters, and further off than ever lately."""
+    """Series that are unusual (z), by a size that matters, further off than ever lately, and came there at once."""
     off = np.abs(deviation.distance)
-    return (deviation.warmth >= warm) & (np.abs(deviation.z) > threshold) & (off > size) & (off > 1.5 * deviation.peak)
+    at_once = np.sign(deviation.step_off) * np.sign(deviation.distance) * np.abs(deviation.step_off) > size / 2
+    is_far = (off > size) & (off > 1.5 * deviation.peak)
+    return (deviation.warmth >= warm) & (np.abs(deviation.z) > threshold) & is_far & at_once
 
 
 def moved_together(deviation: Deviation, flagged: Flags, size: float, among: Flags | None = None) -> bool:

@@ -16,7 +16,7 @@ CALM = 20
 
 @rule("relative")
 def drift(
-    step: Step, activation: float = 1.5, weight: float = 1.25, gradient: float = 2.0, times: float = 2.5
+    step: Step, activation: float = 2.5, weight: float = 1.3, gradient: float = 4.0, times: float = 2.5
 ) -> Iterator[Finding]:
     """A size that has been leaving its long mean for some steps, and faster than it usually does.
 

@@ -35,7 +35,11 @@ def frozen_param(step: Step, steps: int = 5) -> Iterator[Finding]:
             f"no parameter has moved for {int(count[at].min())} updates", "update", scope="global", strength=1e6
         )
         return
-    rounded = [index for index in at if _is_short(step.facts.dtypes.get(gradient.targets[index], ""))]
+    # Weights of normalisations stand at one, where 16-bit numbers are coarse: that is known, and nobody's fault.
+    short = [index for index in at if _is_short(step.facts.dtypes.get(gradient.targets[index], ""))]
+    matrices = step.facts.are_matrices(gradient.targets)
+    rounded = [index for index in short if matrices[index]]
+    at = np.array([index for index in at if index not in short or gradient.targets[index] not in moved], np.int64)
     if rounded and all(gradient.targets[index] in moved for index in rounded):
         name = gradient.targets[rounded[0]]
         yield Finding(
@@ -47,7 +51,6 @@ def frozen_param(step: Step, steps: int = 5) -> Iterator[Finding]:
             strength=1e5,
             others=tuple(gradient.targets[index] for index in rounded[:16]),
         )
-        at = np.array([index for index in at if index not in rounded], np.int64)
     for index in at[:16]:
         name = gradient.targets[index]
         reason = "its update is exactly zero"

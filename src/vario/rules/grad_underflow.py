@@ -6,12 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.detection.memory import Streak
+from vario.detection.telling import WARM
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
 
 @rule("limit")
-def grad_underflow(step: Step, points: float = 0.02, threshold: float = 6.0, share: float = 0.5) -> Iterator[Finding]:
+def grad_underflow(
+    step: Step, points: float = 0.02, threshold: float = 6.0, share: float = 0.5, steps: int = 3
+) -> Iterator[Finding]:
     """More and more zeros among the gradients of a matrix.
 
     Why: what is below the smallest number of the dtype is zero, and teaches nothing. In most matrices at once it is the
@@ -41,7 +45,9 @@ def grad_underflow(step: Step, points: float = 0.02, threshold: float = 6.0, sha
             others=tuple(rows.targets[index] for index in np.flatnonzero(rose)[:16]),
         )
         return
-    for index in np.flatnonzero(rose & (deviation.values > share) & (deviation.usual < share / 2))[:16]:
+    silent = rose & (deviation.values > share) & (deviation.usual < share / 2) & (deviation.warmth >= WARM)
+    count = step.memory.get("grad_underflow", Streak()).update(rows.targets, silent)
+    for index in np.flatnonzero(count >= steps)[:16]:
         yield Finding(
             f"{number(100 * deviation.values[index], 3)} % of the gradient of '{rows.targets[index]}' are zero, "
             f"usually {number(100 * deviation.usual[index], 3)} %",
@@ -53,4 +59,5 @@ def grad_underflow(step: Step, points: float = 0.02, threshold: float = 6.0, sha
             deviation.high(int(index)),
             order=-float(rows.order[index]),
             strength=float(deviation.distance[index]) * 5,
+            since=step.number - int(count[index]) + 1,
         )

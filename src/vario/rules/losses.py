@@ -44,7 +44,7 @@ def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Itera
 
 
 @rule("relative", is_symptom=True)
-def loss_shift(step: Step, threshold: float = 4.0, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
+def loss_shift(step: Step, threshold: float = 4.5, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
     """A loss that has moved to another level and stays there.
 
     Why: when every layer looks as before and the loss does not, it is the batch or its labels that changed.
@@ -61,7 +61,7 @@ def loss_shift(step: Step, threshold: float = 4.0, share: float = 0.1, steps: in
     # A falling loss leaves its long mean by itself, so it is compared with the mean of the last few.
     noise = step.memory.get("loss_shift noise", Trend(linear=True, floor=1e-9))
     beside = noise.update(("loss",), np.array([value - recent if known.age[0] else 0.0]))
-    if known.warmth[0] < WARM:
+    if known.warmth[0] < 1.5 * WARM:
         return
     held = step.memory.get("loss_shift held", Last())
     reference, spread, count, total = held.read("value", HELD)

@@ -40,7 +40,10 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
     earlier, _ = step.memory.get("lr_change ratio", Last()).swap(names, change, step.number)
     _place(step)  # learns what is usual
     faster = _moves_faster(step, names, change, earlier)
-    is_steady = (np.abs(change - earlier) < STEADY) & (np.abs(np.log(np.maximum(change, 1e-30))) > np.log(ratio))
+    is_steady = (np.abs(change - earlier) < STEADY) & (
+        # Rates are brought down in many ways; none of them goes up by the same factor step after step.
+        (change > 1 + (ratio - 1) / 3) | (change < 1 / ratio)
+    )
     streak = step.memory.get("lr_change streak", Streak()).update(names, is_steady)
     if step.number < first_step:
         return

@@ -11,7 +11,7 @@ from vario.rules import Finding, Step, rule
 
 
 @rule("limit")
-def stale_second_moment(step: Step, limit: float = 2.3, threshold: float = 6.0) -> Iterator[Finding]:
+def stale_second_moment(step: Step, limit: float = 2.3, threshold: float = 8.0) -> Iterator[Finding]:
     """Gradients far above what Adam's second moment stands for.
 
     Why: Adam divides by what gradients used to be. Where that is out of date, its step is many times too large; loss
@@ -22,7 +22,7 @@ def stale_second_moment(step: Step, limit: float = 2.3, threshold: float = 6.0) 
     deviation = step.trend("update", "mean", "surprise", floor=0.1)
     if deviation is None:
         return
-    flagged = left_the_past(deviation, threshold, np.log(3.0), warm=20) & (deviation.values > limit**2)
+    flagged = left_the_past(deviation, threshold, np.log(5.0), warm=20) & (deviation.values > limit**2)
     flagged &= deviation.distance > 0
     together = moved_together(deviation, flagged, np.log(3.0))
     what = "squared gradient over second moment"

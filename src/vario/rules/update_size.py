@@ -12,7 +12,7 @@ from vario.text import number
 
 
 @rule("limit")
-def update_high(step: Step, limit: float = 0.1, steps: int = 3) -> Iterator[Finding]:
+def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Finding]:
     """Updates that are a large part of the weights they change.
 
     Why: a healthy update is about a thousandth of its weight. At a tenth the model forgets what it knew.
@@ -64,6 +64,41 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
             low=limit,
             scope="global",
             strength=1.0,
+        )
+
+
+@rule("limit")
+def update_uneven(step: Step, factor: float = 50.0, steps: int = 10) -> Iterator[Finding]:
+    """A matrix that Adam moves far less than the others.
+
+    Why: Adam moves all weights by about the learning rate. One that it moves fifty times less is in a group with
+    another rate, or its gradients drown in eps.
+
+    Next: the param group it is in, and its gradients.
+    """
+    change, surprise = step.rows("update", "change"), step.rows("update", "surprise")
+    if not len(surprise) or step.was_skipped:
+        return
+    adam = set(surprise.targets)
+    sizes = change.statistic("rms")
+    judged = step.facts.are_matrices(change.targets) & np.array([name in adam for name in change.targets], np.bool_)
+    if judged.sum() < 4:
+        return
+    middle = float(np.median(sizes[judged]))
+    is_low = judged & (sizes * factor < middle) & (sizes > 0)
+    count = step.memory.get("update_uneven", Streak()).update(change.targets, is_low)
+    for index in np.flatnonzero(count >= steps)[:16]:
+        yield Finding(
+            f"updates of '{change.targets[index]}' are {number(middle / sizes[index], 3)} times smaller than those of "
+            "most matrices",
+            "update",
+            change.targets[index],
+            float(sizes[index]),
+            "rms",
+            low=middle / factor,
+            order=float(index),
+            strength=float(np.log(middle / sizes[index])),
+            since=step.number - int(count[index]) + 1,
         )
 
 
