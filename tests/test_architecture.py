@@ -11,8 +11,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
-CORE |= {"rules", "detection", "event_file"}
+CORE |= {"rules", "detection", "event_file", "notices"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
+IN_PROCESS |= {"header", "plain_numbers", "snapshots", "actions"}
 PUBLIC = "the public names"
 
 ALLOWED: dict[str, set[str]] = {
@@ -26,7 +27,11 @@ ALLOWED: dict[str, set[str]] = {
     "folders": CORE | {"sinks"},
     "probes": CORE | {"backends", "frames"},
     "control": CORE | {"backends", "probes", "frames", "sinks"},
-    "monitor": CORE | {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "control"},
+    "header": CORE | {"backends", "sinks"},
+    "plain_numbers": CORE | {"frames"},
+    "snapshots": CORE | {"backends", "sinks"},
+    "actions": CORE | {"backends", "observer", "sinks", "snapshots"},
+    "monitor": CORE | IN_PROCESS,
     "launch": CORE | IN_PROCESS,
     "integrations": CORE | IN_PROCESS | {"analysis", PUBLIC},
     "compat": CORE | IN_PROCESS,
@@ -36,9 +41,9 @@ ALLOWED: dict[str, set[str]] = {
     "reports": CORE | {"runs", "logs"},
     "web": CORE | {"runs", "reports"},
     "analysis": CORE | {"backends"},
-    # on top: `run`, `demo`, `parts`, `convert` and `import` reach into the other half, and only inside their run()
+    # on top: `run`, `demo`, `parts`, `watch`, `convert`, `import` reach into the other half, only inside their run()
     "demo": CORE | {PUBLIC},
-    "cli": CORE | {"runs", "logs", "reports", "web", "analysis", "launch", "demo", "compat", PUBLIC},
+    "cli": CORE | {"runs", "logs", "reports", "web", "analysis", "launch", "demo", "compat", "sinks", PUBLIC},
     "__main__": {"cli"},
     "progress": {"cli"},
     "__init__": CORE | {"monitor", "runs", "analysis", "integrations"},
@@ -46,7 +51,15 @@ ALLOWED: dict[str, set[str]] = {
 """What each part of the package may import from the others; anything may import from its own folder."""
 
 FRAMEWORKS = {"torch", "triton", "mindspore", "transformers", "lightning", "accelerate", "deepspeed"}
-RUN_FILES = {"run.json", "rank.json", "structure.json", "collectives.json", "alerts.jsonl", "incidents.jsonl"}
+RUN_FILES = {
+    "run.json",
+    "rank.json",
+    "structure.json",
+    "collectives.json",
+    "alerts.jsonl",
+    "incidents.jsonl",
+    "actions.jsonl",
+}
 BANNED = {"metric", "logger", "tracker", "manager", "processor", "util", "helper", "data", "info", "misc"}
 FIXED_BY_OTHERS = {"print_model_info", "get_gpu_memory_info", "TrainingMetrics", "tracker"}
 """Names that users know from elsewhere, and one that accelerate asks its trackers for."""

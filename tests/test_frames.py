@@ -87,3 +87,41 @@ def test_a_new_step_starts_empty_and_the_old_one_can_be_built_later():
     assert record.scalars.values == {"loss": 2.0, "late": 4.0}
     assert (record.step, record.scalars.time) == (3, 12.5)
     assert frames.has_rows
+
+
+def late(targets, *sums):
+    table = np.zeros((len(targets), 8))
+    table[:, SUM] = sums
+    return lambda: (targets, table)
+
+
+def test_rows_that_are_made_late_come_in_one_frame_and_the_last_of_a_target_wins():
+    frames, _, _ = made()
+    frames.observe("weight", 0, "a", [1.0])
+    frames.observe_later("update", late(["a", "b"], 1.0, 2.0), 4)
+    frames.observe_later("update", late(["b", "c"], 5.0, 6.0), 2)
+    frames.observe("weight", 0, "z", [1.0])
+    weight, update = frames.end(3, 0.0)().frames
+    assert (update.quantity, update.step, update.micro_step) == ("update", 3, 0)
+    assert dict(zip(update.targets, update.summaries[:, SUM], strict=True)) == {"a": 1.0, "b": 5.0, "c": 6.0}
+    assert update.order.tolist() == [1, 5, 6]
+    assert weight.order.tolist() == [0, 7]
+    assert not frames.end(4, 0.0)().frames
+
+
+def test_late_rows_that_turn_out_to_be_none_leave_no_frame():
+    frames, _, _ = made()
+    frames.observe_later("stray", late([]), 4)
+    assert frames.has_rows
+    assert not frames.end(0, 0.0)().frames
+
+
+def test_plain_numbers_may_be_made_when_the_record_is_built():
+    frames, _, _ = made()
+    ready = []
+    frames.log("loss", 1.0)
+    frames.log_when(lambda scalars: scalars.update(repeated=ready[0]))
+    build = frames.end(0, 0.0)
+    ready.append(0.5)
+    assert build().scalars.values == {"loss": 1.0, "repeated": 0.5}
+    assert frames.end(1, 0.0)().scalars.values == {}

@@ -179,6 +179,8 @@ def config_page() -> str:
 def _default(item: dataclasses.Field[object]) -> str:
     if item.name == "every":
         return ", ".join(f"{quantity} {default_every(quantity)}" for quantity in watchable())
+    if item.default_factory is not dataclasses.MISSING:
+        return "empty"
     if item.default is None:
         return "unset"
     if isinstance(item.default, tuple):

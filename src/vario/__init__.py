@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from vario.analysis.parameters import count_parameters, format_param_count, get_parameter_breakdown
     from vario.analysis.training import TrainingMetrics, TrainingMonitor, get_gpu_memory_info
     from vario.config import Config
+    from vario.detection.alerts import Alert, Incident
     from vario.errors import ConfigError, ModelError, RunError, VarioError
     from vario.integrations.transformers import MonitorCallback
     from vario.monitor import Monitor, watch
     from vario.records import Frame
     from vario.runs.desync import first_desync
+    from vario.runs.diagnosis import diagnose
+    from vario.runs.difference import diff
     from vario.runs.onset import first_bad
+    from vario.runs.replay import check
     from vario.runs.run import Run, Series, list_runs, open_run
 
     __version__: str
@@ -34,6 +38,11 @@ _HOMES = {
     "Series": "vario.runs.run",
     "first_bad": "vario.runs.onset",
     "first_desync": "vario.runs.desync",
+    "check": "vario.runs.replay",
+    "diagnose": "vario.runs.diagnosis",
+    "diff": "vario.runs.difference",
+    "Alert": "vario.detection.alerts",
+    "Incident": "vario.detection.alerts",
     "Config": "vario.config",
     "Frame": "vario.records",
     "VarioError": "vario.errors",
@@ -58,10 +67,12 @@ _HOMES = {
 """Each public name and the module it lives in."""
 
 __all__ = [
+    "Alert",
     "Config",
     "ConfigError",
     "Frame",
     "GradientStats",
+    "Incident",
     "MemoryPrediction",
     "ModelError",
     "Monitor",
@@ -73,8 +84,11 @@ __all__ = [
     "TrainingMonitor",
     "VarioError",
     "__version__",
+    "check",
     "check_gradient_health",
     "count_parameters",
+    "diagnose",
+    "diff",
     "estimate_model_memory",
     "first_bad",
     "first_desync",

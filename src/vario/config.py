@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vario import notices
+from vario.detection.alerts import SEVERITIES
 from vario.errors import ConfigError, MissingExtra
 from vario.quantities import default_every, watchable
 from vario.rules import choose
@@ -20,6 +22,10 @@ from vario.text import unknown
 
 ATTENTION_ORDERS = ("b,s,h,d", "s,b,h,d", "b,h,s,d")
 """Which axis of queries and keys is which: batch, sequence, head, dimension."""
+ACTIONS = ("escalate", "snapshot", "checkpoint", "stop")
+"""What a Monitor can do about an incident."""
+ESCALATED = ("activation", "activation_gradient")
+"""What `escalate` turns on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +34,9 @@ class Config:
 
     quantities: Sequence[str] = ("gradient", "weight", "moment", "activation", "activation_gradient")
     """What to watch: any of weight, weight_before, gradient, gradient_local, gradient_accumulated, gradient_applied,
-    activation, activation_gradient, moment, moment_before, attention, spectrum, unit, expert, communication. Plain
-    numbers (what you log, step time, memory) are always kept, and `checksum` where ranks hold the same."""
+    activation, activation_gradient, moment, moment_before, update, stray, attention, spectrum, unit, expert,
+    communication. Plain numbers (what you log, step time, learning rates, memory, ...) are always kept, and `checksum`
+    where ranks hold the same."""
 
     statistics: Sequence[str] = ("norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count")
     """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are
@@ -70,6 +77,21 @@ class Config:
     """Which rules look at the steps as they come: all (true), none (false), a list of names, or a table with options
     of some of them (`grad_spike = {threshold = 10}`) and those to leave out (`drift = false`). In Python a rule of
     one's own can stand in the list. `vario rules` lists them."""
+
+    notify: Mapping[str, Any] | Callable[[Any], Any] = field(default_factory=dict)
+    """Where incidents are told besides the log: a table with any of `command`, `webhook`, `email`, `prometheus` and, in
+    Python, `callback`; `least` is the least severity that is told (note, warn or page; unset: warn). A function alone
+    is a callback. `env:NAME` stands for an environment variable. See docs/alerts.md."""
+
+    actions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What is done about incidents: a table from a severity (note, warn, page: that or a more urgent one) or a rule's
+    name to a list of `escalate`, `snapshot`, `checkpoint` and `stop`. See docs/alerts.md."""
+
+    escalate_steps: int = 20
+    """For how many steps `escalate` watches activations and their gradients, every step of them."""
+
+    snapshot_bytes: int = 256 * 2**20
+    """What all snapshots of a run may take on each rank; tensors that do not fit are cut to a sample."""
 
     ranks: Sequence[int] = ()
     """Ranks that record; empty: all."""
@@ -137,6 +159,7 @@ class Config:
                 raise ConfigError(f"communication: expected places in the code or patterns, got {place!r}")
             place_matcher(place, "communication")
         choose(self.rules)
+        self._check_reactions()
         self._check_attention()
         if self.engine is not None and not isinstance(self.engine, str):
             raise ConfigError(f"engine: expected a name, got {self.engine!r}")
@@ -144,6 +167,49 @@ class Config:
             raise ConfigError("resume: needs the name of the run to go on with. Add name = '...'")
         if self.name is not None and (not self.name or Path(self.name).name != self.name):
             raise ConfigError(f"name: '{self.name}' is not a plain folder name. The folder above it is `directory`.")
+
+    def _check_reactions(self) -> None:
+        notices.check(self.notify)
+        for key in ("escalate_steps", "snapshot_bytes"):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"{key}: expected a whole number of at least 1, got {value!r}")
+        if not isinstance(self.actions, Mapping):
+            raise ConfigError(f"actions: expected a table such as {{page = ['snapshot']}}, got {self.actions!r}")
+        chosen = [found.rule for found in choose(self.rules)]
+        if not chosen and (self.actions or notices.ways(self.notify)):
+            key = "actions" if self.actions else "notify"
+            raise ConfigError(f"{key}: there is nothing to wait for, since no rule is chosen. Leave out rules = false.")
+        over_ranks = [rule.name for rule in chosen if rule.over == "ranks"]
+        known = [*SEVERITIES, *(rule.name for rule in chosen if rule.over == "rank")]
+        for key, wanted in self.actions.items():
+            if key in over_ranks:
+                raise ConfigError(f"actions.{key}: this rule compares ranks, which only `vario watch` can, afterwards")
+            if key not in known:
+                raise ConfigError(unknown("actions", str(key), known))
+            for name in self.actions_of(key):
+                if name not in ACTIONS:
+                    raise ConfigError(unknown(f"actions.{key}", str(name), ACTIONS))
+            if not isinstance(wanted, (str, Sequence)):
+                raise ConfigError(f"actions.{key}: expected a list, got {wanted!r}")
+        if self.takes("snapshot") and "store" not in self.sinks:
+            raise ConfigError("actions: 'snapshot' needs a run folder. Add the sink 'store'.")
+
+    def actions_of(self, key: str) -> list[str]:
+        """What is done about a severity, or about what one rule finds."""
+        wanted = self.actions.get(key, ())
+        if isinstance(wanted, str):
+            return [wanted]
+        return list(wanted) if isinstance(wanted, Sequence) else []
+
+    def takes(self, action: str) -> bool:
+        """Whether anything leads to this action."""
+        return any(action in self.actions_of(key) for key in self.actions)
+
+    @property
+    def idle_quantities(self) -> tuple[str, ...]:
+        """What is watched only while an incident asks for it."""
+        return tuple(name for name in ESCALATED if name not in self.quantities) if self.takes("escalate") else ()
 
     def _check_attention(self) -> None:
         if not isinstance(self.attention_order, str) or self.attention_order.replace(" ", "") not in ATTENTION_ORDERS:
@@ -161,6 +227,8 @@ class Config:
 
     def schedule(self, quantity: str) -> Schedule:
         """When one quantity is watched."""
+        if quantity in self.idle_quantities:
+            return Schedule(count=0)
         every = self.every
         if isinstance(every, Mapping):
             every = every.get(quantity) or default_every(quantity)
@@ -171,6 +239,9 @@ class Config:
         plain = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         plain["every"] = {name: self.schedule(name).every for name in self.quantities}
         plain["rules"] = {found.rule.name: dict(found.options) for found in choose(self.rules)}
+        # A run folder is passed around: what could be used to write to others stays here.
+        plain["notify"] = notices.shown(self.notify)
+        plain["actions"] = {key: self.actions_of(key) for key in self.actions}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
 
 

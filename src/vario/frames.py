@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from vario.backends.base import Summaries, Tensor
+from vario.backends.base import LateRows, Summaries, Tensor
 from vario.records import (
     COLUMNS,
     MAX,
@@ -71,6 +72,8 @@ class StepFrames:
         self._frames: dict[tuple[str, int], Rows] = {}
         self._scalars: dict[str, float] = {}
         self._later_scalars: dict[str, int] = {}
+        self._scalar_calls: list[Callable[[dict[str, float]], None]] = []
+        self._late: list[tuple[str, int, LateRows]] = []
         self._forms: dict[int, Form] = {}
         self._order = 0
         self._first_of_pass = 0
@@ -156,6 +159,11 @@ class StepFrames:
             frame[target] = [(row, self._order)]
             self._order += 1
 
+    def observe_later(self, quantity: str, rows: LateRows, most: int) -> None:
+        """Keep at most so many rows that are made when the record is; a target told again replaces the earlier row."""
+        self._late.append((quantity, self._order, rows))
+        self._order += most
+
     def take_back(self, quantity: str, targets: Iterable[str]) -> None:
         """Forget these targets' rows of a quantity that has one row per step."""
         frame = self._frames.get((quantity, 0), {})
@@ -184,7 +192,15 @@ class StepFrames:
     @property
     def has_rows(self) -> bool:
         """Whether this step has anything yet."""
-        return bool(self._frames or self._scalars or self._later_scalars or self._kept or self._placed)
+        return bool(
+            self._frames
+            or self._scalars
+            or self._later_scalars
+            or self._scalar_calls
+            or self._kept
+            or self._placed
+            or self._late
+        )
 
     def log(self, name: str, value: float) -> None:
         """Keep a plain number."""
@@ -196,11 +212,16 @@ class StepFrames:
         if row is not None:
             self._later_scalars[name] = row
 
+    def log_when(self, fill: Callable[[dict[str, float]], None]) -> None:
+        """Let `fill` add plain numbers when the record is built: on the writer's thread, in step order."""
+        self._scalar_calls.append(fill)
+
     def end(self, step: int, time: float) -> Callable[[], StepRecord]:
         """Finish the step: the result waits for the device and gives the record; call it from any thread."""
         with self._lock:
             frames, scalars, later, forms = self._frames, self._scalars, self._later_scalars, self._forms
             kept, placed, collectives = self._kept, self._placed, self._collectives
+            late, scalar_calls = self._late, self._scalar_calls
             fetch = self._summaries.collect()
             self._begin()
 
@@ -208,7 +229,10 @@ class StepFrames:
             table = fetch()
             for name, row in later.items():
                 scalars[name] = float(table[row, SUM])
+            for fill in scalar_calls:
+                fill(scalars)
             found = [*_build(frames, step, table, forms), *_build_others(kept, placed, table, forms)]
+            found += _build_late(late, step)
             return StepRecord(step, found, Scalars(step, time, scalars), collectives)
 
         return build
@@ -220,11 +244,37 @@ class StepFrames:
             placed = {key: {name: list(seen) for name, seen in rows.items()} for key, rows in self._placed.items()}
             fetch = self._summaries.collect(keep=True)
         table = fetch()
-        return [*_build(self._frames, step, table, self._forms), *_build_others(kept, placed, table, self._forms)]
+        found = [*_build(self._frames, step, table, self._forms), *_build_others(kept, placed, table, self._forms)]
+        return [*found, *_build_late(self._late, step)]
 
 
 def _build(frames: dict[tuple[str, int], Rows], step: int, table: Table, forms: dict[int, Form]) -> list[Frame]:
     return [_frame(quantity, step, micro, rows, table, forms) for (quantity, micro), rows in frames.items() if rows]
+
+
+def _build_late(late: list[tuple[str, int, LateRows]], step: int) -> list[Frame]:
+    """The Frames of rows that are made only now, one per quantity; no Frame where none came of it."""
+    found: dict[str, list[tuple[Sequence[str], npt.NDArray[np.int32], Table]]] = {}
+    for quantity, first, make in late:
+        targets, table = make()
+        if targets:
+            order = np.arange(first, first + len(targets), dtype=np.int32)
+            found.setdefault(quantity, []).append((targets, order, table))
+    return [Frame(quantity, step, 0, *_joined(parts)) for quantity, parts in found.items()]
+
+
+def _joined(
+    parts: list[tuple[Sequence[str], npt.NDArray[np.int32], Table]],
+) -> tuple[Sequence[str], npt.NDArray[np.int32], Table]:
+    """All rows, of a target told twice the last one."""
+    targets = tuple(target for part in parts for target in part[0])
+    order = np.concatenate([part[1] for part in parts])
+    table = np.concatenate([part[2] for part in parts])
+    last = {target: at for at, target in enumerate(targets)}
+    if len(last) < len(targets):
+        places = list(last.values())
+        return tuple(last), order[places], table[places]
+    return targets, order, table
 
 
 def _build_others(

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,17 +16,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from vario.actions import Reactions
 from vario.backends.base import Tensor
 from vario.backends.finding import find_backend
 from vario.config import Config, make_config
+from vario.detection.alerts import Incident
+from vario.errors import ConfigError
 from vario.folders import run_folder
 from vario.frames import StepFrames
+from vario.header import run_header
 from vario.observer import QuantityObserver
+from vario.plain_numbers import keep_number
 from vario.probes import PROBES, Probe
 from vario.records import Frame, StepRecord
 from vario.rules import choose
 from vario.selector import Choice, Selector
-from vario.sinks import SINKS, PartsOff, RunHeader, Sink
+from vario.sinks import SINKS, PartsOff, Sink
 from vario.sinks.alerts import Alerts
 from vario.statistics import columns_needed
 from vario.writer import Writer
@@ -86,11 +89,15 @@ class Monitor:
             self._watched.targets.leave_to_others(self._watched.rank, config.ranks)
         self._clock = self._watched.clock
         self._clock.passes_per_step = passes_per_step
+        self._reactions = Reactions(config, self._watched, self._observers, self.is_leading, self.switch_off)
         self.sinks: dict[str, Sink] = {name: SINKS.get(name, "sinks")() for name in config.sinks}
         self.sinks.update(sinks or {})
         if chosen := choose(config.rules):
             self.alerts = Alerts(chosen, self.switch_off, writes="store" in config.sinks)
+            self.sinks["reactions"] = self._reactions
             self.sinks["alerts"] = self.alerts
+            self.alerts.on_incident(self._reactions.came)
+            self.on_step_recorded(self.guarded("actions", self._reactions.step_recorded))
         self.frames = StepFrames(
             self._watched.summaries(config.eps, columns_needed(config.statistics)),
             self._skipped,
@@ -117,26 +124,14 @@ class Monitor:
             ranks = (watched.rank, watched.world_size)
             self.path, resume = run_folder(Path(config.directory), config.name, resume, *ranks)
             folder = self.path
-        header = RunHeader(
-            path=folder,
-            rank=watched.rank,
-            world_size=watched.world_size,
-            config=config.to_json(),
-            versions={"python": platform.python_version(), **_own_versions(), **watched.versions},
-            command=" ".join(sys.argv),
-            structure=watched.targets.structure(),
-            mesh={name: size for name, (size, _) in watched.mesh.items()},
-            coordinates={name: here for name, (_, here) in watched.mesh.items()},
-            first_step=config.first_step,
-            resume=resume,
-            started=time.time(),
-        )
+        header = run_header(folder, resume, config, watched)
         for sink in self.sinks.values():
             sink.open(header)
         self._clock.step = max((sink.first_step for sink in self.sinks.values()), default=config.first_step or 0)
 
     def _attach_probes(self, more: Sequence[Probe]) -> None:
-        wanted = {quantity: PROBES.get(quantity, "quantities") for quantity in self.config.quantities}
+        asked = (*self.config.quantities, *self.config.idle_quantities)
+        wanted = {quantity: PROBES.get(quantity, "quantities") for quantity in asked}
         always = {found.name: found.part for found in PROBES if found.part.quantity in ("scalar", "checksum")}
         for probe in [*(made() for made in {**wanted, **always}.values()), *more]:
             probe.attach(self._watched, self)
@@ -197,16 +192,33 @@ class Monitor:
             return
         for name, value in values.items():
             try:
-                if _is_on_a_device(value):
-                    if math.prod(value.shape) != 1:
-                        raise ValueError(f"expected one number, got a tensor of shape {tuple(value.shape)}")
-                    self.frames.log_later(name, value)
-                else:
-                    self.frames.log(name, float(value.item() if hasattr(value, "item") else value))
+                keep_number(self.frames, name, value)
             except Exception as error:  # noqa: BLE001 - the failure policy
                 self.switch_off(f"log {name}", error)
         if self._completed and self.frames.has_rows:
             self._hand_over()
+
+    def batch(self, batch: Any) -> None:
+        """Show a batch, any nest of tensors, where the model is not called with it; from then on only this counts."""
+        if not self._closed:
+            self._watched.batch_came(batch)
+
+    def on_incident(self, call: Callable[[Incident], Any]) -> None:
+        """Call with every incident the rules find on this rank, on a thread of its own."""
+        if self.alerts is None:
+            raise ConfigError("on_incident: there is nothing to wait for, since no rule is chosen")
+        if self._reactions.notices is not None and not self._closed:
+            self._reactions.notices.on_incident(call)
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether an incident on this rank asks for the end of the training (`actions`)."""
+        return self._reactions.should_stop
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether an incident on this rank asks for a checkpoint (`actions`); reading it clears it."""
+        return self._reactions.take_checkpoint_wish()
 
     def step(self) -> None:
         """Say that a step has ended, where no torch optimizer shows it; from then on only this counts."""
@@ -226,9 +238,11 @@ class Monitor:
         self._closed = True
         atexit.unregister(self._close_at_exit)
         self._writer.close()
-        self._note()
-        for name, sink in self.sinks.items():
-            self.guarded(f"sink {name}", sink.close)(state, error)
+        # What the rules find at the very end is still told, and what fails then is still listed.
+        ours = [name for name in ("alerts", "reactions") if name in self.sinks]
+        for name in [*ours, *(name for name in self.sinks if name not in ours)]:
+            self._note()
+            self.guarded(f"sink {name}", self.sinks[name].close)(state, error)
         self._raise_what_the_writer_met()
 
     def __enter__(self) -> Monitor:
@@ -265,10 +279,10 @@ class Monitor:
 
         return run
 
-    def switch_off(self, part: str, error: Exception) -> None:
-        """A part failed: say so once, list it in the run, go on without it."""
+    def switch_off(self, part: str, error: Exception, elsewhere: bool = False) -> None:
+        """A part failed: say so once, list it in the run, go on without it. `elsewhere`: on a thread of its own."""
         if self.config.strict:
-            if not self._writer.runs_here():
+            if not (elsewhere or self._writer.runs_here()):
                 raise error
             # The training thread raises it, at its next step.
             self._writer_error = self._writer_error or error
@@ -382,14 +396,3 @@ class Monitor:
             self._notes_are_new = False
             for name, sink in self.sinks.items():
                 self.guarded(f"sink {name}", sink.note)(list(self._parts_off), self._writer.num_refused)
-
-
-def _is_on_a_device(value: Any) -> bool:
-    device = getattr(value, "device", None)
-    return device is not None and not str(device).startswith("cpu")
-
-
-def _own_versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("vario", "numpy", "pyarrow")}

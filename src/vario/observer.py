@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from vario.backends.base import Tensor
+from vario.backends.base import LateRows, Tensor
 from vario.config import Config
 from vario.frames import StepFrames
-from vario.records import Collective, Moment
+from vario.records import Collective, Moment, Table, empty_table
 
 
 class Observing(Protocol):
@@ -39,10 +39,13 @@ class QuantityObserver:
         self._scale = scale
         self._schedule = monitor.config.schedule(quantity)
         self.watching = False
+        self.watched_before = 0
+        """Steps before this one are watched whatever the schedule says: an incident asks for it."""
 
     def begin_step(self, step: int) -> None:
         """A step begins: see whether it is watched."""
-        self.watching = self._schedule.watches(step) and self.quantity not in self._monitor.off
+        is_due = self._schedule.watches(step) or step < self.watched_before
+        self.watching = is_due and self.quantity not in self._monitor.off
 
     def observe(self, target: str, tensor: Tensor) -> int | None:
         """Reduce a tensor and keep its row; never raises."""
@@ -88,3 +91,15 @@ class QuantityObserver:
     def observe_all(self, targets: list[str], tensors: list[Tensor], scale: Tensor | None = None) -> None:
         """Reduce a list at once; the last list of a step wins."""
         self._monitor.frames.observe_all(self.quantity, targets, tensors, scale)
+
+    def observe_later(self, rows: LateRows, most: int) -> None:
+        """Keep at most so many rows that are made when the step is recorded; never raises into the writer."""
+
+        def made() -> tuple[Sequence[str], Table]:
+            try:
+                return rows()
+            except Exception as error:  # noqa: BLE001 - the failure policy
+                self.failed(error)
+                return (), empty_table(0)
+
+        self._monitor.frames.observe_later(self.quantity, made, most)

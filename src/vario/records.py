@@ -91,7 +91,7 @@ class StepRecord:
 Structure = dict[str, Any]
 """What `structure.json` holds: modules, parameters, shapes, dtypes."""
 
-HELD = frozenset({"weight", "weight_before", "gradient", "gradient_applied", "moment", "moment_before"})
+HELD = frozenset({"weight", "weight_before", "gradient", "gradient_applied", "moment", "moment_before", "update"})
 """Quantities of which each rank has its share of a parameter: shares add up to the whole, replicas are the same."""
 
 Mesh = dict[str, tuple[int, int]]
@@ -140,3 +140,15 @@ def merge(summaries: Table, groups: npt.NDArray[np.int64], num_groups: int) -> T
 def merge_all(summaries: Table) -> Table:
     """All rows merged into one."""
     return merge(summaries, np.zeros(len(summaries), dtype=np.int64), 1)
+
+
+@dataclass(frozen=True)
+class HostCopy:
+    """What was copied of a tensor to the host."""
+
+    array: npt.NDArray[Any]
+    dtype: str
+    """The tensor's own, which numpy may not have."""
+    shape: tuple[int, ...]
+    stride: int
+    """1: all elements, in that shape; else every so-many-th of them in a row."""

@@ -44,6 +44,23 @@ def test_nothing_given_is_the_default():
         (["--strict", "--no-strict"], {}),
         (["--name", "first", "--count", "3"], {"name": "first", "count": 3}),
         (["--first-step", "7"], {"first_step": 7}),
+        (
+            [
+                *("--notify", "command=echo a,b=c", "--notify", "email.to=a@b.c", "--notify", "email.host=h"),
+                *("--notify", "email.port=26", "--notify", "email.starttls=false", "--notify", "least=page"),
+            ],
+            {
+                "notify": {
+                    "command": "echo a,b=c",
+                    "email": {"to": "a@b.c", "host": "h", "port": 26, "starttls": False},
+                    "least": "page",
+                }
+            },
+        ),
+        (
+            ["--actions", "page=snapshot,stop", "--actions", "grad_spike=escalate"],
+            {"actions": {"page": ["snapshot", "stop"], "grad_spike": ["escalate"]}},
+        ),
     ],
 )
 def test_flags_say_what_keywords_say(words, options):

@@ -49,7 +49,9 @@ def expected_rows(query, key, causal):
         scores.masked_fill_(torch.ones(scores.shape[2:]).triu(1).bool(), -torch.inf)
     p = scores.softmax(-1)
     entropy = -torch.special.xlogy(p, p).sum(-1)
-    return {"entropy": entropy, "softmax_max": p.amax(-1), "max_logit": scores.amax(-1)}
+    num_seen = scores.isfinite().sum(-1)[0, 0]
+    heads = (entropy / num_seen.log())[:, :, num_seen > 1].mean((0, 2))
+    return {"entropy": entropy, "softmax_max": p.amax(-1), "max_logit": scores.amax(-1), "head_entropy": heads}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def test_rows_are_the_softmax_of_queries_and_keys_per_micro_step():
         for what, values in expected_rows(*seen[call], causal=layer == 0).items():
             row = recorded.pop((step, "attention", micro_step, f"layers.{layer}.core:{what}"))
             check(row, values, rtol=1e-4)
-            assert row[COUNT] == 3 * 2 * 5
+            assert row[COUNT] == (2 if what == "head_entropy" else 3 * 2 * 5)
     assert not recorded
 
 
@@ -134,7 +136,7 @@ def test_what_selective_checkpointing_saves_is_the_models_own():
         training.run()
         if monitor is not None:
             monitor.close()
-            assert len(rows(monitor)) == 2 * 2 * 2 * 3
+            assert len(rows(monitor)) == 2 * 2 * 2 * 4
         return training
 
     watched, plain = trained(True), trained(False)
@@ -204,7 +206,6 @@ def _spoil_a_key(module, args):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention": []}, "attention: name the modules that take queries and keys"),
         ({"attention": ["layers.*.cores"]}, "attention: 'layers.*.cores' matches no module of this model"),
         ({"attention": ["layer.0.core"]}, "Did you mean 'layers.0.core'?"),
         ({"attention": ["re:("]}, "attention: 're:(' is not a regular expression"),

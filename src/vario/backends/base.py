@@ -15,10 +15,13 @@ A backend turns its framework's hooks into these events, in this order, for ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from vario.records import Collective, Form, Mesh, Moment, Share, Structure, Table
+import numpy as np
+import numpy.typing as npt
+
+from vario.records import Collective, Form, HostCopy, Mesh, Moment, Share, Structure, Table
 from vario.statistics import Values
 from vario.steps import Clock
 
@@ -27,6 +30,19 @@ Undo = Callable[[], None]
 
 Tensor = Any
 """A tensor of whatever framework is watched; the core never looks inside."""
+
+
+Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""What a module is called with: positional and keyword arguments."""
+
+Later = Callable[[], npt.NDArray[Any]]
+"""Numbers on their way from a device: the call waits for them, on any thread."""
+
+LateRows = Callable[[], tuple[Sequence[str], Table]]
+"""Targets and Summaries that are made when the step's record is; the call may wait for a device."""
+
+RowHashes = npt.NDArray[np.uint64]
+"""A number for the content of each row of a batch."""
 
 
 class Summaries(Protocol):
@@ -68,6 +84,18 @@ class Observer(Protocol):
 
     def observe_all(self, targets: list[str], tensors: list[Tensor], scale: Tensor | None = None) -> None:
         """Reduce a list at once; the last list of a step wins."""
+
+
+class LateObserver(Protocol):
+    """A quantity's way into the step in progress for rows that are made all at once, and only when it is recorded."""
+
+    watching: bool
+
+    def observe_later(self, rows: LateRows, most: int) -> None:
+        """Keep at most so many rows; targets of later calls replace those of earlier ones."""
+
+    def failed(self, error: Exception) -> None:
+        """Say that this quantity cannot be looked at: it is switched off."""
 
 
 class MomentObserver(Protocol):
@@ -113,6 +141,13 @@ class CollectiveFollower(Protocol):
         """Following this call has failed."""
 
 
+class TimeMark(Protocol):
+    """A moment in the work of the device that trains, or of the host where it trains."""
+
+    def seconds_until(self, later: TimeMark) -> float:
+        """The time that passed between two such moments; waits for both, on any thread."""
+
+
 class Events(Protocol):
     """What a watched model calls back for."""
 
@@ -156,6 +191,18 @@ class Targets(Protocol):
     def leave_to_others(self, rank: int, recording: Collection[int]) -> None:
         """Say which ranks record (empty: all): of what is the same on several, the first of them records it."""
 
+    def settings(self, optimizer: Any) -> dict[str, float]:
+        """What is trained, and how, as numbers that stay the same in ordinary training."""
+
+    def left_over_gradient(self) -> Tensor | None:
+        """The largest magnitude in one small parameter's gradient as it is now; None where there is nothing to see."""
+
+    def modules_in_eval(self) -> list[str]:
+        """Names of the modules that are in evaluation mode."""
+
+    def unknown_parameters(self) -> list[str]:
+        """Names of parameters that came into the model after it was watched."""
+
     @property
     def replicated(self) -> list[str]:
         """The chosen parameters that other ranks are known to hold as well."""
@@ -187,6 +234,28 @@ class Targets(Protocol):
         """Memory in use, by name and in bytes."""
 
 
+class Inside(Protocol):
+    """What happens inside the modules of a model in passes that train."""
+
+    def on_attention(self, observer: Observer) -> None:
+        """Hand the numbers of all attention inside the chosen modules to this observer: `<module>:entropy`, ..."""
+
+    def on_units(self, observer: Observer) -> Callable[[], tuple[list[str], list[Tensor]]]:
+        """Follow which units speak while this observer watches.
+
+        The result gives modules and the share of their units that have been silent since it was last called.
+        """
+
+    def on_modules_returned(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
+        """Call with (name, items) when one of these modules has returned one item or several."""
+
+    def routers(self) -> list[str]:
+        """The chosen modules that are routers of experts."""
+
+    def expert_load(self, name: str, returned: Sequence[Any]) -> Tensor | None:
+        """Per expert, tokens sent to it over the mean of all, from what a router returned; None: it does not say."""
+
+
 class Watched(Protocol):
     """A model under watch: probes subscribe to its events."""
 
@@ -202,6 +271,10 @@ class Watched(Protocol):
     @property
     def targets(self) -> Targets:
         """What of it is watched."""
+
+    @property
+    def inside(self) -> Inside:
+        """What happens inside its modules."""
 
     @property
     def clips_in_step(self) -> bool:
@@ -243,11 +316,26 @@ class Watched(Protocol):
     def on_modules_called(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
         """Call with (name, positional inputs) when one of these modules is called in a pass that trains."""
 
+    def on_pass_began(self, call: Callable[[str, Inputs], None]) -> None:
+        """Call with the name of an outermost module and its inputs, as far as they are known, in a pass that trains."""
+
+    def on_pass_ended(self, call: Callable[[Any], None]) -> None:
+        """Call with what the outermost module returned in a pass that trains."""
+
+    def on_batch(self, call: Callable[[Any], None]) -> None:
+        """Call with the batches that the loop shows by itself."""
+
+    def batch_came(self, batch: Any) -> None:
+        """The loop shows a batch: any nest of tensors."""
+
     def on_local_gradients(self, call: Callable[[str, Tensor], None]) -> None:
         """Call with (name, gradient) for what one backward pass adds to each parameter's gradient."""
 
     def on_accumulated_gradients(self, call: Callable[[str, Tensor], None]) -> None:
         """Call with (name, gradient) when this rank's backward has added to a gradient, before ranks share it."""
+
+    def on_backward_began(self, call: Callable[[], None]) -> None:
+        """Call when a backward sets out from the model's output, before it reaches any parameter."""
 
     def on_backward_ended(self, call: Callable[[], None]) -> None:
         """Call when gradients are complete and not yet clipped."""
@@ -264,8 +352,32 @@ class Watched(Protocol):
     def on_update_ended(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer when it has updated the weights."""
 
+    def on_updates(self, observer: LateObserver) -> None:
+        """Hand what updates do to each parameter, and what shape the optimizer is in, to this observer."""
+
+    def on_stray_changes(self, observer: LateObserver) -> None:
+        """Hand what changed parameters between updates to this observer."""
+
+    def learning_rates(self, optimizer: Any) -> Later:
+        """The learning rate of each of an optimizer's groups as it is now; NaN where there is none."""
+
+    def loss_in(self, output: Any) -> Later | None:
+        """The loss that a model returned, or has in what it returned, if it has."""
+
+    def row_hashes(self, inputs: Any) -> Callable[[], RowHashes] | None:
+        """Begin to hash the rows of a batch, a nest of tensors or the inputs of a model; None where it has none."""
+
+    def time_mark(self) -> TimeMark:
+        """This moment."""
+
     def gradients(self, optimizer: Any = None, replicas: bool = False) -> tuple[list[str], list[Tensor]]:
         """Names and gradients of the chosen parameters, of one optimizer's or of all not updated in this step."""
+
+    def kept_of(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """What this rank keeps of these parameters: `name:weight`, `name:gradient`, and its optimizer's state."""
+
+    def host_copy(self, tensor: Tensor, most_bytes: int, sample_bytes: int) -> HostCopy | None:
+        """A copy on the host, cut to a sample where it takes more bytes than that; None: it shows no numbers."""
 
     def modules_matching(self, patterns: Sequence[str]) -> list[str]:
         """Names of all modules that match, chosen as targets or not; a pattern that matches none is refused."""

@@ -54,11 +54,42 @@ def _rules(text: str) -> list[str] | dict[str, dict[str, float]] | bool:
     return chosen
 
 
+def _notify(text: str) -> dict[str, Any]:
+    key, _, value = text.partition("=")
+    if not value:
+        raise ValueError
+    way, _, option = key.strip().partition(".")
+    if not option:
+        return {way: value}
+    plain: Any = int(value) if value.isdecimal() else {"true": True, "false": False}.get(value, value)
+    return {way: {option: plain}}
+
+
+def _actions(text: str) -> dict[str, list[str]]:
+    key, _, value = text.partition("=")
+    if not value:
+        raise ValueError
+    return {key.strip(): _words(value)}
+
+
+def _joined(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Tables of several flags as one; those inside them as well."""
+    joined: dict[str, Any] = {}
+    for table in tables:
+        for key, value in table.items():
+            known = joined.get(key)
+            is_table = isinstance(value, dict) and isinstance(known, dict)
+            joined[key] = {**known, **value} if is_table else value  # type: ignore[dict-item]
+    return joined
+
+
 PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "Sequence[str]": ("A,B", _words),
     "Sequence[int]": ("N,N", _whole_numbers),
     "int | Mapping[str, int]": ("N | A=N,B=N", _interval),
     "Sequence[str] | Mapping[str, Any] | bool": ("A,B | A.OPTION=X | none", _rules),
+    "Mapping[str, Any] | Callable[[Any], Any]": ("WAY=TEXT", _notify),
+    "Mapping[str, Sequence[str]]": ("WHEN=A,B", _actions),
     "int": ("N", int),
     "int | None": ("N", int),
     "float": ("X", float),
@@ -69,6 +100,7 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 _LISTS = ("Sequence[str]", "Sequence[int]")
+_TABLES = ("Mapping[str, Any] | Callable[[Any], Any]", "Mapping[str, Sequence[str]]")
 
 
 def flag(field_name: str) -> str:
@@ -112,5 +144,7 @@ def _value(name: str, kind: str, texts: Sequence[str]) -> Any:
         values = [parse(text) for text in texts]
     except ValueError:
         raise ConfigError(f"{flag(name)}: cannot understand '{texts[-1]}'; expected {PARSERS[kind][0]}") from None
+    if kind in _TABLES:
+        return _joined(values)
     # A list given in several flags is one list; of anything else the last one counts, as everywhere.
     return [word for words in values for word in words] if kind in _LISTS else values[-1]

@@ -24,6 +24,8 @@ GLOBAL = {
     "skipped_updates": "the loss scale never fits: gradients overflow at any scale",
     "frozen_param": "the optimizer does not update the weights",
     "zero_grad": "the loss is cut off from the model, or the gradients are zeroed before the update",
+    "not_zeroed": "gradients are not zeroed between updates, so they add up",
+    "lost_updates": "the optimizer's updates are too small for 16-bit weights and round to nothing",
     "activation_jump": "what goes into the model changed, or all weights did",
 }
 """For causes that all tensors share."""
@@ -46,6 +48,7 @@ LOCAL = {
     "dead_units": "most units here are dead",
 }
 
+SETTINGS = "somebody turned a switch of the model or its optimizer: training mode, what is trained, an option"
 LOSS_ONLY = "the model computes as before while the loss does not: the data or its labels changed"
 BATCH = "the data loader repeats itself"
 
@@ -55,6 +58,8 @@ def explain(lead: Alert, alerts: Sequence[Alert], rule: Rule | None) -> tuple[st
     advice = rule.next if rule is not None and rule.next else "look at the place named, in the steps around this one"
     if lead.rule == "non_finite":
         return _non_finite(lead), advice
+    if lead.rule == "settings_change":
+        return SETTINGS, advice
     if lead.rule == "lr_change":
         return "the learning rate schedule: " + lead.text, advice
     if lead.quantity == "scalar" and (lead.target or "").startswith("batch"):
@@ -66,7 +71,12 @@ def explain(lead: Alert, alerts: Sequence[Alert], rule: Rule | None) -> tuple[st
     if lead.scope == "batch":
         return "what comes into the model changed: the data, or how it is prepared", advice
     words = GLOBAL if lead.scope == "global" else LOCAL
-    return words.get(lead.rule) or (rule.summary if rule is not None else lead.text), advice
+    return words.get(lead.rule) or (_as_clause(rule.summary) if rule is not None else lead.text), advice
+
+
+def _as_clause(sentence: str) -> str:
+    """A sentence without its capital and its period."""
+    return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
 def _non_finite(lead: Alert) -> str:

@@ -87,12 +87,13 @@ def _unless_quiet(alerts: list[Alert], rules: Mapping[str, Rule]) -> list[Incide
 def diagnose(alerts: Sequence[Alert], rules: Mapping[str, Rule]) -> Incident:
     """What a number of alerts come to: who leads, where, how urgent, why."""
     first = alerts[0].step
-    early = [alert for alert in alerts if alert.step <= first + COLLECTED_STEPS]
+    # What a rule that waits tells later may have begun with the first of them.
+    early = [alert for alert in alerts if alert.began <= first + COLLECTED_STEPS and alert.step <= first + QUIET_STEPS]
     lead = min(early, key=lambda alert: _nearness(alert, rules))
     lead = _common_place(lead, early)
     rank = _rank(lead, early)
     scope: Scope = "rank" if lead.scope == "tensor" and rank is not None else lead.scope
-    place = None if lead.target is None or lead.quantity == "scalar" else lead.target.partition(":")[0]
+    place = _place(lead)
     rule = rules.get(lead.rule)
     cause, advice = explain(lead, early, rule)
     return Incident(
@@ -109,14 +110,27 @@ def diagnose(alerts: Sequence[Alert], rules: Mapping[str, Rule]) -> Incident:
     )
 
 
+def _place(lead: Alert) -> str | None:
+    """The module or parameter to look at."""
+    if lead.target is None or lead.quantity == "scalar":
+        return None
+    name, _, side = lead.target.partition(":")
+    if lead.quantity == "activation" and side.startswith("input") and "." in name:
+        # Its own outputs are not to blame: what made it is in the module that calls this one.
+        return name.rpartition(".")[0]
+    return name
+
+
 def _nearness(alert: Alert, rules: Mapping[str, Rule]) -> tuple[int, int, int, int, int, float, float]:
     """The least of these is nearest to the cause: what is certain, then what is early, in the order of a step."""
     rule = rules.get(alert.rule)
     is_symptom = rule is not None and rule.is_symptom
     is_quiet = rule is not None and rule.is_quiet
     is_certain = alert.kind == "exact" and not is_symptom
-    # The outermost module contains all others: it is a place only where no other is named.
+    # The outermost module contains all others: it is a place only where no other is named. A NaN that was there before
+    # any other came in with the batch.
     is_whole = alert.target is not None and alert.target.partition(":")[0] == ROOT and alert.scope == "tensor"
+    is_whole = is_whole and alert.kind != "exact"
     return (
         int(is_quiet),
         int(not is_certain),

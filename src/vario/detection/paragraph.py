@@ -20,6 +20,8 @@ def in_a_paragraph(incident: Incident, remarks: Sequence[str] = (), chain: Seque
     # What followed is told below, where more is known of it.
     seen = lead.text.partition("; then ")[0] if chain else lead.text
     sentences = [f"{where} {seen}{_range(lead)} (rule {lead.rule}, {lead.kind})"]
+    if lead.began < lead.step:
+        sentences.append(f"It began at step {lead.began}")
     if lead.step > incident.step:
         sentences.append(f"The first alert of it came at step {incident.step}: {incident.alerts[0].text}")
     sentences += remarks

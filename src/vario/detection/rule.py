@@ -33,7 +33,7 @@ STAGES = {
     "checksum": 6,
 }
 """Where in a step each quantity belongs: batch 0, forward 1, loss 2, backward 3, reduction 4, optimizer 5, weight 6."""
-SCALAR_STAGES = {"batch": 0, "wait": 0, "loss": 2, "lr": 5}
+SCALAR_STAGES = {"batch": 0, "wait": 0, "loss": 2, "gradient": 3, "lr": 5}
 
 SEVERITY: Mapping[Kind, Severity] = {"exact": "page", "limit": "warn", "relative": "note"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.detection.memory import Deviation, Flags, Memory, Trend, Values
+from vario.detection.memory import Deviation, Flags, Last, Memory, Trend, Values
 from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, StepRecord, Table, merge
 
 STATISTICS: dict[str, Callable[[Table], Values]] = {
@@ -159,6 +159,17 @@ class Step:
     def was_skipped(self) -> bool:
         """Whether a loss scaler held the update back: infinite gradients are its business."""
         return self.scalars.get("skipped_step", 0.0) > 0
+
+    @cached_property
+    def is_warming_up(self) -> bool:
+        """Whether the learning rate is higher than ever: what a model does then is no habit yet."""
+        rate = self.scalars.get("lr")
+        if rate is None:
+            return False
+        last = self.memory.get("warm-up", Last())
+        before = last.read("value", ("peak",))[0]
+        last.swap(("peak",), np.array([np.fmax(before, rate)]), self.number)
+        return not rate <= before
 
     def rows(self, quantity: str, part: str = "") -> Rows:
         """All rows of a quantity, or those named `...:part`; none where it was not watched in this step."""

@@ -15,6 +15,7 @@ import torch
 
 from vario.backends.base import Watched
 from vario.config import Config
+from vario.integrations.deciding import Decisions
 from vario.integrations.recording import Recording
 from vario.monitor import Monitor
 from vario.probes import Recorder
@@ -98,6 +99,7 @@ class MonitorCallback(Callback):
         """Where the latest training is recorded; checkpoints carry it."""
         self._next_step: int | None = None
         self._passes = _Passes()
+        self._decisions: Decisions | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -148,6 +150,10 @@ class MonitorCallback(Callback):
             probes=[self._passes],
         )
         self.run_folder = None if monitor.path is None else str(monitor.path.resolve())
+        reduce = trainer.strategy.reduce_boolean_decision
+        self._decisions = Decisions(
+            self._recording.config, trainer.world_size, lambda wish: bool(reduce(wish, all=False))
+        )
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """A pass begins; what was logged after the last one still belongs to it."""
@@ -192,6 +198,14 @@ class MonitorCallback(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """A pass is done; if it ended in an update, keep its loss and what was logged."""
+        self._keep_pass(trainer, pl_module, outputs)
+        if self._decisions is not None:
+            checkpoint, stop = self._decisions.take(self.monitor)
+            if checkpoint:
+                trainer.save_checkpoint(_checkpoint_folder(trainer) / f"incident-step={trainer.global_step}.ckpt")
+            trainer.should_stop = trainer.should_stop or stop
+
+    def _keep_pass(self, trainer: Any, pl_module: Any, outputs: Any) -> None:
         monitor = self.monitor
         if monitor is None:
             return
@@ -257,6 +271,12 @@ class MonitorCallback(Callback):
                 # Kept alive, so that its address is nobody else's.
                 new[name] = self._seen[name] = value
         return new
+
+
+def _checkpoint_folder(trainer: Any) -> Path:
+    """Where the Trainer's own checkpoints go, the same on all ranks."""
+    saving = trainer.checkpoint_callback
+    return Path(getattr(saving, "dirpath", None) or trainer.default_root_dir)
 
 
 def _is_same(optimizer: Any, other: Any) -> bool:

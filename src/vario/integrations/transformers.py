@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from vario.config import Config
+from vario.integrations.deciding import Decisions
 from vario.integrations.recording import Recording
 from vario.monitor import Monitor
+from vario.notices import without_secrets
 from vario.text import reason
 
 try:
@@ -65,6 +67,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
         """Where the latest training is recorded; checkpoints carry it."""
         self._undo: list[Callable[[], None]] = []
         self._update_was_unseen = False
+        self._decisions: Decisions | None = None
 
     @property
     def monitor(self) -> Monitor | None:
@@ -80,6 +83,8 @@ class MonitorCallback(TrainerCallback, ExportableState):
         """What trainer_state.json keeps of this callback: how it was made, and which run it writes."""
         recording = self._recording
         options = recording.config.to_json()
+        # A checkpoint is passed around as a run is: ways to tell incidents that hold a secret are not in it.
+        options["notify"] = without_secrets(recording.config.notify)
         for key in ("first_step", "resume"):
             del options[key]
         return {
@@ -111,6 +116,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
             speaks=state.is_world_process_zero,
         )
         self.run_folder = None if monitor.path is None else str(monitor.path.resolve())
+        self._decisions = Decisions(self._recording.config, args.world_size, _any_rank)
         # A checkpoint written without this callback knows no such entry, and the Trainer would miss it when it saves.
         state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         self._update_was_unseen = False
@@ -140,6 +146,10 @@ class MonitorCallback(TrainerCallback, ExportableState):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """See whether the update was noticed: an engine may update the weights without a torch optimizer."""
         self._update_was_unseen = self.monitor is not None and not self.monitor.is_between_steps
+        if self._decisions is not None:
+            checkpoint, stop = self._decisions.take(self.monitor)
+            control.should_save = control.should_save or checkpoint
+            control.should_training_stop = control.should_training_stop or stop
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Keep what the Trainer logs, then add to it what its reports shall show."""
@@ -188,6 +198,16 @@ class MonitorCallback(TrainerCallback, ExportableState):
                 if handler is not None and any(callback is self for callback in handler.callbacks):
                     return candidate
         return None
+
+
+def _any_rank(wish: bool) -> bool:
+    """Whether any rank wishes so, by the reduction of the library that the Trainer runs on."""
+    import torch
+    from accelerate import PartialState  # type: ignore[import-untyped]
+    from accelerate.utils import reduce  # type: ignore[import-untyped]
+
+    wishes = torch.tensor(float(wish), device=PartialState().device)
+    return bool(reduce(wishes, reduction="sum").item() > 0)
 
 
 def _put_first(trainer: Any, callback: MonitorCallback) -> Callable[[], None]:

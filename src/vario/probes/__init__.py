@@ -10,17 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
-from vario.backends.base import MomentObserver, Observer, Watched
+from vario.backends.base import LateObserver, MomentObserver, Observer, Watched
 from vario.config import Config
+from vario.frames import StepFrames
 from vario.quantities import PROBES
 
 
-class QuantityObserver(Observer, MomentObserver, Protocol):
+class QuantityObserver(Observer, LateObserver, MomentObserver, Protocol):
     """One quantity's way into the step in progress."""
 
 
 class Recorder(Protocol):
     """What a probe gets from the Monitor."""
+
+    frames: StepFrames
+    """The rows and plain numbers of the step in progress."""
 
     @property
     def config(self) -> Config:

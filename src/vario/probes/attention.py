@@ -10,14 +10,17 @@ from vario.probes import Recorder
 
 
 class Attention:
-    """Rows of the softmax of attention: `entropy`, `softmax_max` and `max_logit` over all batches, heads, queries."""
+    """Rows of attention's softmax: `entropy`, `softmax_max`, `max_logit` over queries and `head_entropy` over heads."""
 
     quantity: ClassVar[str] = "attention"
     every: ClassVar[int] = 50
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to calls of the modules that `attention` names."""
+        """Subscribe to calls of the modules that `attention` names, or else to all attention that is found."""
         config = recorder.config
+        if not config.attention:
+            watched.inside.on_attention(recorder.observer(self.quantity))
+            return
         try:
             names = watched.modules_matching(config.attention)
         except ConfigError as error:

@@ -7,9 +7,18 @@ from typing import Any, ClassVar
 from vario.backends.base import Watched
 from vario.probes import Recorder
 
+MOST_NAMED = 8
+"""Modules that are named when they change their mode; of more, only how many."""
+LOOK_EVERY = 10
+"""Updates between two looks for parameters that are new in the model, which take time in a large one."""
+
 
 class Settings:
-    """`setting/...`: modules in evaluation mode, trainable parameters, optimizer options; logged when they change."""
+    """`setting/...`: modules in evaluation mode, trainable parameters, optimizer options; logged when they change.
+
+    A module that changes its mode is named (`setting/eval:NAME`), and so is a parameter that came into the model after
+    it was watched (`setting/new:NAME`).
+    """
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
@@ -18,8 +27,11 @@ class Settings:
         """Look at each update."""
         known: dict[str, float] = {}
         optimizers: dict[int, int] = {}
+        modes: dict[str, frozenset[str]] = {}
+        num_updates = 0
 
         def update_called(optimizer: Any) -> None:
+            nonlocal num_updates
             if optimizer is None:
                 return
             number = optimizers.setdefault(id(optimizer), len(optimizers))
@@ -27,7 +39,21 @@ class Settings:
             found = {where + name: value for name, value in watched.targets.settings(optimizer).items()}
             changed = {name: value for name, value in found.items() if known.get(name) != value}
             known.update(changed)
+            if f"{where}modules_in_eval" in changed:
+                changed.update(mode_changes())
+            if num_updates % LOOK_EVERY == 0:
+                changed.update(
+                    {f"setting/new:{name}": 1.0 for name in watched.targets.unknown_parameters()[:MOST_NAMED]}
+                )
+            num_updates += 1
             if changed:
                 recorder.log(**changed)
+
+        def mode_changes() -> dict[str, float]:
+            now = frozenset(watched.targets.modules_in_eval())
+            before = modes.get("eval")
+            modes["eval"] = now
+            flipped = sorted(now ^ before) if before is not None else []
+            return {f"setting/eval:{name}": float(name in now) for name in flipped if len(flipped) <= MOST_NAMED}
 
         watched.on_update_called(recorder.guarded("settings", update_called))

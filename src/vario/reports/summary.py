@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from vario.reports.movement import Jump, Mover, find_jump, find_movers
 from vario.runs.desync import Desync, first_desync
+from vario.runs.diagnosis import Diagnosis, diagnose
 from vario.runs.onset import Onset, first_bad
 from vario.runs.run import Run, Series
 from vario.runs.status import PartOff, RankState
@@ -73,6 +74,8 @@ class RunSummary:
     dropped_steps: int
     desync: Desync | None
     """Where ranks that hold the same began to differ."""
+    diagnosis: Diagnosis
+    """What the rules found, and what was first."""
     movers: list[Mover]
     counts: list[QuantityCount]
 
@@ -109,6 +112,7 @@ def summarise(run: Run) -> RunSummary:
         parts_off=run.parts_off,
         dropped_steps=run.dropped_steps,
         desync=first_desync(run),
+        diagnosis=diagnose(run),
         movers=find_movers(run, before_step=None if onset is None else onset.step) if ranks else [],
         counts=_counts(run) if ranks else [],
     )

@@ -15,6 +15,8 @@ from vario.reports.ranks_text import ranks_in_trouble, ranks_text
 from vario.reports.summary import RunSummary
 from vario.reports.terminal_plot import sparkline
 from vario.runs.desync import Desync
+from vario.runs.diagnosis import Diagnosis
+from vario.runs.diagnosis_text import diagnosis_text
 from vario.runs.onset import Onset
 from vario.text import duration, number, size
 
@@ -38,6 +40,8 @@ def render(summary: RunSummary) -> RenderableType:
     blocks.append(_verdict(summary))
     if summary.desync is not None:
         blocks.append(_disagreement(summary.desync))
+    if summary.diagnosis.first is not None:
+        blocks.append(_incidents(summary.diagnosis))
     if summary.parts_off or summary.dropped_steps:
         blocks.append(_shortcomings(summary))
     if summary.movers:
@@ -103,7 +107,7 @@ def _verdict(summary: RunSummary) -> RenderableType:
         if not num_tensors:
             return Text("Nothing was recorded yet.", style="yellow")
         finding = f"o NaN and no Inf in any of {num_tensors:,} tensors watched."
-        is_well = summary.state in ("finished", "running")
+        is_well = summary.state in ("finished", "running") and summary.diagnosis.first is None
         return Text(f"Healthy: n{finding}" if is_well else f"N{finding}", style="bold green" if is_well else "")
     onset = summary.first_bad
     heading = Text(f"First bad tensor: {onset.target} ({NOUNS.get(onset.quantity, onset.quantity)})", style="bold red")
@@ -117,6 +121,15 @@ def _disagreement(desync: Desync) -> RenderableType:
     heading = Text(f"Ranks drift apart: {desync.target} ({desync.quantity})", style="bold red")
     sentence = f"Since step {desync.step} {sides} no longer hold the same, though they should."
     return Group(heading, Padding(Text(sentence), (0, 0, 0, 2)))
+
+
+def _incidents(diagnosis: Diagnosis) -> RenderableType:
+    count = len(diagnosis.incidents)
+    heading = Text(f"First cause ({_plural(count, 'incident')})", style="bold yellow")
+    lines = [Padding(Text(diagnosis_text(diagnosis)), (0, 0, 0, 2))]
+    if count > 1:
+        lines.append(Padding(Text(f"{count - 1} more: `vario check` lists them."), (0, 0, 0, 2)))
+    return Group(heading, *lines)
 
 
 def onset_sentences(onset: Onset, jump: Jump | None) -> Iterator[str]:

@@ -6,38 +6,41 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Streak
-from vario.detection.telling import WARM
+from vario.detection.memory import Calm, Streak
+from vario.detection.telling import WARM, left_the_past
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
 
 @rule("limit")
-def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0) -> Iterator[Finding]:
+def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0, least: float = 10.0) -> Iterator[Finding]:
     """Attention logits that are large, or have doubled.
 
     Why: runs whose logits pass a thousand diverge; it begins thousands of steps before the loss shows it.
 
     Next: the norms of the query and key projections of the module named; QK normalisation or clipping.
     """
-    deviation = step.trend("attention", "max", "max_logit", linear=True, floor=0.1)
+    deviation = step.trend("attention", "max", "max_logit")
     if deviation is None:
         return
     rows = step.rows("attention", "max_logit")
-    slow = deviation.usual
+    size = float(np.log(growth))
     is_over = deviation.values > limit
-    is_new = (deviation.warmth >= 20) & (deviation.values > growth * np.maximum(slow, 5.0)) & (deviation.z > 6)
-    for index in np.flatnonzero(is_over | is_new)[:16]:
+    jumped = left_the_past(deviation, 8.0, size, warm=20) & (deviation.distance > 0)
+    is_calm = (deviation.age > 8) & (np.abs(deviation.gap) < size / 3) & (not step.is_warming_up)
+    was_calm = step.memory.get("attn_logit", Calm()).update(deviation.targets, is_calm, 20)
+    grows = was_calm & (deviation.gap > 0.75 * size) & (deviation.gap > 2.5 * deviation.usual_gap)
+    for index in np.flatnonzero(is_over | ((jumped | grows) & (deviation.values > least)))[:16]:
         yield Finding(
             f"largest attention logit of '{rows.targets[index]}' is {number(deviation.values[index])}"
-            + ("" if is_over[index] else f", usually {number(slow[index])}"),
+            + ("" if is_over[index] else f", usually {number(deviation.usual[index])}"),
             "attention",
             rows.targets[index],
             deviation.values[index],
             "max",
             high=limit if is_over[index] else deviation.high(int(index)),
             order=float(rows.order[index]),
-            strength=float(np.log(deviation.values[index] / max(slow[index], 1.0))),
+            strength=float(np.log(deviation.values[index] / max(deviation.usual[index], 1.0))),
         )
 
 

@@ -31,7 +31,8 @@ def drift(
         size = np.abs(deviation.gap)
         # What moves from the start on, as a bias that begins at zero, is learning; drift begins after a calm.
         calm = step.memory.get(f"drift {quantity}", Calm())
-        was_calm = calm.update(deviation.targets, (deviation.age > 8) & (size < np.log(factor) / 2), CALM)
+        is_calm = (deviation.age > 8) & (size < np.log(factor) / 2) & (not step.is_warming_up)
+        was_calm = calm.update(deviation.targets, is_calm, CALM)
         flagged = (
             was_calm & (deviation.warmth >= 2 * WARM) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
         )
@@ -47,5 +48,5 @@ def drift(
         known = deviation.warmth >= WARM
         weaker = (size > np.log(factor) / 2) & (np.sign(deviation.gap) == np.sign(np.median(deviation.gap[flagged])))
         together = bool(known.sum() >= 4 and weaker[known].mean() > 0.5)
-        order = step.rows(quantity).order * (-1 if quantity == "gradient" else 1)
+        order = step.rows(quantity).order
         yield from tell(deviation, flagged, quantity, "rms", quantity, together=together, order=order)

@@ -12,7 +12,9 @@ from vario.text import number
 
 
 @rule("limit")
-def expert_imbalance(step: Step, limit: float = 1.0, starved: float = 0.1, warm: int = 30) -> Iterator[Finding]:
+def expert_imbalance(
+    step: Step, limit: float = 1.0, starved: float = 0.1, rise: float = 0.3, warm: int = 30
+) -> Iterator[Finding]:
     """A router that sends most tokens to one expert, or none to another.
 
     Why: an expert without tokens does not learn; one with most of them makes the layer dense and slow.
@@ -25,12 +27,13 @@ def expert_imbalance(step: Step, limit: float = 1.0, starved: float = 0.1, warm:
     most, least = rows.statistic("max") - 1, rows.statistic("min")
     high = step.memory.get("expert_imbalance most", Trend(linear=True))
     low = step.memory.get("expert_imbalance least", Trend(linear=True))
-    age = high.update(rows.targets, most).age
+    found = high.update(rows.targets, most)
     low.update(rows.targets, least)
-    at = high.at(rows.targets)
-    mean_most, mean_least = high["fast"][at], low.read("fast", rows.targets)
-    for index in np.flatnonzero((age >= warm) & ((mean_most > limit) | (mean_least < starved)))[:16]:
-        over = mean_most[index] > limit
+    mean_most, mean_least = high.read("fast", rows.targets), low.read("fast", rows.targets)
+    # With few experts, each of which takes a large part, no load is twice the mean: there it is the rise that counts.
+    rose = (found.gap > rise) & (found.gap > 3 * found.usual_gap) & (found.z > 2)
+    for index in np.flatnonzero((found.age >= warm) & ((mean_most > limit) | rose | (mean_least < starved)))[:16]:
+        over = bool(mean_most[index] > limit or rose[index])
         text = (
             f"router '{rows.targets[index]}' sends {number(1 + mean_most[index], 3)} times the mean load to one expert"
             if over

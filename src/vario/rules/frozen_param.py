@@ -8,6 +8,7 @@ import numpy as np
 
 from vario.detection.memory import Streak
 from vario.rules import Finding, Step, rule
+from vario.text import number
 
 LOW_PRECISION = ("bfloat16", "float16")
 
@@ -70,3 +71,34 @@ def frozen_param(step: Step, steps: int = 5) -> Iterator[Finding]:
 
 def _is_short(dtype: str) -> bool:
     return dtype.removeprefix("torch.") in LOW_PRECISION
+
+
+@rule("limit")
+def lost_updates(step: Step, share: float = 0.6, steps: int = 10) -> Iterator[Finding]:
+    """Most elements of 16-bit weights do not change although they are updated.
+
+    Why: an update smaller than the spacing of the dtype rounds to nothing. The run looks healthy and learns a part of
+    what it could.
+
+    Next: float32 copies of the weights in the optimizer, stochastic rounding, or a larger learning rate.
+    """
+    change = step.rows("update", "change")
+    short = np.array([_is_short(step.facts.dtypes.get(name, "")) for name in change.targets], np.bool_)
+    judged = short & step.facts.are_matrices(change.targets)
+    if not judged.any() or step.was_skipped:
+        return
+    unchanged = change.statistic("zeros")[judged]
+    middle = float(np.median(unchanged))
+    count = step.memory.get("lost_updates", Streak()).update(("all",), np.array([middle > share]))[0]
+    if count >= steps:
+        yield Finding(
+            f"{number(100 * middle, 3)} % of the elements of 16-bit weights do not change in an update (median of "
+            f"{len(unchanged)} matrices): the optimizer's steps round to nothing",
+            "update",
+            statistic="zeros",
+            value=middle,
+            high=share,
+            scope="global",
+            strength=middle,
+            since=step.number - int(count) + 1,
+        )

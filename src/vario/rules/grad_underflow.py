@@ -57,7 +57,7 @@ def grad_underflow(
             "zeros",
             deviation.low(int(index)),
             deviation.high(int(index)),
-            order=-float(rows.order[index]),
+            order=float(rows.order[index]),
             strength=float(deviation.distance[index]) * 5,
             since=step.number - int(count[index]) + 1,
         )

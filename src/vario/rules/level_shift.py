@@ -47,7 +47,7 @@ def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator
         if not flagged.any():
             continue
         together = not linear and quantity == "gradient" and moved_together(deviation, flagged, size)
-        order = step.rows(quantity, part).order * (-1 if quantity == "gradient" else 1)
+        order = step.rows(quantity, part).order
         what = " ".join(filter(None, (quantity, part or (statistic if linear else ""))))
         yield from tell(
             deviation,

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Last, Streak, Values
+from vario.detection.memory import Calm, Last, Streak, Values
 from vario.detection.telling import common_name
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
+RESTING = 10
+"""Steps in a row without a rise after which the warm-up is over."""
 STEADY = 1e-4
 """Two ratios of successive rates this near to each other are one and the same decay or growth."""
 
@@ -40,11 +42,12 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
     earlier, _ = step.memory.get("lr_change ratio", Last()).swap(names, change, step.number)
     _place(step)  # learns what is usual
     faster = _moves_faster(step, names, change, earlier)
-    is_steady = (np.abs(change - earlier) < STEADY) & (
-        # Rates are brought down in many ways; none of them goes up by the same factor step after step.
-        (change > 1 + (ratio - 1) / 3) | (change < 1 / ratio)
-    )
-    streak = step.memory.get("lr_change streak", Streak()).update(names, is_steady)
+    # Rates come down along lines, cosines and roots, but not by the same few per cent each time.
+    is_steady = (np.abs(change - earlier) < STEADY) & (change < 1 / ratio)
+    shrinking = step.memory.get("lr_change shrinking", Streak()).update(names, is_steady)
+    # After a warm-up they do not rise again, unless in cycles.
+    rests = step.memory.get("lr_change rests", Calm()).update(names, change <= 1, RESTING)
+    rising = step.memory.get("lr_change rising", Streak()).update(names, rests & (change > 1.002))
     if step.number < first_step:
         return
     for index, name in enumerate(names):
@@ -61,8 +64,10 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
             text = f"learning rate went from {number(last)} to {number(rate)} in one step"
         elif faster[index] > 0:
             text = f"learning rate changes {number(faster[index], 2)} times as fast as before, now {number(rate)}"
-        elif streak[index] >= 6:
-            text = f"learning rate changes by a factor of {number(change[index], 3)} each step, now {number(rate)}"
+        elif rising[index] >= 6:
+            text = f"learning rate rises again, by a factor of {number(change[index], 4)} each step, now {number(rate)}"
+        elif shrinking[index] >= (8 if change[index] < 0.95 else 15):
+            text = f"learning rate shrinks by a factor of {number(change[index], 3)} each step, now {number(rate)}"
         if text:
             yield Finding(
                 text + ("" if name == "lr" else f" (group {name.removeprefix('lr/')})"),

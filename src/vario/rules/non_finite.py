@@ -45,8 +45,7 @@ def _first(frame: Frame) -> Finding | None:
     if not bad.any():
         return None
     at = np.flatnonzero(bad)
-    # Gradients are read when backward is over: the last in the model was the first to be computed.
-    index = int(at[np.argmax(frame.order[at])] if frame.quantity in _READ_AT_ONCE else at[np.argmin(frame.order[at])])
+    index = int(at[np.argmin(frame.order[at])])
     nans, infs = int(rows[index, NANS]), int(rows[index, INFS])
     held = " and ".join(f"{count} {word}" for count, word in ((nans, "NaN"), (infs, "Inf")) if count)
     what = frame.quantity.replace("_", " ")
@@ -59,9 +58,6 @@ def _first(frame: Frame) -> Finding | None:
         order=float(frame.order[index]),
         strength=1e9,
     )
-
-
-_READ_AT_ONCE = ("gradient", "gradient_applied")
 
 
 def _when(finding: Finding) -> tuple[int, float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Streak
+from vario.detection.memory import Streak, Values
 from vario.rules import Finding, RanksStep, rule
 from vario.text import number
 
@@ -40,6 +40,7 @@ def reduce_mismatch(step: RanksStep, factor: float = 1.01, steps: int = 2) -> It
         return
     found = np.array([reduced[names[index]] for index in common])
     mean = local[:, common].mean(axis=0)
+    yield from _not_reduced(step, [names[index] for index in common], found, local[:, common], steps)
     is_over = found > factor * mean + 1e-12
     count = step.memory.get("reduce_mismatch", Streak()).update(tuple(names[index] for index in common), is_over)
     at = np.flatnonzero(count >= steps)
@@ -61,3 +62,23 @@ def reduce_mismatch(step: RanksStep, factor: float = 1.01, steps: int = 2) -> It
         strength=float(np.log(ratios[worst])),
         others=tuple(names[common[index]] for index in at[:16]),
     )
+
+
+def _not_reduced(step: RanksStep, names: list[str], reduced: Values, local: Values, steps: int) -> Iterator[Finding]:
+    """Gradients that are still those of one rank, where the ranks' own differ and others were reduced."""
+    with np.errstate(all="ignore"):
+        is_own = (np.abs(local - reduced) < 1e-6 * reduced).any(axis=0) & (np.ptp(local, axis=0) > 1e-3 * reduced)
+    is_own &= reduced > 0
+    if is_own.all():
+        return  # nothing is reduced at this point, by design
+    count = step.memory.get("not_reduced", Streak()).update(tuple(names), is_own)
+    for index in np.flatnonzero(count >= steps)[:16]:
+        yield Finding(
+            text=f"gradient of '{names[index]}' is that of one rank alone: it was not reduced",
+            quantity="gradient",
+            target=names[index],
+            statistic="norm",
+            value=reduced[index],
+            strength=10.0,
+            since=step.number - int(count[index]) + 1,
+        )

@@ -22,9 +22,9 @@ def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Itera
     if deviation is None or step.was_skipped:
         return
     size = float(np.log(factor))
-    flagged = left_the_past(deviation, threshold, size)
+    flagged = left_the_past(deviation, threshold, size * (1 + step.is_warming_up))
     together = moved_together(deviation, flagged, size)
-    order = -step.rows("gradient").order
+    order = step.rows("gradient").order
     yield from tell(deviation, flagged, "gradient", "rms", "gradient", together=together, order=order)
 
 
@@ -42,7 +42,7 @@ def activation_jump(step: Step, threshold: float = 8.0, factor: float = 2.0) -> 
     size = float(np.log(factor))
     rows = step.rows("activation")
     # A single number that a model returns is its loss, which others look at.
-    flagged = left_the_past(deviation, threshold, size) & (rows.summaries[:, 0] > 1)
+    flagged = left_the_past(deviation, threshold, size * (1 + step.is_warming_up)) & (rows.summaries[:, 0] > 1)
     order = rows.order
     yield from tell(deviation, flagged, "activation", "rms", "activation", order=order)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vario.detection.memory import Flags, Last, Streak, Values
+from vario.records import COUNT, ZEROS
 from vario.rules import Finding, Rows, Step, rule
 from vario.text import number
 
@@ -30,7 +31,8 @@ def unexplained_change(step: Step, clean_steps: int = 5) -> Iterator[Finding]:
     named = [rows.targets[index] for index in moved[np.argsort(-sizes[moved])]]
     changes = [
         f"'{rows.targets[index]}' changed by up to {number(sizes[index])} between two updates "
-        f"({int(rows.summaries[index, 0] - rows.summaries[index, 7])} of {int(rows.summaries[index, 0])} sampled elements)"
+        f"({int(rows.summaries[index, COUNT] - rows.summaries[index, ZEROS])} of {int(rows.summaries[index, COUNT])} "
+        "sampled elements)"
         for index in moved[np.argsort(-sizes[moved])]
     ]
     if not named:

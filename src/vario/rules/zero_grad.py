@@ -48,7 +48,7 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
             target=names[index],
             statistic="absmax",
             value=0.0,
-            order=-float(index),
+            order=float(index),
             strength=float(count[index]),
             since=step.number - int(count[index]) + 1,
         )

@@ -114,6 +114,11 @@ class RunFolder:
         """Steps that could not be recorded, on the rank that lost the most."""
         return max((int(content.get("dropped_steps") or 0) for content in self._rank_status()), default=0)
 
+    @property
+    def rank_contents(self) -> list[dict[str, Any]]:
+        """What each rank says of itself, lowest rank first."""
+        return self._rank_status()
+
     def _rank_status(self) -> list[dict[str, Any]]:
         return status.read_ranks(self.path)
 

@@ -67,9 +67,21 @@ def first_bad(run: Run, rank: Rank = "all") -> Onset | None:
     if not bad:
         return None
     bad.sort(key=lambda row: (row.step, row.order, row.rank))
-    first = bad[0]
+    return _onset(run, bad[0], bad[1:])
+
+
+def onset_at(run: Run, step: int, micro_step: int, rank: int, quantity: str, target: str) -> Onset | None:
+    """What is known of one bad tensor: what it was before, whether its inputs were finite, what went bad after it."""
+    bad = [row for name in run.quantities(rank) for row in _bad_rows(run, name, rank)]
+    bad.sort(key=lambda row: (row.step, row.order))
+    place = (step, micro_step, quantity, target)
+    at = [index for index, row in enumerate(bad) if (row.step, row.micro_step, row.quantity, row.target) == place]
+    return _onset(run, bad[at[0]], bad[at[0] + 1 :]) if at else None
+
+
+def _onset(run: Run, first: BadRow, later: Sequence[BadRow]) -> Onset:
     chain: dict[tuple[str, str], BadRow] = {}
-    for row in bad[1:]:
+    for row in later:
         key = (row.quantity, row.target)
         if key != (first.quantity, first.target):
             chain.setdefault(key, row)

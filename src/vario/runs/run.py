@@ -12,9 +12,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from vario.detection.alerts import Alert, Incident
 from vario.errors import ConfigError, MissingExtra, RunError
 from vario.records import COLUMNS, HELD, Collective, Structure, merge
 from vario.runs import sql, status
+from vario.runs.alerts import read_alerts, read_incidents
 from vario.runs.collectives import read_collectives
 from vario.runs.finding import find_run, run_folders
 from vario.runs.folder import RunFolder
@@ -88,6 +90,16 @@ class Run(RunFolder):
         """What the targets of `communication` are: operation, group, dtype, call stack, in the order of first calls."""
         self._check_rank(rank)
         return read_collectives(self.path / f"rank{rank}")
+
+    @property
+    def alerts(self) -> list[Alert]:
+        """What the rules found while it was watched, on all ranks, by step."""
+        return read_alerts(self)
+
+    @property
+    def incidents(self) -> list[Incident]:
+        """What these alerts come to: one incident for each cause."""
+        return read_incidents(self)
 
     def quantities(self, rank: Rank = 0) -> list[str]:
         """What was recorded, in the order it was asked for; plain numbers last."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,14 +127,19 @@ class QuantityReader:
     def pieces(self) -> list[Stream | Part]:
         """Everything that is there now, oldest first."""
         live = _read_stream(self._live)
-        found: dict[int, set[str]] = {}
-        for name in _names(self._folder):
-            if match := PART.fullmatch(name):
-                found.setdefault(int(match[1]), set()).add(match[2])
-        pieces = [self._piece(number, found[number]) for number in sorted(found)]
-        if live is not None and live.number not in found:
+        pieces = list(self.closed_pieces(()))
+        if live is not None and all(live.number != piece.number for piece in pieces):
             pieces.append(live)
         return pieces
+
+    def closed_pieces(self, known: Collection[int]) -> Iterator[Stream | Part]:
+        """The closed parts that are not among the known ones, oldest first."""
+        found: dict[int, set[str]] = {}
+        for name in _names(self._folder):
+            if (match := PART.fullmatch(name)) and int(match[1]) not in known:
+                found.setdefault(int(match[1]), set()).add(match[2])
+        for number in sorted(found):
+            yield self._piece(number, found[number])
 
     def read(
         self,
@@ -259,11 +264,11 @@ def _read_stream(path: Path) -> Stream | None:
         except (StopIteration, pa.ArrowException, OSError):
             torn = True  # the writer was killed, or is writing this very batch
     metadata = reader.schema.metadata or {}
-    rows = _one_dictionary(batches, reader.schema)
+    rows = one_dictionary(batches, reader.schema)
     return Stream(int(metadata.get(b"vario.part", b"0")), _session(path, metadata), rows)
 
 
-def _one_dictionary(batches: list[Any], schema: Any) -> Any:
+def one_dictionary(batches: list[Any], schema: Any) -> Any:
     """One table whose target column has one dictionary: it only grows within a stream, so the last one serves all."""
     if not batches:
         return schema.empty_table()

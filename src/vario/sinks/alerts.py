@@ -21,6 +21,7 @@ from vario.detection.wording import in_one_line
 from vario.records import StepRecord
 from vario.rules import Chosen, choose
 from vario.sinks import PartsOff, RunHeader
+from vario.sinks.line_files import take_back
 from vario.statistics import columns_needed
 
 log = logging.getLogger("vario")
@@ -66,6 +67,7 @@ class Alerts:
         self._memory = Memory()
         self._saved = time.monotonic()
         self._files: dict[str, TextIO] = {}
+        self._goes_on = self._writes and header.resume
         if self._writes and header.resume and (self._folder / STATE).exists():
             with np.load(self._folder / STATE, allow_pickle=False) as saved:
                 self._memory.restore(dict(saved))
@@ -77,6 +79,11 @@ class Alerts:
 
     def write(self, record: StepRecord) -> None:
         """Look at the step before this record's, if that is complete now."""
+        if self._goes_on:
+            # Steps from here on are trained anew: what was found in them before is no longer true.
+            self._goes_on = False
+            for name in ("alerts.jsonl", "incidents.jsonl"):
+                take_back(self._folder / name, record.step)
         for step in self._assembler.add(record):
             self._look(step)
 

@@ -16,6 +16,7 @@ from vario.sinks import RunHeader
 from vario.sinks.agreement import Proposal, agree, note_taken
 from vario.sinks.encoding import FORMAT
 from vario.sinks.recovery import last_step
+from vario.sinks.watch_log import FOLDER
 
 RANK_FOLDER = re.compile(r"rank\d+")
 SESSION = "session"
@@ -123,8 +124,9 @@ def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, 
         raise RunTaken(f"{header.path}: this folder holds another run. {advice}")
     if header.path.is_dir():
         for entry in sorted(os.listdir(header.path)):
-            is_ours = RANK_FOLDER.fullmatch(entry) or SESSION_FILE.fullmatch(entry) or entry.startswith("run.json")
-            if not is_ours:
+            # A watching process may have come before the last rank.
+            is_ours = entry == FOLDER or entry.startswith("run.json") or SESSION_FILE.fullmatch(entry) is not None
+            if not is_ours and not RANK_FOLDER.fullmatch(entry):
                 raise RunTaken(f"{header.path}: this folder holds '{entry}', which is no part of a run. {advice}")
 
 

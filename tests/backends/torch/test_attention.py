@@ -15,7 +15,10 @@ INF, NAN = float("inf"), float("nan")
 
 
 def oracle(query, key, causal):
-    """Entropy, largest probability and logit of rows (batch, head, query), from tensors laid out b,h,s,d."""
+    """Entropy, largest probability and logit of rows (batch, head, query), from tensors laid out b,h,s,d.
+
+    And of each head the mean entropy as a share of ln(keys), over queries that see more than one.
+    """
     q, k = query.double().numpy(), key.double().numpy()
     k = k.repeat(q.shape[1] // k.shape[1], axis=1)
     scores = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3])
@@ -27,7 +30,13 @@ def oracle(query, key, causal):
     weights = np.exp(scores - peak)
     p = weights / weights.sum(-1, keepdims=True)
     logs = np.log(p, where=p > 0, out=np.zeros_like(p))
-    return {"entropy": -(p * logs).sum(-1), "softmax_max": p.max(-1), "max_logit": peak[..., 0]}
+    entropy = -(p * logs).sum(-1)
+    found = {"entropy": entropy, "softmax_max": p.max(-1), "max_logit": peak[..., 0]}
+    num_seen = np.isfinite(scores[0, 0]).sum(-1)
+    if num_seen.max() > 1:
+        share = entropy[:, :, num_seen > 1] / np.log(num_seen[num_seen > 1])
+        found["head_entropy"] = share.mean((0, 2))
+    return found
 
 
 def laid_out(tensor, order):
@@ -93,7 +102,7 @@ def test_queries_and_keys_of_different_length_are_aligned_at_the_end(lengths, ca
 def test_the_first_batch_and_head_alone_are_the_first_rows():
     query, key = batch(0, (3, 4, 9, 5)), batch(1, (3, 2, 9, 5))
     found = attention_rows(query, key, "b,h,s,d", causal=True, first_only=True)
-    check_rows(found, {what: rows[0, 0] for what, rows in oracle(query, key, True).items()})
+    check_rows(found, oracle(query[:1, :1], key[:1, :1], True))
 
 
 def test_a_nan_or_an_infinite_logit_marks_its_rows_and_no_others():
@@ -120,6 +129,7 @@ def test_a_key_that_is_masked_hides_nothing_and_spoils_nothing():
     expected = attention_rows(query, key, "b,h,s,d", causal=True)
     key[0, 0, 4] = NAN
     found = attention_rows(query, key, "b,h,s,d", causal=True)
+    assert found.pop("head_entropy").isnan()
     for what, rows in found.items():
         assert rows[4].isnan(), what
         assert torch.equal(rows[:4], expected[what][:4]), what

@@ -23,6 +23,7 @@ def attention_rows(
 ) -> dict[str, torch.Tensor]:
     """Numbers of softmax(q k^T / sqrt(d)), one per (batch, head, query), in that order; nothing waits for the device.
 
+    Beside them `head_entropy`, one per head: the mean entropy as a share of what it can be, where a query has a choice.
     `order` says which axis is which; fewer key heads than query heads are shared by groups of them. With `causal` the
     last query sees all keys, and queries that see none are left out. `first_only` looks at batch 0 and head 0. No more
     than about `block_elements` scores exist at a time. A row with a NaN or an infinite logit has a NaN entropy.
@@ -37,11 +38,28 @@ def attention_rows(
     shape = (len(COLUMNS), batch, num_key_heads, per_key_head, num_queries - first)
     with aside(query.device):
         rows = torch.empty(shape, dtype=torch.float32, device=query.device)
-        for batches, heads, queries in _blocks(query[..., first:, :], num_keys, block_elements):
+        for batches, heads, queries in blocks(query[..., first:, :], num_keys, block_elements):
             end = num_keys - num_queries + first + queries.stop if causal else num_keys
             part = query[batches, heads, :, first + queries.start : first + queries.stop]
             rows[:, batches, heads, :, queries] = _block_rows(part, key[batches, heads, :end], causal)
-    return dict(zip(COLUMNS, rows.flatten(1), strict=True))
+        found = dict(zip(COLUMNS, rows.flatten(1), strict=True))
+        if num_keys > 1 and rows[0].numel():
+            num_seen = torch.full((num_queries - first,), num_keys, device=query.device)
+            if causal:
+                num_seen = torch.arange(num_keys - num_queries + first, num_keys, device=query.device) + 1
+            found["head_entropy"] = head_entropy(rows[0].flatten(1, 2), num_seen)
+    return found
+
+
+def head_entropy(entropy: torch.Tensor, num_seen: torch.Tensor) -> torch.Tensor:
+    """Per head, the mean of (batch, head, query) entropies divided by ln(keys the query sees); of one key left out.
+
+    A head none of whose queries has a choice is taken to have no preference: 1.
+    """
+    has_choice = (num_seen > 1).expand(entropy.shape)
+    share = torch.where(has_choice, entropy / num_seen.clamp(min=2).log(), 0.0)
+    number = has_choice.sum((0, 2))
+    return torch.where(number > 0, share.sum((0, 2)) / number.clamp(min=1), 1.0)
 
 
 def is_causal(module: torch.nn.Module) -> bool:
@@ -78,7 +96,7 @@ def _by_head(query: torch.Tensor, key: torch.Tensor, order: str) -> tuple[torch.
     return queries.unflatten(1, (keys.shape[1], -1)), keys
 
 
-def _blocks(query: torch.Tensor, num_keys: int, block_elements: int) -> Iterator[tuple[slice, slice, slice]]:
+def blocks(query: torch.Tensor, num_keys: int, block_elements: int) -> Iterator[tuple[slice, slice, slice]]:
     """Slices of batches, key heads and queries whose scores are about `block_elements` numbers."""
     batch, num_key_heads, per_key_head, num_queries, _ = query.shape
     num_rows = block_elements // max(1, num_keys)
@@ -102,13 +120,20 @@ def _block_rows(query: torch.Tensor, key: torch.Tensor, causal: bool) -> torch.T
     later = None
     if causal:
         later = torch.ones((num_queries, num_keys), dtype=torch.bool, device=scores.device)
-        scores.masked_fill_(later.triu_(num_keys - num_queries + 1), -torch.inf)
+        later = later.triu_(num_keys - num_queries + 1)
+    return softmax_rows(scores, later)
+
+
+def softmax_rows(scores: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
+    """Entropy, largest probability and largest logit over the last axis, where not hidden; overwrites the scores."""
+    if hidden is not None:
+        scores.masked_fill_(hidden, -torch.inf)
     max_logit = scores.amax(-1)
     shifted = scores.sub_(max_logit.unsqueeze(-1))
     weights = shifted.exp()
     total = weights.sum(-1)
-    if later is not None:
+    if hidden is not None:
         # What is masked adds nothing to the sum below, while 0 times a -inf of the model's own makes a NaN.
-        shifted.masked_fill_(later, 0.0)
+        shifted.masked_fill_(hidden, 0.0)
     entropy = total.log() - weights.mul_(shifted).sum(-1) / total
     return torch.stack([entropy, total.reciprocal(), max_logit])

@@ -1,4 +1,4 @@
-"""Calls of chosen modules with what they were called with, in eager code and in compiled graphs."""
+"""Calls of chosen modules with what they were called with or returned, in eager code and in compiled graphs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from vario.backends.torch.activations import guard_hooks_in_dynamo
 
 Call = Callable[[str, tuple[Any, ...]], None]
 
-_SLOT = "_vario_calls"
-
 
 class ModuleCalls:
     """Tells of modules called in passes that train; a recomputation for checkpointing is not a call of its own."""
 
-    def __init__(self, is_training: Callable[[], bool]) -> None:
+    def __init__(self, is_training: Callable[[], bool], returned: bool = False) -> None:
+        """Of what modules are called with, or of what they have `returned`."""
         self._is_training = is_training
+        self._returned = returned
+        self._slot = "_vario_returns" if returned else "_vario_calls"
         self._calls: dict[str, list[Call]] = {}
 
     def follow(self, names: Sequence[str], call: Call) -> None:
-        """Run `call(name, positional inputs)` when one of these modules is called."""
+        """Run `call(name, values)` when one of these is called: its positional inputs, or the items it returned."""
         for name in names:
             self._calls.setdefault(name, []).append(call)
 
@@ -37,35 +38,51 @@ class ModuleCalls:
             module = modules[name]
             slot = operators.new_call_slot(lambda args, name=name: self._came(name, args))  # type: ignore[misc]
             # As for activations: a tensor attribute is what layers compiled one by one can share without recompiling.
-            module.__dict__[_SLOT] = slot
-            undos.add(lambda module=module, slot=slot: _forget(module, slot))  # type: ignore[misc]
-            # Before the call, for it may overwrite its inputs.
-            undos.add(hooks.before_forward(module, self._before(name)))
+            module.__dict__[self._slot] = slot
+            undos.add(lambda module=module, slot=slot: self._forget(module, slot))  # type: ignore[misc]
+            if self._returned:
+                undos.add(hooks.after_forward(module, self._after(name)))
+            else:
+                # Before the call, for it may overwrite its inputs.
+                undos.add(hooks.before_forward(module, self._before(name)))
         return undos
 
     def _before(self, name: str) -> Callable[..., None]:
+        slot_name = self._slot
+
         def before_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling():
-                _trace(module, args)
+                _trace(module.__dict__[slot_name], args)
             else:
                 self._came(name, args)
 
         return before_forward
+
+    def _after(self, name: str) -> Callable[..., None]:
+        slot_name = self._slot
+
+        def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            items = tuple(output) if isinstance(output, (tuple, list)) else (output,)
+            if torch.compiler.is_compiling():
+                _trace(module.__dict__[slot_name], items)
+            else:
+                self._came(name, items)
+
+        return after_forward
 
     def _came(self, name: str, args: tuple[Any, ...]) -> None:
         if self._is_training() and hooks.current_backward() == -1:
             for call in self._calls[name]:
                 call(name, args)
 
+    def _forget(self, module: torch.nn.Module, slot: torch.Tensor) -> None:
+        module.__dict__.pop(self._slot, None)
+        operators.free_slot(slot)
 
-def _trace(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-    """The same from inside a compiled graph, where only tensors are seen; other inputs come as None."""
-    tensors = [value for value in args if isinstance(value, torch.Tensor)]
-    places = [place for place, value in enumerate(args) if isinstance(value, torch.Tensor)]
+
+def _trace(slot: torch.Tensor, values: tuple[Any, ...]) -> None:
+    """The same from inside a compiled graph, where only tensors are seen; other values come as None."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
     if tensors:
-        torch.ops.vario.observe_call(tensors, places, module.__dict__[_SLOT])
-
-
-def _forget(module: torch.nn.Module, slot: torch.Tensor) -> None:
-    module.__dict__.pop(_SLOT, None)
-    operators.free_slot(slot)
+        torch.ops.vario.observe_call(tensors, places, slot)

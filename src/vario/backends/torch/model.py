@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from vario.backends.base import CollectiveFollower, Events
-from vario.backends.torch import collectives, process
+from vario.backends.base import CollectiveFollower, Events, LateObserver, Later, RowHashes, TimeMark
+from vario.backends.torch import collectives, discovery, kept, outputs, process, rates
 from vario.backends.torch.attention import attention_rows, is_causal
+from vario.backends.torch.inside import InsideModel
 from vario.backends.torch.loop import TrainingLoop
+from vario.backends.torch.row_hashes import row_hashes
 from vario.backends.torch.spectra import SpectralNorms, stable_rank
 from vario.backends.torch.summaries import TorchSummaries
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.tensors import form, why_without_numbers
-from vario.records import Form, Mesh
+from vario.backends.torch.update_rows import UpdateRows
+from vario.records import Form, HostCopy, Mesh
 from vario.selector import Choice, modules_matching
 
 
@@ -26,18 +29,41 @@ class TorchModel(TrainingLoop):
         self.rank, self.world_size = process.rank_and_world_size()
         self.versions = process.versions()
         super().__init__(Targets(models, selector, _as_list(optimizers), engine), scaler)
+        self.inside = InsideModel(self.targets, self._is_training_pass)
         self._spectral_norms = SpectralNorms()
         self._collective_followers: list[CollectiveFollower] = []
+        self._update_rows: UpdateRows | None = None
+        self._device = next(iter(self.targets.all_parameters.values())).device
 
     def attach(self, events: Events) -> None:
         """Start following the training loop, and then what ranks say to each other in it."""
+        # Before the loop, whose hook on the outermost module has to be the first to run.
+        self._undo.add(self.inside.attach())
         super().attach(events)
+        if self._update_rows is not None:
+            self._undo.add(self._update_rows.forget)
         for follower in self._collective_followers:
             self._undo.add(collectives.follow(follower))
 
     def on_collectives(self, follower: CollectiveFollower) -> None:
         """Tell of every collective operation this process takes part in, whoever calls it."""
         self._collective_followers.append(follower)
+
+    def on_updates(self, observer: LateObserver) -> None:
+        """Hand what updates do to each parameter, and what shape the optimizer is in, to this observer."""
+        self._followed_updates().update = observer
+
+    def on_stray_changes(self, observer: LateObserver) -> None:
+        """Hand what changed parameters between updates to this observer."""
+        self._followed_updates().stray = observer
+
+    def _followed_updates(self) -> UpdateRows:
+        if self._update_rows is None:
+            self._update_rows = UpdateRows(self.targets, self.optimizer_scale)
+            self.on_update_called(self._update_rows.called)
+            self.on_update_began(self._update_rows.began)
+            self.on_update_ended(self._update_rows.ended)
+        return self._update_rows
 
     @property
     def clips_in_step(self) -> bool:
@@ -71,10 +97,19 @@ class TorchModel(TrainingLoop):
         if optimizer is not None:
             return self.targets.applied_gradients(optimizer)
         parameters = self.targets.parameters
-        names = [name for name in self._fired if name in parameters]
-        names += [name for name in parameters if name not in self._fired]
+        names = [name for name in self._accumulation.fired if name in parameters]
+        names += [name for name in parameters if name not in self._accumulation.fired]
         waiting = (name for name in names if not self.clock.has_updated(id(parameters[name])))
         return self.targets.gradients(waiting, replicas)
+
+    def kept_of(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """What this rank keeps of these parameters: `name:weight`, `name:gradient`, and its optimizer's state."""
+        known = self._given_optimizers or discovery.live_optimizers()
+        return kept.kept_of(self.engine, [each for each in known if self._is_ours(each)], names)
+
+    def host_copy(self, tensor: torch.Tensor, most_bytes: int, sample_bytes: int) -> HostCopy | None:
+        """A copy on the host, cut to a sample where it takes more bytes than that; None: it shows no numbers."""
+        return kept.host_copy(tensor, most_bytes, sample_bytes)
 
     def modules_matching(self, patterns: Sequence[str]) -> list[str]:
         """Names of all modules that match, chosen as targets or not; a pattern that matches none is refused."""
@@ -101,6 +136,22 @@ class TorchModel(TrainingLoop):
     def stable_rank(self, matrix: torch.Tensor, spectral_norm: torch.Tensor) -> torch.Tensor:
         """The sum of a matrix's squared singular values over the largest one squared."""
         return stable_rank(matrix, spectral_norm)
+
+    def learning_rates(self, optimizer: Any) -> Later:
+        """The learning rate of each of an optimizer's groups as it is now; NaN where there is none."""
+        return rates.learning_rates(optimizer.param_groups)
+
+    def loss_in(self, output: Any) -> Later | None:
+        """The loss that a model returned, or has in what it returned, if it has."""
+        return outputs.loss_in(output)
+
+    def row_hashes(self, inputs: Any) -> Callable[[], RowHashes] | None:
+        """Begin to hash the rows of a batch, a nest of tensors or the inputs of a model; None where it has none."""
+        return row_hashes(inputs)
+
+    def time_mark(self) -> TimeMark:
+        """This moment."""
+        return outputs.time_mark(self._device)
 
     def loss_scale(self) -> torch.Tensor | None:
         """What the loss of this step is multiplied by."""

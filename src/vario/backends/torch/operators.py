@@ -17,7 +17,8 @@ import torch
 Observer = Callable[[str, torch.Tensor], None]
 
 _observers: dict[int, tuple[Observer, Observer]] = {}
-_beginners: dict[int, Callable[[bool, bool], None]] = {}
+_beginners: dict[int, Callable[[bool, bool, Sequence[torch.Tensor]], None]] = {}
+_enders: dict[int, Callable[[Sequence[torch.Tensor]], None]] = {}
 _callers: dict[int, Callable[[tuple[Any, ...]], None]] = {}
 _slots = itertools.count()
 
@@ -35,10 +36,16 @@ def _observe_gradient(gradient: torch.Tensor | None, slot: torch.Tensor, path: s
         observers[1](path, gradient)
 
 
-def _begin_forward(slot: torch.Tensor, with_gradients: bool, is_training: bool) -> None:
+def _begin_forward(inputs: list[torch.Tensor], slot: torch.Tensor, gradients: bool, is_training: bool) -> None:
     beginner = _beginners.get(int(slot))
     if beginner is not None:
-        beginner(with_gradients, is_training)
+        beginner(gradients, is_training, inputs)
+
+
+def _end_forward(losses: list[torch.Tensor], slot: torch.Tensor) -> None:
+    ender = _enders.get(int(slot))
+    if ender is not None:
+        ender(losses)
 
 
 def _observe_call(tensors: list[torch.Tensor], places: Sequence[int], slot: torch.Tensor) -> None:
@@ -63,7 +70,8 @@ def define() -> None:
         ("observe", "(Tensor tensor, Tensor slot, str path) -> ()", _observe),
         ("observe_gradient", "(Tensor gradient, Tensor slot, str path) -> ()", _observe_gradient),
         ("observe_call", "(Tensor[] tensors, int[] places, Tensor slot) -> ()", _observe_call),
-        ("begin_forward", "(Tensor slot, bool with_gradients, bool is_training) -> ()", _begin_forward),
+        ("begin_forward", "(Tensor[] inputs, Tensor slot, bool gradients, bool is_training) -> ()", _begin_forward),
+        ("end_forward", "(Tensor[] losses, Tensor slot) -> ()", _end_forward),
     ):
         _library.define(name + schema)
         _library.impl(name, call, "CompositeExplicitAutograd")
@@ -78,10 +86,12 @@ def new_slot(observe: Observer, observe_gradient: Observer) -> torch.Tensor:
     return torch.tensor(number, device="cpu")
 
 
-def new_beginning(begin: Callable[[bool, bool], None]) -> torch.Tensor:
-    """A slot through which a compiled model says that a forward pass begins."""
+def new_pass_slot(
+    begin: Callable[[bool, bool, Sequence[torch.Tensor]], None], end: Callable[[Sequence[torch.Tensor]], None]
+) -> torch.Tensor:
+    """A slot through which a compiled model says that a forward pass begins, with what, and ends, with which loss."""
     number = next(_slots)
-    _beginners[number] = begin
+    _beginners[number], _enders[number] = begin, end
     return torch.tensor(number, device="cpu")
 
 
@@ -96,4 +106,5 @@ def free_slot(slot: torch.Tensor) -> None:
     """Graphs compiled with this slot go on running and observe nothing."""
     _observers.pop(int(slot), None)
     _beginners.pop(int(slot), None)
+    _enders.pop(int(slot), None)
     _callers.pop(int(slot), None)

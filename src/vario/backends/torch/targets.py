@@ -15,6 +15,8 @@ from vario.backends.torch import naming, updates
 from vario.backends.torch.checksums import checksum
 from vario.backends.torch.engines import find_engine, optimizers, sharing
 from vario.backends.torch.engines.base import Piece
+from vario.backends.torch.settings import modules_in_eval, settings, unknown_parameters
+from vario.backends.torch.tensors import local_part
 from vario.errors import ModelError
 from vario.records import Structure
 from vario.selector import Choice
@@ -101,6 +103,33 @@ class Targets:
 
         self._left_to_others = frozenset(name for name, share in self.shares.items() if is_left(share.replicas))
 
+    def settings(self, optimizer: Any) -> dict[str, float]:
+        """What is trained, and how, as numbers that stay the same in ordinary training."""
+        groups = getattr(optimizer, "param_groups", None) or []
+        return settings(self.all_modules, self.all_parameters, groups)
+
+    @torch.no_grad()
+    def left_over_gradient(self) -> torch.Tensor | None:
+        """The largest magnitude in one small parameter's gradient as it is now; None where it is kept elsewhere."""
+        trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad and parameter.numel()]
+        if not trained or not self.engine.keeps_parameters:
+            return None
+        gradient = min(trained, key=lambda parameter: parameter.numel()).grad
+        if gradient is None:
+            return torch.zeros((), device="cpu")
+        here = local_part(gradient) if gradient.layout is torch.strided else None
+        return None if here is None or not here.numel() else here.abs().amax().float()
+
+    def modules_in_eval(self) -> list[str]:
+        """Names of the modules that are in evaluation mode."""
+        return modules_in_eval(self.all_modules)
+
+    def unknown_parameters(self) -> list[str]:
+        """Names of parameters that came into the model after it was watched; where parameters stay what they are."""
+        if not self.engine.keeps_parameters:
+            return []
+        return unknown_parameters((naming.unwrap(root) for root in self.roots.values()), self._known)
+
     @property
     def replicated(self) -> list[str]:
         """The chosen parameters that other ranks are known to hold as well."""
@@ -120,6 +149,17 @@ class Targets:
         pieces = self._pieces(optimizer)
         found = ((piece, self._reduced(piece.name, piece.held.grad)) for piece in pieces)
         return _lists((piece.name, piece.cut(gradient)) for piece, gradient in found if gradient is not None)
+
+    def applied_gradient(self, piece: Piece) -> torch.Tensor | None:
+        """One piece of a gradient as an optimizer gets it."""
+        gradient = self._reduced(piece.name, piece.held.grad)
+        return None if gradient is None else piece.cut(gradient)
+
+    def sampled_pieces(self, optimizer: Any) -> list[tuple[Piece, bool]]:
+        """All that an optimizer holds of the chosen parameters, and whether this rank is the one to record it."""
+        is_alone = self.engine.keeps_state_alone(optimizer)
+        pieces = (piece for piece in self.engine.pieces(optimizer) if piece.name in self.parameters)
+        return [(piece, is_alone or self._records(piece.name)) for piece in pieces]
 
     def _reduced(self, name: str, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """A gradient laid out as the layout says of its parameter; None where that is nowhere yet."""

@@ -47,11 +47,20 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vario.text import number
 
-    table = Table("name", "state", "started", "last step", "loss", "ranks", "quantities", box=None, pad_edge=False)
+    table = Table(
+        "name", "state", "started", "last step", "loss", "incidents", "ranks", "quantities", box=None, pad_edge=False
+    )
     for row in rows:
         started = datetime.fromtimestamp(row["started"]).strftime("%Y-%m-%d %H:%M")
         step = "-" if row["last_step"] is None else str(row["last_step"])
-        cells = (started, step, number(row["loss"]), _ranks(row), ", ".join(row["quantities"]))
+        cells = (
+            started,
+            step,
+            number(row["loss"]),
+            str(row["num_incidents"]),
+            _ranks(row),
+            ", ".join(row["quantities"]),
+        )
         table.add_row(row["name"], row["state"], *cells)
     output.stdout().print(table)
     return 0
@@ -77,6 +86,7 @@ def describe(run: Run) -> dict[str, Any]:
         "started": run.started,
         "last_step": run.last_step,
         "loss": None if loss is None else float(loss),
+        "num_incidents": len(run.incidents),
         "ranks": ranks,
         "world_size": run.world_size,
         "rank_states": run.rank_states,

@@ -1,4 +1,4 @@
-"""Every part vario found, by kind: quantities, sinks, statistics, and where each comes from."""
+"""Every part vario found, by kind: quantities, rules, sinks, statistics, and where each comes from."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def found_parts() -> list[dict[str, str]]:
     for module in pkgutil.iter_modules(vario.__path__, "vario."):
         for registry in registries(module.name) if module.ispkg else ():
             for found in registry:
-                doc = getattr(found.part, "doc", None) or getattr(found.part, "__doc__", None) or ""
+                said = (getattr(found.part, name, None) for name in ("doc", "summary", "__doc__"))
+                doc = next((text for text in said if isinstance(text, str) and text), "")
                 first_line = doc.strip().splitlines()[0] if doc.strip() else ""
                 rows.append({"kind": registry.kind, "name": found.name, "doc": first_line, "origin": found.origin})
     return rows

@@ -66,6 +66,8 @@ class Engine:
     precedence: ClassVar[int] = 0
     reduces_in_backward: ClassVar[bool] = True
     """Whether gradients are reduced when autograd's backward returns; else the engine says when they are."""
+    keeps_parameters: ClassVar[bool] = False
+    """Whether the model's parameters stay the objects they were: an engine that shards swaps them for others."""
     keeps_local_sum: bool = True
     """Whether micro-steps add up on each rank before ranks share them; else each is shared by itself."""
 

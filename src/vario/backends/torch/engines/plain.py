@@ -22,6 +22,7 @@ class PlainEngine(Engine):
 
     name: ClassVar[str] = "plain"
     precedence: ClassVar[int] = -1
+    keeps_parameters: ClassVar[bool] = True
 
     def prepare(self) -> None:
         """Look at the models once."""

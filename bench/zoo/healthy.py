@@ -1,0 +1,97 @@
+"""Healthy runs: what people really do, with nothing wrong. Half of them may be looked at while rules are tuned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zoo.record import RUNS, Job, Recorded, found_run
+from zoo.setups import SETUPS, Setup
+
+TUNE_SEED, HELD_OUT_SEED = 10, 110
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """A training with nothing wrong."""
+
+    name: str
+    setup: Setup
+    is_held_out: bool = False
+    is_benign_change: bool = False
+    """Something changes on purpose in the middle: reported apart."""
+
+    @property
+    def job(self) -> Job:
+        return Job(f"healthy-{self.name}", self.setup, HELD_OUT_SEED if self.is_held_out else TUNE_SEED)
+
+
+def _of(base: str, **changes: object) -> Setup:
+    return replace(SETUPS[base], **changes)  # type: ignore[arg-type]
+
+
+def _text(**options: object) -> dict[str, object]:
+    return {"options": {"layers": 2, **options}}
+
+
+TUNE = {
+    "text-cosine": _of("transformer", warmup=40),
+    "text-wsd": _of("transformer-relu", schedule="wsd"),
+    "text-batch-2": _of("transformer", batch=2, schedule="constant"),
+    "text-dropout": _of("transformer-drop", schedule="wsd"),
+    "text-fp16": _of("transformer-fp16"),
+    "text-bf16-parameters": _of("transformer", precision="bf16_parameters", schedule="constant"),
+    "text-fine-tuning": _of("transformer", trained_before=150, lr=1e-4, schedule="constant", warmup=5),
+    "text-epochs": _of("transformer", epoch_rows=400, schedule="constant"),
+    "text-batch-ramp": _of("transformer-relu", batch=32, batch_ramp=150),
+    "moe-cosine": _of("moe"),
+    "rnn-constant": _of("rnn", schedule="constant"),
+    "cnn-sgd-wsd": _of("cnn-sgd", schedule="wsd", warmup=10),
+    "cnn-batch-64": _of("cnn", batch=64),
+    "mlp-constant": _of("mlp", schedule="constant", warmup=0),
+    "mlp-resumed": _of("mlp-sgd", resume_at=140),
+    "text-4-ranks": _of("transformer-4"),
+    "cnn-2-ranks": _of("cnn-4", ranks=2),
+}
+
+HELD_OUT = {
+    "text-constant": _of("transformer", schedule="constant", warmup=10, lr=2e-3, **_text(act="relu")),
+    "text-deep": _of("transformer", options={"layers": 3, "width": 24}, schedule="wsd", warmup=60),
+    "text-batch-3": _of("transformer-relu", batch=3),
+    "text-dropout-20": _of("transformer-drop", **_text(dropout=0.2)),
+    "text-bf16": _of("transformer-bf16", schedule="wsd"),
+    "text-tied-accumulating": _of("transformer-tied", accumulation=4, batch=4, schedule="constant"),
+    "text-frozen-backbone": _of("transformer", trained_before=150, lr=5e-4, frozen=("tokens", "positions", "blocks.0")),
+    "mlp-fine-tuning": _of("mlp", trained_before=150, lr=1e-4, schedule="constant", warmup=5),
+    "cnn-epochs": _of("cnn", epoch_rows=320, schedule="wsd"),
+    "mlp-batch-ramp": _of("mlp", batch=64, batch_ramp=120, schedule="constant"),
+    "moe-wsd": _of("moe", schedule="wsd", warmup=40, batch=12),
+    "rnn-lstm-cosine": _of("rnn-lstm", warmup=50),
+    "rnn-batch-4": _of("rnn", batch=4, schedule="wsd"),
+    "cnn-fp32-cosine": _of("cnn", batch=24, options={"dropout": 0.1}),
+    "mlp-fp16": _of("mlp-fp16", schedule="wsd"),
+    "text-resumed": _of("transformer", resume_at=120, schedule="constant"),
+    "mlp-4-ranks": _of("mlp-4", schedule="wsd"),
+    "rnn-2-ranks": _of("rnn-4", ranks=2, schedule="constant"),
+    "cnn-4-ranks": _of("cnn-4", options={"width": 8}),
+}
+
+BENIGN = {
+    "text-mix-change": (_of("transformer", mix_change=130), False),
+    "text-lr-restart": (_of("transformer", schedule="restart"), False),
+    "rnn-mix-change": (_of("rnn", mix_change=110, schedule="constant"), True),
+    "cnn-lr-restart": (_of("cnn-sgd", schedule="restart"), True),
+}
+
+ALL = [
+    *(Healthy(name, setup) for name, setup in TUNE.items()),
+    *(Healthy(name, setup, is_held_out=True) for name, setup in HELD_OUT.items()),
+    *(Healthy(name, setup, held_out, is_benign_change=True) for name, (setup, held_out) in BENIGN.items()),
+]
+
+
+def healthy_runs(is_held_out: bool, is_benign_change: bool = False, runs: Path = RUNS) -> list[Recorded]:
+    """Recorded healthy runs of one half."""
+    chosen = [each for each in ALL if (each.is_held_out, each.is_benign_change) == (is_held_out, is_benign_change)]
+    found = [found_run(each.job, runs=runs) for each in chosen]
+    return [run for run in found if run is not None]

@@ -1,0 +1,58 @@
+"""Functions of other packages, replaced where namespaces hold them for as long as somebody follows their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vario.backends.base import Undo
+
+_MARK = "_vario_replaces"
+
+
+@dataclass(eq=False)
+class _Place:
+    replacement: Any
+    original: Any
+    num_users: int = 0
+
+
+_places: dict[tuple[int, str], _Place] = {}
+
+
+def replace(namespace: dict[str, Any], key: str, make: Callable[[Any], Any]) -> Undo:
+    """Put `make(original)` where a namespace holds a function; the undo of the last who asked puts the original back.
+
+    Where somebody else has replaced it once more in between, theirs stays, and calls ours, which nobody follows.
+    """
+    place = _places.get((id(namespace), key))
+    if place is None or namespace.get(key) is not place.replacement:
+        place = _places[id(namespace), key] = _replaced(namespace, key, make)
+    found = place
+    found.num_users += 1
+
+    def undo() -> None:
+        found.num_users -= 1
+        if found.num_users:
+            return
+        if _places.get((id(namespace), key)) is found:
+            del _places[id(namespace), key]
+        if namespace.get(key) is found.replacement:
+            namespace[key] = found.original
+
+    return undo
+
+
+def original_of(function: Any) -> Any:
+    """What a replacement stands for; anything else is itself."""
+    return getattr(function, _MARK, function)
+
+
+def _replaced(namespace: dict[str, Any], key: str, make: Callable[[Any], Any]) -> _Place:
+    # One left behind, which others put back after its time, is not replaced a second time.
+    original = original_of(namespace[key])
+    replacement = make(original)
+    setattr(replacement, _MARK, original)
+    namespace[key] = replacement
+    return _Place(replacement, original)

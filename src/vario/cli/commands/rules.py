@@ -1,0 +1,64 @@
+"""The rules that look at a run: what each finds, why it matters and what to do then.
+
+Kinds: exact rules have no threshold to tune, limits are physical, relative ones compare a series with its own past.
+Options are set in a config as [rules.NAME], or with `vario check --set NAME.OPTION=VALUE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from vario.cli import arguments as shared
+
+if TYPE_CHECKING:
+    from vario.detection.rule import Rule
+
+EXAMPLES = """
+vario rules
+vario rules non_finite grad_spike
+vario rules -v
+vario rules --json
+"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add names, -v and --json."""
+    parser.add_argument("names", metavar="NAME", nargs="*", help="only these, with all there is to say about them")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say all there is to say about every rule")
+    shared.add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the rules."""
+    from vario.cli import output
+    from vario.rules import RULES, named
+
+    wanted = [named(name).name for name in arguments.names]
+    found = [entry for entry in RULES if not wanted or entry.name in wanted]
+    rows = [{**describe(entry.part), "origin": entry.origin} for entry in found]
+    if arguments.json:
+        output.print_json(rows)
+        return 0
+    from vario.reports.rules_text import rules_list, rules_table
+
+    whole = arguments.verbose or bool(wanted)
+    output.stdout().print(rules_list(rows) if whole else rules_table(rows))
+    return 0
+
+
+def describe(rule: Rule) -> dict[str, Any]:
+    """What there is to say about one rule."""
+    from vario.detection.rule import SEVERITY
+
+    return {
+        "name": rule.name,
+        "kind": rule.kind,
+        "severity": SEVERITY[rule.kind],
+        "over": rule.over,
+        "is_quiet": rule.is_quiet,
+        "options": dict(rule.options),
+        "summary": rule.summary,
+        "why": rule.why,
+        "next": rule.next,
+    }

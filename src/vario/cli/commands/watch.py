@@ -1,0 +1,124 @@
+"""Watch a run from outside while it trains: compare its ranks, and say when one stalls or dies.
+
+DIR is a run, or a folder of runs whose newest is meant. Rules that compare ranks look at each step as soon as all ranks
+have come to it; nothing is exchanged inside the training. What they find is printed and kept in the folder `watch` of
+the run, beside what the ranks find by themselves, which is printed too. Ends when the run ends, or on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from vario.cli import arguments as shared
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vario.notices.sending import Notices
+    from vario.rules import Chosen
+    from vario.runs.run import Run
+
+EXAMPLES = """
+vario watch
+vario watch vario_runs --all-runs --keep
+vario watch vario_runs/long_run --config vario.toml --stall 120
+vario watch vario_runs/long_run --once --all --json
+"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add what to watch, with which rules and for how long."""
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        nargs="?",
+        default=shared.DEFAULT_DIRECTORY,
+        help=f"a run, or a folder of runs (default: {shared.DEFAULT_DIRECTORY})",
+    )
+    parser.add_argument("--all-runs", action="store_true", help="watch all running ones in DIR, not only the newest")
+    parser.add_argument("--all", action="store_true", help="use all rules, not only those that compare ranks")
+    parser.add_argument("--config", metavar="FILE", help="take `rules` and `notify` from a .toml, .yaml or .json file")
+    parser.add_argument(
+        "--stall", type=float, default=60.0, metavar="SECONDS", help="shortest silence that is a stall (default: 60)"
+    )
+    parser.add_argument(
+        "--interval", type=float, default=2.0, metavar="SECONDS", help="time between two looks (default: 2)"
+    )
+    parser.add_argument("--once", action="store_true", help="one look at what is there, then end")
+    parser.add_argument("--keep", action="store_true", help="go on when the run has ended: it may be started again")
+    parser.add_argument(
+        "--json", action="store_true", help='one JSON object a line; not-a-number and infinity become "nan", "inf"'
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Watch until the run ends."""
+    import time
+
+    from vario.cli import round as rounds
+    from vario.errors import ConfigError
+    from vario.runs.run import Run
+
+    for name in ("stall", "interval"):
+        if not getattr(arguments, name) > 0:
+            raise ConfigError(f"--{name}: expected a number above 0, got {getattr(arguments, name)}")
+    _find(arguments, first=True)
+    speaker = rounds.Speaker(arguments.json, arguments.all_runs, _notices(arguments.config), not arguments.all)
+
+    def begin(path: Path) -> rounds.Watched:
+        opened = Run(path)
+        rules = _rules(arguments, opened)
+        if not arguments.json:
+            ranks = f"{opened.world_size} rank{'s' if opened.world_size > 1 else ''}"
+            speaker.remark(path, "begin", f"watching {path} ({ranks}) with {len(rules)} rules")
+        return rounds.Watched(path, rules, arguments.stall)
+
+    rounds.watch(
+        lambda: _find(arguments),
+        begin,
+        speaker,
+        lambda: time.sleep(arguments.interval),
+        time.time,
+        once=arguments.once,
+        keep=arguments.keep,
+    )
+    return 0
+
+
+def _find(arguments: argparse.Namespace, first: bool = False) -> list[Path]:
+    from pathlib import Path
+
+    from vario.errors import RunNotFound
+    from vario.runs.finding import find_run, run_folders
+    from vario.runs.run import Run
+
+    try:
+        if not arguments.all_runs:
+            return [find_run(arguments.directory)]
+        folders = run_folders(Path(arguments.directory))
+        if first and not folders:
+            find_run(arguments.directory)  # says what is wrong with it
+        return [folder for folder in folders if Run(folder).state in ("running", "stalled")]
+    except RunNotFound:
+        if first and not arguments.keep:
+            raise
+        return []
+
+
+def _rules(arguments: argparse.Namespace, run: Run) -> list[Chosen]:
+    from vario.config import read_config
+    from vario.rules import choose
+    from vario.runs.replay import rules_of
+
+    found = choose(read_config(arguments.config).rules) if arguments.config else rules_of(run)
+    return [entry for entry in found if arguments.all or entry.rule.over == "ranks"]
+
+
+def _notices(config: str | None) -> Notices | None:
+    if config is None:
+        return None
+    from vario.config import read_config
+    from vario.notices.sending import Notices
+
+    return Notices(read_config(config))

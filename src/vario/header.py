@@ -1,0 +1,36 @@
+"""What a run is told of itself before its first step."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from pathlib import Path
+
+from vario.backends.base import Watched
+from vario.config import Config
+from vario.sinks import RunHeader
+
+
+def run_header(path: Path, resume: bool, config: Config, watched: Watched) -> RunHeader:
+    """The header of one rank's part of a run in this folder."""
+    return RunHeader(
+        path=path,
+        rank=watched.rank,
+        world_size=watched.world_size,
+        config=config.to_json(),
+        versions={"python": platform.python_version(), **_own_versions(), **watched.versions},
+        command=" ".join(sys.argv),
+        structure=watched.targets.structure(),
+        mesh={name: size for name, (size, _) in watched.mesh.items()},
+        coordinates={name: here for name, (_, here) in watched.mesh.items()},
+        first_step=config.first_step,
+        resume=resume,
+        started=time.time(),
+    )
+
+
+def _own_versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("vario", "numpy", "pyarrow")}

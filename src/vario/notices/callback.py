@@ -1,0 +1,37 @@
+"""A Python function as a way to tell incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from vario.detection.alerts import Incident
+from vario.errors import ConfigError
+from vario.notices.message import Message
+
+
+class Callback:
+    """A function, called with the `Incident`."""
+
+    name: ClassVar[str] = "callback"
+
+    def __init__(self, options: Callable[[Incident], Any], rank: int | None = None) -> None:
+        self._call = options
+
+    @staticmethod
+    def check(options: Any) -> None:
+        """Refuse what cannot be called."""
+        if not callable(options):
+            raise ConfigError(
+                f"notify.callback: expected a function of one argument, the incident, got {options!r}. "
+                "In a config file use command."
+            )
+
+    @staticmethod
+    def shown(options: Any) -> str:
+        """The function's name."""
+        return str(getattr(options, "__qualname__", type(options).__qualname__))
+
+    def send(self, message: Message) -> None:
+        """Call it."""
+        self._call(message.incident)

@@ -1,0 +1,94 @@
+"""A file for Prometheus as a way to tell incidents."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vario.errors import ConfigError
+from vario.notices.message import Message
+from vario.notices.secrets import check_text, reveal
+
+REFRESH_SECONDS = 15.0
+"""How old the last step in the file gets."""
+
+
+class Prometheus:
+    """A file that node_exporter's textfile collector reads: incidents, alerts and the last step, replaced at once."""
+
+    name: ClassVar[str] = "prometheus"
+    refresh_seconds: ClassVar[float] = REFRESH_SECONDS
+
+    def __init__(self, options: str, rank: int | None = None) -> None:
+        path = Path(reveal(options, "notify.prometheus"))
+        # Ranks that tell what only they know must not overwrite each other.
+        self._path = path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+        if not path.parent.is_dir():
+            raise ConfigError(f"notify.prometheus: there is no folder '{path.parent}'")
+        self._labels = {} if rank is None else {"rank": str(rank)}
+        self._incidents: Counter[tuple[str, str, str]] = Counter()
+        self._alerts: Counter[tuple[str, str]] = Counter()
+        self._last_incident: dict[str, int] = {}
+        self._last_step: dict[str, int] = {}
+
+    @staticmethod
+    def check(options: Any) -> None:
+        """Refuse what the collector does not read."""
+        check_text(options, "notify.prometheus", "the path of a .prom file")
+        if not options.startswith("env:") and not options.endswith(".prom"):
+            raise ConfigError(f"notify.prometheus: expected a path that ends with .prom, got '{options}'")
+
+    @staticmethod
+    def shown(options: Any) -> str:
+        """The path."""
+        return str(options)
+
+    def send(self, message: Message) -> None:
+        """Count it and replace the file."""
+        incident, run = message.incident, message.run
+        self._incidents[run, incident.severity, incident.lead.rule] += 1
+        self._alerts.update((run, alert.rule) for alert in incident.alerts)
+        self._last_incident[run] = incident.step
+        self._write()
+
+    def refresh(self, run: str, step: int) -> None:
+        """Say how far training is."""
+        if self._last_step.get(run) != step:
+            self._last_step[run] = step
+            self._write()
+
+    def _write(self) -> None:
+        lines = [
+            *_family("vario_incidents_total", "counter", "Incidents told, by severity and by the rule that leads."),
+            *(
+                self._sample("vario_incidents_total", count, run=run, severity=severity, rule=rule)
+                for (run, severity, rule), count in sorted(self._incidents.items())
+            ),
+            *_family("vario_alerts_total", "counter", "Alerts in these incidents, by rule."),
+            *(
+                self._sample("vario_alerts_total", count, run=run, rule=rule)
+                for (run, rule), count in sorted(self._alerts.items())
+            ),
+            *_family("vario_last_incident_step", "gauge", "Step at which the last incident began."),
+            *(self._sample("vario_last_incident_step", step, run=run) for run, step in self._last_incident.items()),
+            *_family("vario_last_step", "gauge", "Last step recorded."),
+            *(self._sample("vario_last_step", step, run=run) for run, step in self._last_step.items()),
+        ]
+        # The collector reads whenever it likes: a file is there as a whole, or as it was before.
+        half = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+        half.write_text("\n".join(lines) + "\n", encoding="utf8")
+        os.replace(half, self._path)
+
+    def _sample(self, name: str, value: int, **labels: str) -> str:
+        shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in {**labels, **self._labels}.items())
+        return f"{name}{{{shown}}} {value}"
+
+
+def _family(name: str, kind: str, meaning: str) -> list[str]:
+    return [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

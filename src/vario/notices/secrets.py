@@ -1,0 +1,38 @@
+"""Options that nobody else should read: `env:NAME` stands for an environment variable, anything else is masked."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from vario.errors import ConfigError
+
+PREFIX = "env:"
+MASK = "***"
+
+
+def is_named(value: Any) -> bool:
+    """Whether a value names an environment variable."""
+    return isinstance(value, str) and value.startswith(PREFIX)
+
+
+def reveal(value: str, key: str) -> str:
+    """The value itself, or that of the environment variable it names; a ConfigError where there is none."""
+    if not is_named(value):
+        return value
+    name = value.removeprefix(PREFIX)
+    found = os.environ.get(name)
+    if not found:
+        raise ConfigError(f"{key}: the environment variable '{name}' is not set. Set it where the training runs.")
+    return found
+
+
+def mask(value: Any) -> str:
+    """What may be shown of a secret: the name of its environment variable, or nothing."""
+    return str(value) if is_named(value) else MASK
+
+
+def check_text(value: Any, key: str, what: str) -> None:
+    """Refuse what is no text, or empty."""
+    if not isinstance(value, str) or not value.removeprefix(PREFIX).strip():
+        raise ConfigError(f"{key}: expected {what} or env:NAME, got {value!r}")

@@ -1,0 +1,66 @@
+"""What rules found in a run, as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from vario.detection.alerts import Alert, Incident
+from vario.detection.paragraph import place_of
+from vario.runs.replay import Check
+
+STYLES = {"page": "bold red", "warn": "yellow", "note": "cyan"}
+FOLLOWERS_SHOWN = 6
+
+
+def render_check(name: str, result: Check, num_rules: int, every_alert: bool = False) -> RenderableType:
+    """Each incident with its alerts, or a line that says there is none."""
+    looked = f"{num_rules} rule{'s' if num_rules > 1 else ''} over {result.num_steps} steps of {name}"
+    blocks: list[RenderableType] = []
+    if not result.incidents:
+        quiet = f", and {len(result.alerts)} remarks for the report" if result.alerts else ""
+        blocks.append(Text(f"Nothing found: {looked}{quiet}.", style="green"))
+    for incident in result.incidents:
+        blocks += [incident_block(incident), Text()]
+    if result.incidents:
+        count = len(result.incidents)
+        blocks.append(Text(f"{count} incident{'s' if count > 1 else ''}: {looked}.", style="dim"))
+    if every_alert and result.alerts:
+        blocks += [Text(), alerts_table(result.alerts)]
+    return Group(*blocks)
+
+
+def incident_block(incident: Incident) -> RenderableType:
+    """One incident: what and where, likely cause, next action, and what followed."""
+    lead = incident.lead
+    rank = "" if incident.rank is None else f", rank {incident.rank}"
+    heading = Text(f"step {lead.step}{rank}: {place_of(lead)}", style=STYLES[incident.severity])
+    heading.append(f"  {lead.rule} ({lead.kind}, {incident.severity})", style="dim")
+    table = Table.grid(padding=(0, 2))
+    table.add_row("seen", Text(lead.text))
+    table.add_row("cause", Text(incident.cause))
+    table.add_row("next", Text(incident.advice))
+    others = [alert for alert in incident.alerts if alert != lead]
+    for position, alert in enumerate(others[:FOLLOWERS_SHOWN]):
+        table.add_row("" if position else "also", Text(_short(alert)))
+    if len(others) > FOLLOWERS_SHOWN:
+        table.add_row("", Text(f"and {len(others) - FOLLOWERS_SHOWN} more up to step {incident.last_step}"))
+    return Group(heading, Padding(table, (0, 0, 0, 2)))
+
+
+def alerts_table(alerts: Sequence[Alert]) -> RenderableType:
+    """Every alert in a line."""
+    table = Table("step", "rank", "rule", "severity", "what", box=None, pad_edge=False)
+    for alert in alerts:
+        rank = "-" if alert.rank is None else str(alert.rank)
+        table.add_row(str(alert.step), rank, alert.rule, alert.severity, Text(alert.text))
+    return table
+
+
+def _short(alert: Alert) -> str:
+    rank = "" if alert.rank is None else f", rank {alert.rank}"
+    return f"step {alert.step}{rank}: {alert.text} [{alert.rule}]"

@@ -1,0 +1,32 @@
+"""Where two runs part, as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from vario.runs.difference import Difference
+from vario.runs.difference_text import difference_text, size_words
+from vario.text import number
+
+ONLY_SHOWN = 5
+
+
+def render_difference(found: Difference) -> RenderableType:
+    """The parting, the targets that differ most, and those that only one run has."""
+    style = "" if found.parting is None else "bold"
+    blocks: list[RenderableType] = [Text(difference_text(found), style=style)]
+    if found.most and found.parting is not None:
+        table = Table("differ most at the end", found.a.name, found.b.name, "apart", box=None, pad_edge=False)
+        for entry in found.most:
+            name = entry.target
+            if entry.quantity != "scalar":
+                name = f"{entry.quantity.replace('_', ' ')} {entry.statistic} of {entry.target}"
+            table.add_row(Text(name), number(entry.a, 5), number(entry.b, 5), size_words(entry.size))
+        blocks += [Text(), table]
+    for name, only in ((found.a.name, found.only_a), (found.b.name, found.only_b)):
+        if only:
+            more = f" and {len(only) - ONLY_SHOWN} more" if len(only) > ONLY_SHOWN else ""
+            blocks += [Text(), Text(f"Only in {name}: {', '.join(only[:ONLY_SHOWN])}{more}")]
+    return Group(*blocks)

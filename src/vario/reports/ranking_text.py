@@ -1,0 +1,60 @@
+"""What changed lately, a line each: where, how, and the curve."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from vario.reports.terminal_plot import spans_decades, sparkline
+from vario.runs.ranking import Change, Ranking
+from vario.text import number
+
+CURVE_WIDTH = 24
+
+
+def render_ranking(ranking: Ranking) -> RenderableType:
+    """The changes in a table, most first."""
+    looked = f"{ranking.num_series:,} series compared"
+    if not ranking.changes:
+        return Text(f"Nothing stands out: {looked}, up to step {ranking.last_step}.", style="green")
+    table = Table("what", "how", "since", "curve", box=None, pad_edge=False)
+    for change in ranking.changes:
+        curve = sparkline(change.values, width=CURVE_WIDTH, log=spans_decades(change.values))
+        table.add_row(Text(_what(change)), Text(how(change)), str(change.step), Text(curve, style="cyan", no_wrap=True))
+    return Group(table, Text(f"\n{looked}, up to step {ranking.last_step}.", style="dim"))
+
+
+def how(change: Change) -> str:
+    """A change in words."""
+    before, after = number(change.before, 3), number(change.after, 3)
+    if change.kind == "non-finite":
+        return f"NaN or Inf, was {before}"
+    if change.kind == "constant":
+        return f"stands still at {after}"
+    if change.kind == "spread":
+        more = "noisier" if change.after > change.before else "quieter"
+        return f"{number(_times(change), 2)} times {more}"
+    ratio = change.after / change.before if change.before > 0 and change.after > 0 else None
+    by = "" if ratio is None or change.statistic == "zeros" else f" (x {number(ratio, 3)})"
+    words = {"level": f"{before} → {after}{by}", "spike": f"one spike, {before} → {after}{by}"}
+    rising = "rises" if change.after > change.before else "falls"
+    return words.get(change.kind, f"{rising}, {before} → {after}{by}")
+
+
+def _times(change: Change) -> float:
+    low, high = sorted((change.before, change.after))
+    return high / low if low > 0 else float("inf")
+
+
+def _what(change: Change) -> str:
+    if change.quantity == "scalar":
+        name = change.target
+    else:
+        statistic = "share of zeros" if change.statistic == "zeros" else change.statistic
+        name = f"{change.quantity.replace('_', ' ')} {statistic} of {change.target}"
+    if change.num_alike > 1:
+        name += f", and {change.num_alike - 1} of {change.num_targets - 1} others"
+    elif change.same:
+        name += f" (= {len(change.same)} more)"
+    return name

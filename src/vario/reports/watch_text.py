@@ -1,0 +1,27 @@
+"""What a watching process says, a line for each event."""
+
+from __future__ import annotations
+
+from vario.detection.alerts import Incident
+from vario.detection.wording import in_one_line
+from vario.runs.watching import Trouble
+from vario.text import duration
+
+
+def incident_line(incident: Incident) -> str:
+    """An incident in a line, and what to do next."""
+    return f"{incident.severity}: {in_one_line(incident)} Next: {incident.advice}"
+
+
+def trouble_line(trouble: Trouble) -> str:
+    """A rank that stalled, died, crashed or goes on."""
+    rank = f"rank {trouble.rank}" + (f" on {trouble.host}" if trouble.host else "")
+    last = "no step yet" if trouble.last_step is None else f"its last step is {trouble.last_step}"
+    if trouble.kind == "stalled":
+        still = "" if trouble.seconds is None else f" for {duration(trouble.seconds)}"
+        usual = "" if trouble.usual_seconds is None else f", usually {duration(trouble.usual_seconds)} a step"
+        return f"page: {rank} has made no step{still}{usual}; {last}"
+    if trouble.kind == "well":
+        return f"note: {rank} goes on, at step {trouble.last_step}"
+    because = f": {trouble.error}" if trouble.error else ""
+    return f"page: {rank} {trouble.kind}{because}; {last}"

@@ -1,0 +1,37 @@
+"""Gradients that pile up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.detection.memory import Streak
+from vario.rules import Finding, Step, rule
+from vario.text import number
+
+
+@rule("exact")
+def not_zeroed(step: Step, steps: int = 3) -> Iterator[Finding]:
+    """Gradients of the step before that were never zeroed.
+
+    Why: each update then uses the sum of all gradients so far, an accidental momentum that never fades; clipping and
+    Adam hide it from every norm.
+
+    Next: where `zero_grad` is called; whether it is skipped in some branch.
+    """
+    left = step.scalars.get("gradient_left_over")
+    if left is None:
+        return
+    count = step.memory.get("not_zeroed", Streak()).update(("gradient",), np.array([left > 0]))[0]
+    if count >= steps:
+        yield Finding(
+            f"gradients still hold {number(left)} from before when backward begins, {int(count)} steps in a row",
+            "scalar",
+            "gradient_left_over",
+            left,
+            high=0.0,
+            scope="global",
+            strength=1.0,
+            since=step.number - int(count) + 1,
+        )

@@ -1,0 +1,99 @@
+"""What rules found while a run was watched: alerts and incidents of all ranks and of `vario watch`, read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vario.detection.alerts import Alert, Incident
+from vario.detection.incidents import collect
+from vario.rules import RULES
+from vario.runs.folder import RunFolder
+from vario.text import reason
+
+log = logging.getLogger("vario")
+
+WATCH = "watch"
+"""The folder in which a watching process keeps what it found."""
+
+Found = TypeVar("Found")
+Sessions = Sequence[Mapping[str, Any]]
+
+
+def read_alerts(run: RunFolder) -> list[Alert]:
+    """All alerts that were stored, by step; each once, and none of steps that a resume took back."""
+    found: dict[tuple[Any, ...], Alert] = {}
+    for alert in _parsed(run, "alerts.jsonl", Alert.from_json):
+        found.setdefault((alert.step, alert.rank, alert.rule, alert.quantity, alert.target, alert.micro_step), alert)
+    return sorted(found.values(), key=lambda alert: alert.step)
+
+
+def read_incidents(run: RunFolder) -> list[Incident]:
+    """What the stored alerts come to over all ranks: one cause is one incident, however many ranks told it."""
+    alerts = read_alerts(run)
+    told = {_lead(incident): incident for incident in told_incidents(run)}
+    rules = {found.name: found.part for found in RULES}
+    return [_as_told(incident, told.get(_lead(incident))) for incident in collect(alerts, rules)]
+
+
+def told_incidents(run: RunFolder) -> list[Incident]:
+    """The incidents as each rank, and a watching process, told them at the time."""
+    return list(_parsed(run, "incidents.jsonl", Incident.from_json))
+
+
+def _lead(incident: Incident) -> tuple[str, int, str | None]:
+    return incident.lead.rule, incident.lead.step, incident.lead.target
+
+
+def _as_told(incident: Incident, told: Incident | None) -> Incident:
+    """Of a rule that is not known here only those who ran it could say what it means."""
+    if told is None or incident.lead.rule in RULES:
+        return incident
+    return dataclasses.replace(incident, cause=told.cause, advice=told.advice)
+
+
+def _parsed(run: RunFolder, name: str, parse: Callable[[Mapping[str, Any]], Found]) -> Iterator[Found]:
+    for plain in _lines(run, name):
+        try:
+            yield parse(plain)
+        except (TypeError, ValueError, KeyError) as error:
+            log.warning("%s: a line of %s was left out: %s", run.path, name, reason(error))
+
+
+def _lines(run: RunFolder, name: str) -> Iterator[Mapping[str, Any]]:
+    sessions = run.sessions
+    written_in = {found["rank"]: int(found.get("session") or 0) for found in run.rank_contents}
+    for rank in run.ranks:
+        yield from _shown(run.path / f"rank{rank}" / name, sessions, written_in.get(rank, 0))
+    yield from _shown(run.path / WATCH / name, sessions, 0)
+
+
+def _shown(path: Path, sessions: Sessions, session: int) -> Iterator[Mapping[str, Any]]:
+    """The lines of a file without those that a later session took back; a rank cuts its own file when it goes back."""
+    for plain in read_lines(path):
+        later = sessions[int(plain.get("session", session)) + 1 :]
+        if all(int(plain["step"]) < int(begun["first_step"]) for begun in later):
+            yield plain
+
+
+def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The objects of a file of JSON lines; a line that is being written, or was when a process died, is passed over."""
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            plain = json.loads(line)
+        except ValueError:
+            if not text.endswith(line):
+                log.warning("%s, line %d: torn, and left out", path, number)
+            continue
+        if isinstance(plain, dict) and "step" in plain:
+            yield plain

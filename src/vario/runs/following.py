@@ -1,0 +1,212 @@
+"""The rows of one rank as they come: each is read once, from where the last look ended."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from vario.detection.memory import Memory
+from vario.detection.step import Facts, Step
+from vario.records import Frame
+from vario.runs.replay import PASSED_OVER, frames_of, scalars_of
+from vario.runs.store_reader import LIVE, QuantityReader, one_dictionary, quantities
+from vario.runs.tables import all_columns, in_order
+
+Sessions = Sequence[Mapping[str, Any]]
+
+_PREFIX = struct.Struct("<iI")
+"""What an Arrow message begins with: a mark, and the size of its description."""
+_MOST_STREAMS = 16
+_STEP_TIMES_KEPT = 64
+
+
+@dataclass
+class _Place:
+    """How far a live stream has been read."""
+
+    number: int
+    session: int
+    schema: bytes
+    offset: int
+    names: bytes = b""
+    """The messages that build its dictionary."""
+
+
+class QuantityFollower:
+    """New rows of one quantity of one rank."""
+
+    def __init__(self, rank_folder: Path, quantity: str) -> None:
+        self._quantity = quantity
+        self._live = rank_folder / f"{quantity}{LIVE}"
+        self._reader = QuantityReader(rank_folder, quantity)
+        self._place: _Place | None = None
+        self._done: set[int] = set()
+        self._last: tuple[int, frozenset[tuple[int, str]]] = (-1, frozenset())
+        """The newest step of the stream that is being read, and the rows seen of it."""
+
+    def new_rows(self, sessions: Sessions) -> list[Any]:
+        """Tables of the rows that came since the last call, without those that a resume took back."""
+        tables: list[Any] = []
+        # A stream may become a part, and a new one begin, while we look: then there is more to read at once.
+        for _ in range(_MOST_STREAMS):
+            live = self._new_of_live(len(sessions))
+            tables += self._closed(sessions)
+            place = self._place
+            if place is None or place.number not in self._done:
+                if live is not None and place is not None:
+                    tables.append(self._cut(live, place.session, sessions))
+                    self._note(live)
+                break
+            self._place, self._last = None, (-1, frozenset())
+        return [in_order(table) for table in tables if table.num_rows]
+
+    def _closed(self, sessions: Sessions) -> Iterator[Any]:
+        for piece in self._reader.closed_pieces(self._done):
+            if piece.session < len(sessions):
+                self._done.add(piece.number)
+                table = self._cut(piece.read(all_columns(self._quantity), None, None, None), piece.session, sessions)
+                # It may have been read in part while it was the live stream.
+                was_live = self._place is not None and piece.number == self._place.number
+                yield self._unseen(table) if was_live else table
+
+    def _new_of_live(self, num_sessions: int) -> Any:
+        """The whole batches that were appended to the live stream; None where there are none."""
+        try:
+            file = self._live.open("rb")
+        except FileNotFoundError:
+            return None
+        with file:
+            place = self._place
+            if place is not None and file.read(len(place.schema)) != place.schema:
+                return None  # the stream we read is a part by now
+            if place is None:
+                place = _begin(file.read())
+                if place is None or place.session >= num_sessions or place.number in self._done:
+                    return None  # nothing whole yet, or of a session that nobody has told of yet
+                self._place = place
+            file.seek(place.offset)
+            raw = file.read()
+        found = list(_messages(raw))
+        if not found:
+            return None
+        place.offset += sum(len(message) for _, message in found)
+        reader = pa.ipc.open_stream(b"".join([place.schema, place.names, *(message for _, message in found)]))
+        place.names += b"".join(message for kind, message in found if kind == "dictionary")
+        return one_dictionary(list(reader), reader.schema)
+
+    def _cut(self, table: Any, session: int, sessions: Sessions) -> Any:
+        later = [int(begun["first_step"]) for begun in sessions[session + 1 :]]
+        if not later:
+            return table
+        return table.take(pa.array(np.flatnonzero(table.column("step").to_numpy() < min(later))))
+
+    def _note(self, table: Any) -> None:
+        steps = table.column("step").to_numpy()
+        if len(steps):
+            newest = int(steps.max())
+            rows = table.take(pa.array(np.flatnonzero(steps == newest)))
+            keys = frozenset(_keys(rows))
+            self._last = newest, keys | (self._last[1] if newest == self._last[0] else frozenset())
+
+    def _unseen(self, table: Any) -> Any:
+        newest, keys = self._last
+        steps = table.column("step").to_numpy()
+        fresh = steps > newest
+        at = np.flatnonzero(steps == newest)
+        for index, key in zip(at, _keys(table.take(pa.array(at))), strict=True):
+            fresh[index] = key not in keys
+        return table.take(pa.array(np.flatnonzero(fresh)))
+
+
+class RankFollower:
+    """The steps of one rank as they become complete."""
+
+    def __init__(self, rank_folder: Path, order: Sequence[str], facts: Facts, memory: Memory) -> None:
+        """`order` of the quantities, as they stand in a run."""
+        self._folder = rank_folder
+        self._order = {quantity: position for position, quantity in enumerate(order)}
+        self._facts = facts
+        self._memory = memory
+        self._followers: dict[str, QuantityFollower] = {}
+        self._scalars: dict[int, tuple[float, dict[str, float]]] = {}
+        self._frames: dict[int, list[Frame]] = {}
+        self._yielded = -1
+        self.newest: tuple[int, float] | None = None
+        """The newest step and when it ended."""
+        self.step_seconds: deque[float] = deque(maxlen=_STEP_TIMES_KEPT)
+        """How long the last steps took, as far as they say so."""
+
+    def new_steps(self, sessions: Sessions, is_over: bool) -> Iterator[Step]:
+        """The steps that are complete now and were not before; all there are, where nothing can follow."""
+        # Plain numbers first: what belongs to a step was written before those of the next.
+        for table in self._rows("scalar", sessions):
+            for step, (time, values) in scalars_of(table).items():
+                known = self._scalars.get(step, (0.0, {}))
+                self._scalars[step] = (max(time, known[0]), {**known[1], **values})
+                if "step_seconds" in values:
+                    self.step_seconds.append(values["step_seconds"])
+        if self._scalars:
+            newest = max(self._scalars)
+            self.newest = newest, self._scalars[newest][0]
+        limit = None if is_over else max(self._scalars, default=-1)
+        for quantity in quantities(self._folder):
+            if quantity != "scalar" and quantity not in PASSED_OVER:
+                for table in self._rows(quantity, sessions):
+                    for frame in frames_of(quantity, table):
+                        self._frames.setdefault(frame.step, []).append(frame)
+        for number in sorted({*self._scalars, *self._frames}):
+            if limit is not None and number >= limit:
+                break
+            time, values = self._scalars.pop(number, (0.0, {}))
+            frames = self._frames.pop(number, [])
+            if number > self._yielded:
+                self._yielded = number
+                yield Step(number, time, values, sorted(frames, key=self._position), self._facts, self._memory)
+
+    def _rows(self, quantity: str, sessions: Sessions) -> list[Any]:
+        if quantity not in self._followers:
+            self._followers[quantity] = QuantityFollower(self._folder, quantity)
+        return self._followers[quantity].new_rows(sessions)
+
+    def _position(self, frame: Frame) -> tuple[int, str, int]:
+        return self._order.get(frame.quantity, len(self._order)), frame.quantity, frame.micro_step
+
+
+def _begin(raw: bytes) -> _Place | None:
+    for kind, message in _messages(raw):
+        if kind == "schema":
+            stamp = pa.ipc.open_stream(message).schema.metadata or {}
+            number, session = int(stamp.get(b"vario.part", b"0")), int(stamp.get(b"vario.session", b"0"))
+            return _Place(number, session, message, len(message))
+    return None
+
+
+def _messages(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """The whole messages at the beginning of some bytes: their kinds and their bytes."""
+    at, buffer = 0, pa.py_buffer(raw)
+    while len(raw) - at >= _PREFIX.size:
+        mark, length = _PREFIX.unpack_from(raw, at)
+        if mark != -1 or not length or len(raw) - at < _PREFIX.size + length:
+            return
+        try:
+            message = pa.ipc.read_message(buffer.slice(at))
+        except (pa.ArrowException, OSError, EOFError):
+            return  # it is being written
+        end = at + _PREFIX.size + length + (0 if message.body is None else message.body.size)
+        if end > len(raw):
+            return
+        yield message.type, raw[at:end]
+        at = end
+
+
+def _keys(table: Any) -> list[tuple[int, str]]:
+    targets = table.column("target").to_pylist()
+    micro = table.column("micro_step").to_pylist() if "micro_step" in table.column_names else [0] * len(targets)
+    return list(zip(micro, targets, strict=True))

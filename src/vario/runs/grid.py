@@ -1,0 +1,133 @@
+"""All series of a quantity at once: a number for each target and step, merged over ranks and micro-steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, merge
+from vario.runs.run import Run
+from vario.runs.store_reader import summaries
+
+Values = npt.NDArray[np.float64]
+Steps = npt.NDArray[np.int64]
+
+LAST = float("inf")
+"""The order of what has none: plain numbers are known when their step has ended."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The series of one quantity: rows are targets in order of observation, columns are steps."""
+
+    quantity: str
+    targets: tuple[str, ...]
+    order: Values
+    """When each target is observed within a step."""
+    steps: Steps
+    statistics: dict[str, Values]
+    """A table for each statistic; NaN where there is no number."""
+    bad: npt.NDArray[np.bool_]
+    """Where a NaN or Inf was counted."""
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+def read_grid(run: Run, quantity: str, first_step: int | None = None) -> Grid:
+    """All series of a quantity, from a step on.
+
+    Shares of a parameter add up. Replicas that were recorded on several ranks count several times, which leaves sizes
+    per element, extremes and shares as they are.
+    """
+    if quantity == "scalar":
+        return _scalars(run, first_step)
+    numbers: dict[str, int] = {}
+    pieces, steps_of, targets_of, orders_of = [], [], [], []
+    for rank in run.ranks:
+        if quantity not in run.quantities(rank):
+            continue
+        table = run.columns(quantity, ["step", "order", "target", *COLUMNS], rank)
+        if first_step is not None:
+            table = table.take(np.flatnonzero(table.column("step").to_numpy() >= first_step))
+        if not table.num_rows:
+            continue
+        target = table.column("target").combine_chunks()
+        codes = np.array([numbers.setdefault(name, len(numbers)) for name in target.dictionary.to_pylist()], np.int64)
+        steps_of.append(table.column("step").to_numpy())
+        orders_of.append(table.column("order").to_numpy())
+        targets_of.append(codes[target.indices.to_numpy()])
+        pieces.append(summaries(table))
+    if not pieces:
+        return Grid(quantity, (), np.zeros(0), np.zeros(0, np.int64), {}, np.zeros((0, 0), np.bool_))
+    rows, at, when = np.concatenate(pieces), np.concatenate(targets_of), np.concatenate(steps_of)
+    steps, columns = np.unique(when, return_inverse=True)
+    order = np.full(len(numbers), LAST)
+    np.minimum.at(order, at, np.concatenate(orders_of).astype(np.float64))
+    merged = _merged(rows, at * len(steps) + columns.reshape(-1), len(numbers) * len(steps))
+    grid = merged.reshape(len(numbers), len(steps), len(COLUMNS))
+    seen = np.unique(at)
+    by_order = seen[np.argsort(order[seen], kind="stable")]
+    names = list(numbers)
+    grid = grid[by_order]
+    return Grid(
+        quantity,
+        tuple(names[index] for index in by_order),
+        order[by_order],
+        steps,
+        _derived(grid),
+        np.nan_to_num(grid[:, :, NANS]) + np.nan_to_num(grid[:, :, INFS]) > 0,
+    )
+
+
+def _merged(rows: Values, keys: Steps, size: int) -> Values:
+    whole = np.full((size, len(COLUMNS)), np.nan)
+    if np.bincount(keys, minlength=1).max() == 1:
+        whole[keys] = rows
+        return whole
+    known, groups = np.unique(keys, return_inverse=True)
+    whole[known] = merge(rows, groups.reshape(-1), len(known))
+    return whole
+
+
+def _derived(grid: Values) -> dict[str, Values]:
+    with np.errstate(all="ignore"):
+        count = np.where(grid[:, :, COUNT] > 0, grid[:, :, COUNT], np.nan)
+        found = {
+            "rms": np.sqrt(grid[:, :, SUM_SQUARES] / count),
+            "absmax": np.maximum(np.abs(grid[:, :, MIN]), np.abs(grid[:, :, MAX])),
+            "mean": grid[:, :, SUM] / count,
+            "zeros": grid[:, :, ZEROS] / count,
+        }
+    return {name: values for name, values in found.items() if not np.isnan(values).all()}
+
+
+def _scalars(run: Run, first_step: int | None) -> Grid:
+    numbers: dict[str, int] = {}
+    steps_of, targets_of, values_of = [], [], []
+    for rank in run.ranks:
+        if "scalar" not in run.quantities(rank):
+            continue
+        table = run.columns("scalar", ["step", "target", "value"], rank)
+        if first_step is not None:
+            table = table.take(np.flatnonzero(table.column("step").to_numpy() >= first_step))
+        if table.num_rows:
+            target = table.column("target").combine_chunks()
+            names = target.dictionary.to_pylist()
+            codes = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
+            steps_of.append(table.column("step").to_numpy())
+            targets_of.append(codes[target.indices.to_numpy()])
+            values_of.append(table.column("value").to_numpy())
+    if not steps_of:
+        return Grid("scalar", (), np.zeros(0), np.zeros(0, np.int64), {}, np.zeros((0, 0), np.bool_))
+    steps, columns = np.unique(np.concatenate(steps_of), return_inverse=True)
+    keys = np.concatenate(targets_of) * len(steps) + columns.reshape(-1)
+    size = len(numbers) * len(steps)
+    with np.errstate(all="ignore"):
+        means = np.bincount(keys, np.concatenate(values_of), size) / np.bincount(keys, minlength=size)
+    values = means.reshape(len(numbers), len(steps))
+    is_there = np.bincount(keys, minlength=size).reshape(values.shape) > 0
+    bad = is_there & ~np.isfinite(values)
+    return Grid("scalar", tuple(numbers), np.full(len(numbers), LAST), steps, {"value": values}, bad)

@@ -1,0 +1,75 @@
+"""Files of JSON lines beside a run's rows: what rules found, a line each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+
+class LineFile:
+    """Appends objects to a file, and none that stands there already."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+        self._known = {line.decode(errors="replace") for line in _whole_lines(path)}
+
+    def append(self, plain: Mapping[str, Any]) -> None:
+        """Add one object; it is in the kernel's hands when this returns."""
+        line = json.dumps(plain, allow_nan=False)
+        if line in self._known:
+            return
+        self._known.add(line)
+        if self._file is None:
+            self._path.parent.mkdir(exist_ok=True)
+            cut_torn_end(self._path)
+            self._file = self._path.open("a", encoding="utf8")
+        self._file.write(line + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def take_back(path: Path, first_step: int) -> None:
+    """Drop the lines of a step and all after it, which are trained anew, and what a kill left of a line."""
+    lines = _whole_lines(path)
+    kept = [line for line in lines if _step(line) < first_step]
+    if len(kept) < len(lines) or not _ends_whole(path):
+        _replace(path, kept)
+
+
+def cut_torn_end(path: Path) -> None:
+    """Drop what a kill left of a last line: the next one would be glued to it."""
+    if not _ends_whole(path):
+        _replace(path, _whole_lines(path))
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+
+
+def _ends_whole(path: Path) -> bool:
+    return not path.exists() or path.stat().st_size == 0 or path.read_bytes().endswith(b"\n")
+
+
+def _step(line: bytes) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+def _replace(path: Path, lines: Iterable[bytes]) -> None:
+    half = path.with_name(f".{path.name}.tmp")
+    half.write_bytes(b"".join(line + b"\n" for line in lines))
+    os.replace(half, path)

@@ -1,0 +1,77 @@
+"""Tensors saved for a closer look, and what was done about incidents: files beside the rows."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vario.sinks.line_files import cut_torn_end
+
+MOST_SNAPSHOTS = 8
+"""So many of a run are kept on each rank."""
+ROOM_FOR_WORDS = 8192
+"""What a snapshot takes besides its tensors, and a tensor besides its elements."""
+ROOM_PER_TENSOR = 1024
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class SnapshotFolder:
+    """`<run>/rank<k>/snapshots`: `step-<n>.npz` with tensors, and `step-<n>.json` that says what they are."""
+
+    def __init__(self, rank_folder: Path, most_bytes: int) -> None:
+        """Those of sessions before count as well."""
+        self._folder = rank_folder / "snapshots"
+        found = list(self._folder.glob("step-*")) if self._folder.is_dir() else []
+        self._bytes_left = most_bytes - sum(path.stat().st_size for path in found)
+        self._names = {path.stem for path in found}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there have been as many as there may be."""
+        return len(self._names) >= MOST_SNAPSHOTS
+
+    def room(self, num_tensors: int) -> int:
+        """Bytes left for the elements of so many tensors."""
+        return self._bytes_left - ROOM_FOR_WORDS - num_tensors * ROOM_PER_TENSOR
+
+    def reserve(self, step: int, arrays: Arrays) -> str:
+        """Take a name and the room these tensors need."""
+        self._bytes_left = self.room(len(arrays)) - sum(array.nbytes for array in arrays.values())
+        names = [f"step-{step}", *(f"step-{step}-{nth}" for nth in range(2, MOST_SNAPSHOTS + 1))]
+        name = next(name for name in names if name not in self._names)
+        self._names.add(name)
+        return name
+
+    def write(self, name: str, arrays: Arrays, description: dict[str, Any]) -> None:
+        """Write both files, each there as a whole or not at all."""
+        self._folder.mkdir(exist_ok=True)
+        half = self._folder / f".{name}.tmp"
+        with half.open("wb") as file:
+            # Names end with what they are of their parameter, so that none is the word `file`.
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        os.replace(half, self._folder / f"{name}.npz")
+        half.write_text(json.dumps(description, indent=1, allow_nan=False) + "\n", encoding="utf8")
+        os.replace(half, self._folder / f"{name}.json")
+
+
+class ActionLines:
+    """`<run>/rank<k>/actions.jsonl`: one line for each thing done."""
+
+    def __init__(self, rank_folder: Path) -> None:
+        self._path = rank_folder / "actions.jsonl"
+        self._is_whole = False
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Write one down."""
+        if not self._is_whole:
+            cut_torn_end(self._path)
+            self._is_whole = True
+        with self._path.open("a", encoding="utf8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")

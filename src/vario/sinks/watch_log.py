@@ -1,0 +1,42 @@
+"""What a watching process found, kept in the run's folder `watch/`: the only thing it ever writes there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from vario.detection.alerts import Alert, Incident
+from vario.sinks.line_files import LineFile, take_back
+
+FOLDER = "watch"
+
+
+class WatchLog:
+    """Writes `watch/alerts.jsonl` and `watch/incidents.jsonl` of a run: a line for each finding, once."""
+
+    def __init__(self, run: Path, first_steps: Sequence[int]) -> None:
+        """`first_steps` of the run's sessions: what earlier ones left of steps trained anew is taken back."""
+        folder = run / FOLDER
+        self._first_steps = first_steps
+        for name in ("alerts.jsonl", "incidents.jsonl"):
+            if len(first_steps) > 1 and (folder / name).exists():
+                take_back(folder / name, first_steps[-1])
+        self._alerts = LineFile(folder / "alerts.jsonl")
+        self._incidents = LineFile(folder / "incidents.jsonl")
+
+    def add(self, alerts: Iterable[Alert], incidents: Iterable[Incident]) -> None:
+        """Keep what was found."""
+        for alert in alerts:
+            self._alerts.append({**alert.to_json(), "session": self._session(alert.step)})
+        for incident in incidents:
+            self._incidents.append({**incident.to_json(), "session": self._session(incident.step)})
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._alerts.close()
+        self._incidents.close()
+
+    def _session(self, step: int) -> int:
+        """The session a step is of: the last one that began at it or before."""
+        begun = [number for number, first in enumerate(self._first_steps) if first <= step]
+        return begun[-1] if begun else 0

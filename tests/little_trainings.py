@@ -1,0 +1,73 @@
+"""Small real trainings, watched step by step, that differ in one thing: shared by the tests of what reads runs."""
+
+import torch
+from torch import nn
+
+import vario
+
+QUANTITIES = ["gradient", "weight", "activation"]
+
+
+class Net(nn.Module):
+    def __init__(self, width=16, depth=3):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth))
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+def train(
+    path,
+    steps=90,
+    seed=0,
+    batches=0,
+    order=None,
+    fault=None,
+    fault_step=60,
+    lr=0.01,
+    wrap=None,
+    nan_step=None,
+    **options,
+):
+    """Train and watch; `order` permutes rows of batches: that changes rounding alone. `fault(model)` strikes once."""
+    torch.manual_seed(seed)
+    model = Net() if wrap is None else wrap(Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    teacher = torch.randn(8, 1, generator=torch.Generator().manual_seed(99))
+    generator = torch.Generator().manual_seed(1000 + batches)
+    options = {"quantities": QUANTITIES, "every": 1, "strict": True, **options}
+    with vario.watch(model, optimizer, directory=str(path.parent), name=path.name, **options) as monitor:
+        for step in range(steps):
+            x = torch.randn(64, 8, generator=generator)
+            y = (x @ teacher).tanh()
+            if order is not None:
+                rows = torch.randperm(64, generator=torch.Generator().manual_seed(order + step))
+                x, y = x[rows], y[rows]
+            if fault is not None and step == fault_step:
+                with torch.no_grad():
+                    fault(model)
+            if step == nan_step:
+                x = x * float("nan")
+            optimizer.zero_grad()
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            monitor.log(loss=loss.item())
+    return path
+
+
+def scale_a_weight(model):
+    """One matrix in the middle is suddenly a fifth larger."""
+    net = getattr(model, "module", model)
+    net.blocks[1][0].weight.mul_(1.2)
+
+
+def break_a_weight(model):
+    net = getattr(model, "module", model)
+    net.blocks[1][0].weight[3, 3] = 1e4

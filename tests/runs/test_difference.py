@@ -1,0 +1,149 @@
+"""Two real trainings that differ in one thing part where that thing happened, and nowhere else."""
+
+import pytest
+
+import vario
+from little_trainings import break_a_weight, scale_a_weight, train
+from vario import ConfigError
+from vario.runs.alignment import find_translation, translation
+
+FAULT = 40
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    place = tmp_path_factory.mktemp("two_runs")
+    made = {}
+
+    def run(name, **options):
+        if name not in made:
+            made[name] = train(place / name, steps=STEPS, fault_step=FAULT, **options)
+        return vario.open_run(made[name])
+
+    return run
+
+
+def test_the_same_training_twice_is_equal_to_the_bit(runs):
+    found = vario.diff(runs("base"), runs("same"))
+    assert found.first_unequal is None
+    assert found.parting is None
+    assert (found.num_steps, found.first_step, found.last_step) == (STEPS, 0, STEPS - 1)
+    assert not found.most
+    assert "Equal to the bit" in str(found)
+
+
+def test_runs_without_noise_part_at_the_first_difference(runs):
+    found = vario.diff(runs("base"), runs("fault", fault=scale_a_weight))
+    assert (found.parting.step, found.parting.target) == (FAULT, "blocks.1.0:output")
+    assert found.parting.quantity == "activation"
+    assert found.noise == "none"
+    assert found.most[0].target == "blocks.1.0.weight"
+
+
+def test_rounding_alone_does_not_part_them(runs):
+    found = vario.diff(runs("base"), runs("order", order=5))
+    assert found.first_unequal.step == 0
+    assert found.noise == "rounding"
+    assert found.parting is None
+
+
+def test_a_fault_a_thousandth_large_stands_out_from_rounding(runs):
+    def slightly(model):
+        model.blocks[1][0].weight.mul_(1.001)
+
+    found = vario.diff(runs("base"), runs("slight", order=5, fault=slightly))
+    assert (found.parting.step, found.parting.target) == (FAULT, "blocks.1.0:output")
+    assert found.parting.noise < 1e-5
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_other_seeds_do_not_part_beyond_their_own_noise(runs, seed):
+    found = vario.diff(runs("base"), runs(f"seed{seed}", seed=seed, batches=seed))
+    assert found.noise == "own"
+    assert found.parting is None
+    assert "other weights, data or seeds" in str(found)
+
+
+def test_a_fault_stands_out_from_the_noise_of_another_seed(runs):
+    found = vario.diff(runs("base"), runs("seed_fault", seed=7, batches=7, fault=break_a_weight))
+    assert (found.parting.step, found.parting.target) == (FAULT, "blocks.1.0:output")
+
+
+def test_another_learning_rate_parts_them_at_the_first_update_and_is_named(runs):
+    found = vario.diff(runs("base"), runs("rate", lr=0.012))
+    assert (found.parting.step, found.parting.quantity) == (0, "weight")
+
+
+def test_a_nan_on_one_side_is_a_difference(runs):
+    found = vario.diff(runs("base"), runs("nan", nan_step=FAULT))
+    assert (found.parting.step, found.parting.target) == (FAULT, "root:input")
+
+
+def test_targets_and_options_that_only_one_run_has_are_listed(runs):
+    found = vario.diff(runs("base"), runs("fewer", targets=["blocks.*"], eps=1e-6))
+    assert "weight of head.weight" in found.only_a
+    assert not found.only_b
+    assert found.settings["eps"] == (1e-8, 1e-6)
+    assert "targets" in found.settings
+    assert found.parting is None
+
+
+def test_only_quantities_that_were_asked_for_are_compared(runs):
+    found = vario.diff(runs("base"), runs("fault", fault=scale_a_weight), quantities=["weight"])
+    assert (found.parting.step, found.parting.quantity) == (FAULT, "weight")
+    assert found.most[0].target == "blocks.1.0.weight"
+    with pytest.raises(ConfigError, match="Did you mean 'weight'"):
+        vario.diff(runs("base"), runs("same"), quantities=["wieght"])
+
+
+@pytest.mark.parametrize(
+    ("rules", "name", "new"),
+    [
+        (["encoder.=>backbone."], "encoder.0.weight", "backbone.0.weight"),
+        (["encoder=>backbone"], "encoder:output", "backbone:output"),
+        (["encoder=>backbone"], "encoders.weight", "encoders.weight"),
+        (["layers.*.weight=>blocks.*.w"], "layers.3.weight", "blocks.3.w"),
+        (["*=>_orig_mod.*"], "head.bias", "_orig_mod.head.bias"),
+        ([r"re:layers\.(\d+)\.(.*)=>h.\1.\2"], "layers.3.mlp.weight", "h.3.mlp.weight"),
+    ],
+)
+def test_renames_are_names_beginnings_globs_or_expressions(rules, name, new):
+    assert translation(rules)(name) == new
+
+
+@pytest.mark.parametrize("text", ["a", "=>b", "re:(=>x", r"re:a=>\2", "a.*=>*.*"])
+def test_a_rename_that_means_nothing_is_refused(text):
+    with pytest.raises(ConfigError, match="rename"):
+        translation([text])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (["layers.0.weight", "head.weight"], ["module.layers.0.weight", "module.head.weight"]),
+        (["_orig_mod.layers.0.weight", "_orig_mod.head.weight"], ["layers.0.weight", "head.weight"]),
+        (["module.layers._orig_mod.0.weight"], ["model.layers.0.weight"]),
+    ],
+)
+def test_wrappers_around_a_model_are_seen_through(ours, theirs):
+    translate, called = find_translation(ours, theirs)
+    assert [translate(name) for name in ours] == theirs
+    assert called
+
+
+def test_wrapped_runs_are_aligned_by_themselves(runs):
+    from torch import nn
+
+    class Wrapper(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.module = inner
+
+        def forward(self, x):
+            return self.module(x)
+
+    found = vario.diff(runs("base"), runs("wrapped", wrap=Wrapper))
+    assert found.parting is None
+    assert found.renamed
+    assert "gradient of head.weight" not in found.only_a
