@@ -158,7 +158,7 @@ class BlockSkipped(Fault):
     """A block is skipped: its input comes out again."""
 
     origin = "own"
-    setups = ("transformer", "transformer-bf16", "transformer-relu", "moe")
+    setups = ("transformer", "transformer-bf16", "transformer-relu", "transformer-drop")
 
     def build(self) -> None:
         site = self.draw.pick(blocks_of(self.model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import torch
@@ -67,16 +68,17 @@ class SchedulerTwice(Fault):
     setups = ("transformer", "mlp", "rnn", "cnn-sgd")
 
     def build(self) -> None:
-        self.times = self.draw.pick([2, 3, 4, 2])
-        note = f"{self.times} scheduler steps per step"
+        self.times = self.draw.pick([2, 3, 4, 5])
+        note = f"{self.times} steps of a cosine schedule per step"
         self.truth = Truth(t0=self.draw.step(60, 110), scope="global", cause=("lr",), note=note)
 
     def rate(self, rate: float) -> float:
         if not self.is_active:
             return rate
-        setup = self.training.setup
-        place = (self.truth.t0 + self.times * self.age) % (2 * setup.steps)
-        return setup.rate_at(min(place, 2 * setup.steps - place))
+        return rate * self.cosine(self.truth.t0 + self.times * self.age) / self.cosine(self.training.step)
+
+    def cosine(self, step: int) -> float:
+        return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / self.training.setup.steps))
 
 
 class OptimizerMadeAnew(Fault):

@@ -31,11 +31,9 @@ def drift(
         size = np.abs(deviation.gap)
         # What moves from the start on, as a bias that begins at zero, is learning; drift begins after a calm.
         calm = step.memory.get(f"drift {quantity}", Calm())
-        is_calm = (deviation.age > 8) & (size < np.log(factor) / 2) & (not step.is_warming_up)
+        is_calm = (deviation.warmth >= WARM) & (size < np.log(factor) / 2) & (not step.is_warming_up)
         was_calm = calm.update(deviation.targets, is_calm, CALM)
-        flagged = (
-            was_calm & (deviation.warmth >= 2 * WARM) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
-        )
+        flagged = was_calm & (deviation.warmth >= WARM) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
         flagged &= np.sign(deviation.gap) == np.sign(deviation.distance)
         if quantity == "activation":
             flagged &= step.rows(quantity).summaries[:, 0] > 1

@@ -17,6 +17,9 @@ LOOKED_AT = (
     ("gradient_accumulated", "rms"),
 )
 
+LASTING = float(np.log(1.2))
+"""A mean loss this far from the others' is off, where it stays there."""
+
 
 @rule("relative", over="ranks")
 def rank_outlier(step: RanksStep, threshold: float = 8.0, factor: float = 3.0, warm: int = 30) -> Iterator[Finding]:
@@ -37,7 +40,7 @@ def rank_outlier(step: RanksStep, threshold: float = 8.0, factor: float = 3.0, w
             places = dict(zip(order.targets, order.order, strict=True))
             for finding in _off(step, quantity, statistic, names, values, threshold, np.log(factor), warm):
                 yield _placed(finding, float(places.get(finding.target or "", 0)))
-    yield from _losses(step, threshold, warm)
+    yield from _losses(step, threshold, float(np.log(factor)), warm)
 
 
 def _off(
@@ -53,10 +56,13 @@ def _off(
     with np.errstate(all="ignore"):
         logs = np.log(values)
     logs = np.where(np.isfinite(logs), logs, np.nan)
-    if np.isnan(logs).all():
+    known = ~np.isnan(logs).all(axis=0)
+    if quantity.startswith("gradient"):
+        known &= step.steps[step.ranks[0]].facts.are_matrices(names)
+    if not known.any():
         return
-    with np.errstate(all="ignore"):
-        away = logs - np.nanmedian(logs, axis=0)
+    away = np.full_like(logs, np.nan)
+    away[:, known] = logs[:, known] - np.nanmedian(logs[:, known], axis=0)
     # One trend over (rank, target) pairs, on the distance from the others of the same step.
     trend = step.memory.get(f"rank_outlier {quantity} {statistic}", Trend(linear=True, floor=0.05))
     series = tuple(f"{rank}/{name}" for rank in step.ranks for name in names)
@@ -82,7 +88,7 @@ def _off(
         )
 
 
-def _losses(step: RanksStep, threshold: float, warm: int) -> Iterator[Finding]:
+def _losses(step: RanksStep, threshold: float, size: float, warm: int) -> Iterator[Finding]:
     for name in ("loss_local", "loss"):
         losses = {rank: step.steps[rank].scalars[name] for rank in step.ranks if name in step.steps[rank].scalars}
         if len(losses) > 2 and len(set(losses.values())) > 1:
@@ -90,17 +96,19 @@ def _losses(step: RanksStep, threshold: float, warm: int) -> Iterator[Finding]:
     else:
         return
     values = np.array(list(losses.values()))
-    if not np.isfinite(values).any():
+    if not np.isfinite(values).any() or (values[np.isfinite(values)] <= 0).any():
         return
     middle = float(np.nanmedian(values))
-    away = (values - middle) / max(abs(middle), 1e-12)
-    trend = step.memory.get("rank_outlier loss", Trend(linear=True, floor=0.01))
-    found = trend.update(tuple(str(rank) for rank in losses), away, step.number)
-    lasting = trend["fast"][trend.at(tuple(str(rank) for rank in losses))]
+    series = tuple(str(rank) for rank in losses)
+    trend = step.memory.get("rank_outlier loss", Trend(linear=True, floor=0.02))
+    found = trend.update(series, np.log(values / middle), step.number)
+    lasting = trend.read("fast", series)
     for index, rank in enumerate(losses):
-        spread = found.spread[index]
-        is_spike = abs(found.z[index]) > threshold and abs(found.distance[index]) > 0.2
-        is_lasting = abs(lasting[index]) > max(1.5 * spread, 0.1) and abs(found.gap[index]) > 0.08
+        # The mean of the last eight varies by a quarter of what one value does.
+        is_lasting = (
+            abs(lasting[index]) > max(1.5 * found.spread[index], LASTING) and abs(found.gap[index]) > LASTING / 2
+        )
+        is_spike = abs(found.z[index]) > threshold and abs(found.distance[index]) > size
         if found.warmth[index] >= warm and (is_spike or is_lasting):
             yield Finding(
                 f"{name} is {number(values[index])} on rank {rank}, {number(middle)} on the others",

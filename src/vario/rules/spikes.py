@@ -29,7 +29,7 @@ def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Itera
 
 
 @rule("relative")
-def activation_jump(step: Step, threshold: float = 8.0, factor: float = 2.0) -> Iterator[Finding]:
+def activation_jump(step: Step, threshold: float = 8.0, factor: float = 2.5) -> Iterator[Finding]:
     """An activation suddenly a multiple or a fraction of its usual size.
 
     Why: activations are the first thing that changes when an input or a weight does; the first module named is where.

@@ -25,6 +25,7 @@ def stale_second_moment(step: Step, limit: float = 2.3, threshold: float = 8.0) 
     flagged = left_the_past(deviation, threshold, np.log(5.0), warm=20) & (deviation.values > limit**2)
     # A moment that is zero makes any gradient a surprise: such a series has no habit to leave.
     flagged &= (deviation.distance > 0) & (deviation.spread < 1)
+    flagged &= step.facts.are_matrices(deviation.targets)
     together = moved_together(deviation, flagged, np.log(3.0))
     what = "squared gradient over second moment"
     yield from tell(deviation, flagged, "update", "mean", what, together=together, part="surprise")

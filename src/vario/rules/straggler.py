@@ -6,60 +6,62 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Last, Streak
+from vario.detection.memory import Last, Streak, Values
 from vario.rules import Finding, RanksStep, rule
 from vario.text import duration
 
 WINDOW = 16
+"""Steps whose median counts, and for which a rank must stay behind."""
+OWN = {"forward_seconds": (1.12, 0.04), "wait_seconds": (1.5, 0.15)}
+"""What a rank spends by itself: the ratio to the others, and the share of a step that others lose, from which it counts.
+What a loop does between steps varies more than what a model computes."""
 
 
 @rule("limit", over="ranks")
-def straggler(step: RanksStep, score: float = 0.75, threshold: float = 6.0, size: float = 0.1) -> Iterator[Finding]:
+def straggler(step: RanksStep, score: float = 0.75, threshold: float = 6.0) -> Iterator[Finding]:
     """A rank that takes longer than the others for its own part of a step.
 
     Why: all ranks wait for the slowest one.
 
     Next: that rank's host: its clocks, its other processes, its data loading (`wait_seconds`).
     """
-    own = {rank: _own_seconds(step.steps[rank].scalars) for rank in step.ranks}
-    ranks = [rank for rank, seconds in own.items() if seconds is not None]
-    if len(ranks) < 2:
-        return
-    medians = np.array([_running_median(step, rank, own[rank] or 0.0) for rank in ranks])
-    if np.isnan(medians).any() or medians.min() <= 0:
-        return
-    middle = float(np.median(medians))
-    spread = 1.4826 * float(np.median(np.abs(medians - middle)))
-    for rank, seconds in zip(ranks, medians, strict=True):
-        others = np.delete(medians, ranks.index(rank))
-        is_slow = others.min() / seconds < score and seconds > 1.15 * np.median(others)
-        is_apart = len(ranks) > 3 and seconds - middle > max(threshold * spread, size * middle)
-        count = step.memory.get("straggler streak", Streak()).update(
-            (str(rank),), np.array([bool((is_slow or is_apart) and seconds == medians.max())])
-        )[0]
-        if count >= WINDOW:
+    for name, (ratio, share) in OWN.items():
+        ranks = [rank for rank in step.ranks if name in step.steps[rank].scalars]
+        if len(ranks) < 2:
+            continue
+        medians = _medians(step, name, ranks)
+        if np.isnan(medians).any() or medians.min() <= 0:
+            continue
+        slowest = int(np.argmax(medians))
+        others = np.delete(medians, slowest)
+        usual, most = float(np.median(others)), float(medians[slowest])
+        spread = 1.4826 * float(np.median(np.abs(others - usual)))
+        whole = float(np.median([step.steps[rank].scalars.get("step_seconds", np.nan) for rank in ranks]))
+        is_slow = others.min() / most < score or (len(ranks) > 3 and most - usual > threshold * spread)
+        matters = most > ratio * usual and not most - usual < share * whole
+        is_off = np.arange(len(ranks)) == (slowest if is_slow and matters else -1)
+        count = step.memory.get(f"straggler {name}", Streak()).update(tuple(map(str, ranks)), is_off)
+        if count[slowest] >= WINDOW:
             yield Finding(
-                f"rank {rank} takes {duration(float(seconds))} for its part of a step, the others "
-                f"{duration(float(np.median(others)))}",
+                f"rank {ranks[slowest]} takes {duration(most)} for its part of a step ({name}), the others "
+                f"{duration(usual)}",
                 "scalar",
-                "forward_seconds",
-                float(seconds),
-                high=float(np.median(others)),
+                name,
+                most,
+                high=usual,
                 scope="rank",
-                rank=rank,
-                strength=float(np.log(seconds / middle)),
+                rank=ranks[slowest],
+                strength=float(np.log(most / usual)),
+                since=step.number - int(count[slowest]) + 1,
             )
 
 
-def _own_seconds(scalars: object) -> float | None:
-    found = [scalars[name] for name in ("forward_seconds", "wait_seconds") if name in scalars]  # type: ignore[operator,index]
-    return float(sum(found)) if found else None
-
-
-def _running_median(step: RanksStep, rank: int, seconds: float) -> float:
-    """The median of the last few steps; NaN before there are enough."""
-    names = tuple(f"{rank}/{place}" for place in range(WINDOW))
+def _medians(step: RanksStep, name: str, ranks: list[int]) -> Values:
+    """Each rank's median of the last few steps; NaN before there are enough."""
     kept = step.memory.get("straggler", Last())
-    kept.swap((names[step.number % WINDOW],), np.array([seconds]), step.number)
-    values = kept.read("value", names)
-    return float(np.median(values)) if not np.isnan(values).any() else float("nan")
+    now = tuple(f"{rank}/{name}/{step.number % WINDOW}" for rank in ranks)
+    kept.swap(now, np.array([step.steps[rank].scalars[name] for rank in ranks]), step.number)
+    places = [f"{rank}/{name}/{place}" for rank in ranks for place in range(WINDOW)]
+    values = kept.read("value", places).reshape(len(ranks), WINDOW)
+    found: Values = np.median(values, axis=1)
+    return found

@@ -37,8 +37,10 @@ def unexplained_change(step: Step, clean_steps: int = 5) -> Iterator[Finding]:
     ]
     if not named:
         named, changes = _beyond_updates(step)
-    everything = len(step.facts.trainable) or len(step.rows("weight")) or 1
-    if len(named) >= FEW and len(named) > everything / 2:
+    everything = step.facts.trainable or step.rows("weight").targets
+    matrices = [name for name in everything if len(step.facts.shapes.get(name, (1, 1))) > 1]
+    most = max(1, min(len(everything), len(matrices)) / 2)
+    if len(named) >= FEW - 1 and len(named) > most:
         text = f"{len(named)} weights changed behind the optimizer: {changes[0]}"
         yield Finding(text, "stray", None, scope="global", strength=1e3, others=tuple(named[:16]))
         return

@@ -10,7 +10,7 @@ from vario.detection.memory import Longest, Streak
 from vario.rules import Finding, Step, rule
 
 
-@rule("exact")
+@rule("exact", is_symptom=True)
 def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
     """A trainable parameter whose gradient is exactly zero, or missing, for several steps.
 
@@ -21,7 +21,9 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
     rows = step.rows("gradient")
     if not len(rows) or step.was_skipped:
         return
-    found = dict(zip(rows.targets, rows.statistic("absmax"), strict=True))
+    # A gradient that holds an Inf shows no extremes, and is none of this rule's business.
+    sizes = np.where(rows.statistic("bad") > 0, np.inf, rows.statistic("absmax"))
+    found = dict(zip(rows.targets, sizes, strict=True))
     known = step.memory.get("zero_grad known", Streak())
     known.update(rows.targets, np.ones(len(rows), np.bool_))
     # Who should have one: those that had one before, and on a single rank, which holds everything, all that can.
@@ -40,6 +42,8 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
     if len(at) == len(names) > 3:
         yield Finding(f"all gradients are zero for {int(count.min())} steps", "gradient", scope="global", strength=1e6)
         return
+    weights = step.rows("weight")
+    blank = {name for name, size in zip(weights.targets, weights.statistic("absmax"), strict=True) if size == 0}
     for index in at[:16]:
         what = "is exactly zero" if names[index] in found else "is missing"
         yield Finding(
@@ -48,7 +52,8 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
             target=names[index],
             statistic="absmax",
             value=0.0,
-            order=float(index),
+            # A weight that is all zero as well is where it comes from.
+            order=float(index) - (1e6 if names[index] in blank else 0.0),
             strength=float(count[index]),
             since=step.number - int(count[index]) + 1,
         )

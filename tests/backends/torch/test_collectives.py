@@ -214,8 +214,8 @@ def test_without_a_process_group_nothing_is_recorded_and_nothing_fails(caplog):
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with caplog.at_level(logging.INFO, "vario"), watch(model, optimizer, ["communication"]) as monitor:
-        for _ in range(3):
-            model(torch.ones(1, 2)).sum().backward()
+        for step in range(3):
+            model(torch.full((1, 2), 1.0 + step)).sum().backward()
             optimizer.step()
     assert [record.frames for record in monitor.sinks["in_memory"].records] == [[], [], []]
     assert not caplog.messages

@@ -11,6 +11,7 @@ import torch
 
 from vario.backends.base import Later
 from vario.backends.torch.later import fetch_later
+from vario.backends.torch.tensors import local_part
 
 
 def find_loss(output: Any) -> torch.Tensor | None:
@@ -26,10 +27,10 @@ def find_loss(output: Any) -> torch.Tensor | None:
 def loss_in(output: Any) -> Later | None:
     """The loss that a model returned, on its way to the host, if it returned one."""
     loss = find_loss(output)
-    if loss is None or hasattr(loss, "to_local"):
+    if loss is None or hasattr(loss, "to_local") or (loss := local_part(loss)) is None:
         return None  # of a number that is spread over ranks this one has a share, or an addend
     # A loop may divide its loss in place: on a device that comes after the copy, on the host a copy is needed.
-    return fetch_later(loss.detach().to(torch.float32, copy=loss.device.type == "cpu").reshape(()))
+    return fetch_later(loss.to(torch.float32, copy=loss.device.type == "cpu").reshape(()))
 
 
 @dataclass(frozen=True)

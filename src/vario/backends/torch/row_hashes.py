@@ -15,8 +15,7 @@ import torch
 
 from vario.backends.base import RowHashes
 from vario.backends.torch.later import fetch_later
-from vario.backends.torch.sampling import dense_here
-from vario.backends.torch.tensors import leaves, unseen
+from vario.backends.torch.tensors import leaves, local_part, unseen
 
 MAX_ROWS = 1024
 MAX_ELEMENTS = 4096
@@ -30,8 +29,8 @@ _factors: dict[tuple[torch.device, int], torch.Tensor] = {}
 @torch.no_grad()
 def row_hashes(inputs: Any) -> Callable[[], RowHashes] | None:
     """Begin to hash the rows of the largest tensor of whole numbers in a nest, or else of the largest of floats."""
-    found = [dense_here(tensor.detach()) for _, tensor in row_candidates(inputs)]
-    tensors = [tensor for tensor in found if tensor is not None and tensor.dim() and not _is_capturing(tensor)]
+    found = [local_part(tensor) for _, tensor in row_candidates(inputs)]
+    tensors = [tensor for tensor in found if tensor is not None and _has_rows(tensor)]
     whole = [tensor for tensor in tensors if not tensor.is_floating_point()]
     size = max((tensor.numel() for tensor in whole or tensors), default=0)
     largest = [tensor for tensor in whole or tensors if tensor.numel() == size]
@@ -97,5 +96,5 @@ def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return numbers ^ (numbers >> np.uint64(31))
 
 
-def _is_capturing(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+def _has_rows(tensor: torch.Tensor) -> bool:
+    return bool(tensor.dim() and tensor.numel() and tensor.layout is torch.strided)
