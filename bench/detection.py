@@ -1,7 +1,7 @@
 """What rules cost: the time they take for a step of many series, and what that does to a training step.
 
     python bench/detection.py                  the rules alone: milliseconds for 1,000, 5,000 and 20,000 series
-    python bench/detection.py --train          steps with rules and without, taking turns (CUDA if there is one, else CPU)
+    python bench/detection.py --train          steps with rules and without, taking turns (on a GPU if there is one)
 
 All rules are on and every series is new in every step, which is the most they ever have to do.
 """

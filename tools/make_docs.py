@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code: config.md from Config, cli.md from the commands, rules.md from the rules.
+"""Write the pages that are made from the code: config.md from Config, cli.md from commands, rules.md from rules.
 
 python tools/make_docs.py           write them
 python tools/make_docs.py --check   say which are stale, and exit with 1 if any is

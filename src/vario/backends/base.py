@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from vario.backends.collectives import CollectiveFollower
 from vario.records import Collective, Form, HostCopy, Mesh, Moment, Share, Structure, Table
 from vario.statistics import Values
 from vario.steps import Clock
@@ -115,30 +116,6 @@ class MomentObserver(Protocol):
 
     def describe(self, collective: Collective) -> None:
         """Say what a collective is, when it is seen for the first time."""
-
-
-class CallObserver(Protocol):
-    """Takes what one call of a collective shows; from any thread."""
-
-    def observe(self, side: str, tensors: list[Tensor]) -> None:
-        """Take its `input` before it, or its `output` when that has come."""
-
-    def took(self, seconds: float) -> None:
-        """It is complete, so long after it was called."""
-
-
-class CollectiveFollower(Protocol):
-    """Is told of every collective operation of the process; from any thread."""
-
-    @property
-    def listening(self) -> bool:
-        """Whether it wants to know of calls at this time."""
-
-    def called(self, call: Collective) -> CallObserver | None:
-        """One is called; what takes its tensors, None where they are not wanted. Calls alike give the same object."""
-
-    def failed(self, error: Exception) -> None:
-        """Following this call has failed."""
 
 
 class TimeMark(Protocol):

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
-from vario.backends.base import CallObserver, MomentObserver, Tensor, Watched
+from vario.backends.base import MomentObserver, Tensor, Watched
+from vario.backends.collectives import CallObserver
 from vario.probes import Recorder
 from vario.records import Collective, Moment
 from vario.selector import place_matcher

@@ -13,7 +13,7 @@ from vario.text import duration
 WINDOW = 16
 """Steps whose median counts, and for which a rank must stay behind."""
 OWN = {"forward_seconds": (1.12, 0.04), "wait_seconds": (1.5, 0.15)}
-"""What a rank spends by itself: the ratio to the others, and the share of a step that others lose, from which it counts.
+"""What a rank spends by itself; from which ratio to the others it counts, and from which share of a step they lose.
 What a loop does between steps varies more than what a model computes."""
 
 

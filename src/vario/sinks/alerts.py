@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import time
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
@@ -29,6 +31,9 @@ log = logging.getLogger("vario")
 STATE = "rules.npz"
 SAVE_SECONDS = 60.0
 """What the rules remember is saved this often, and at the end."""
+
+MOST_WAITING = 1000
+"""Lines that wait for a folder that cannot be written."""
 
 _LEVELS = {"page": logging.ERROR, "warn": logging.WARNING, "note": logging.INFO}
 
@@ -67,10 +72,10 @@ class Alerts:
         self._memory = Memory()
         self._saved = time.monotonic()
         self._files: dict[str, TextIO] = {}
+        self._waiting: list[tuple[str, str]] = []
         self._goes_on = self._writes and header.resume
-        if self._writes and header.resume and (self._folder / STATE).exists():
-            with np.load(self._folder / STATE, allow_pickle=False) as saved:
-                self._memory.restore(dict(saved))
+        if self._goes_on:
+            self._take_up()
         columns = columns_needed(header.config.get("statistics") or ())
         facts = Facts.read(
             header.rank, header.world_size, header.structure, coordinates=header.coordinates, columns=columns
@@ -118,17 +123,41 @@ class Alerts:
                 call(incident)
 
     def _append(self, name: str, content: dict[str, Any]) -> None:
-        if not self._writes:
+        if self._writes:
+            self._waiting = [*self._waiting, (name, json.dumps(content, allow_nan=False) + "\n")][-MOST_WAITING:]
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        """What cannot be written waits, as the store's rows do; the store is the one that says so."""
+        try:
+            while self._waiting:
+                name, line = self._waiting[0]
+                if name not in self._files:
+                    self._files[name] = (self._folder / name).open("a", encoding="utf8")
+                self._files[name].write(line)
+                self._files[name].flush()
+                del self._waiting[0]
+        except OSError:
             return
-        if name not in self._files:
-            self._files[name] = (self._folder / name).open("a", encoding="utf8")
-        self._files[name].write(json.dumps(content, allow_nan=False) + "\n")
-        self._files[name].flush()
+
+    def _take_up(self) -> None:
+        """Go on with what was remembered; a file that cannot be read costs a warm-up, not the run."""
+        path = self._folder / STATE
+        if not path.exists():
+            return
+        try:
+            with np.load(path, allow_pickle=False) as saved:
+                self._memory.restore(dict(saved))
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            log.warning("%s: not readable, so the rules begin anew: %s", path, error)
+            self._memory = Memory()
 
     def _save(self) -> None:
         self._saved = time.monotonic()
         if self._writes:
-            _replace(self._folder / STATE, self._memory)
+            self._write_waiting()
+            with contextlib.suppress(OSError):
+                _replace(self._folder / STATE, self._memory)
 
 
 def _replace(path: Path, memory: Memory) -> None:

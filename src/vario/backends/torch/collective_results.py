@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vario.backends.base import CallObserver, CollectiveFollower
+from vario.backends.collectives import CallObserver, CollectiveFollower
 
 _MAX_TIMED = 64
 _MAX_WAITING = 1024

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from vario.backends.base import CollectiveFollower, Undo
+from vario.backends.base import Undo
+from vario.backends.collectives import CollectiveFollower
 from vario.backends.torch import hooks
 from vario.backends.torch.collective_calls import Calls, Operation, caller, is_issued_by_reducer, operation_of
 from vario.backends.torch.collective_results import Durations, Result, Waiting

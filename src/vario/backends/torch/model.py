@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from vario.backends.base import CollectiveFollower, Events, LateObserver, Later, RowHashes, TimeMark
+from vario.backends.base import Events, LateObserver, Later, RowHashes, TimeMark
+from vario.backends.collectives import CollectiveFollower
 from vario.backends.torch import collectives, discovery, kept, outputs, process, rates
 from vario.backends.torch.attention import attention_rows, is_causal
 from vario.backends.torch.inside import InsideModel
