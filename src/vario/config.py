@@ -32,7 +32,10 @@ ESCALATED = ("activation", "activation_gradient")
 class Config:
     """Options of one Monitor. Every field can be a keyword of `vario.watch`, a key of a config file or a flag."""
 
-    quantities: Sequence[str] = ("gradient", "weight", "moment", "activation", "activation_gradient")
+    quantities: Sequence[str] = (
+        *("gradient", "weight", "moment", "activation", "activation_gradient"),
+        *("update", "stray", "attention", "unit", "expert"),
+    )
     """What to watch: any of weight, weight_before, gradient, gradient_local, gradient_accumulated, gradient_applied,
     activation, activation_gradient, moment, moment_before, update, stray, attention, spectrum, unit, expert,
     communication. Plain numbers (what you log, step time, learning rates, memory, ...) are always kept, and `checksum`

@@ -16,8 +16,8 @@ from vario.sinks import SINKS, in_memory
 from vario.sinks.store import Store
 
 
-def test_both_sinks_are_found_by_their_presence():
-    assert SINKS.names() == ["in_memory", "store"]
+def test_all_sinks_are_found_by_their_presence():
+    assert SINKS.names() == ["alerts", "in_memory", "store"]
     assert SINKS.get("store") is Store
 
 
