@@ -52,6 +52,11 @@ class Alert:
     """The step at which it began, where the rule waited before it spoke."""
 
     @property
+    def target_is_loss(self) -> bool:
+        """Whether it is about a loss and nothing else."""
+        return self.quantity == "scalar" and (self.target or "").startswith("loss")
+
+    @property
     def began(self) -> int:
         """The first step that shows it."""
         return self.step if self.since is None else self.since

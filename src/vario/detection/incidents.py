@@ -89,7 +89,10 @@ def diagnose(alerts: Sequence[Alert], rules: Mapping[str, Rule]) -> Incident:
     first = alerts[0].step
     # What a rule that waits tells later may have begun with the first of them.
     early = [alert for alert in alerts if alert.began <= first + COLLECTED_STEPS and alert.step <= first + QUIET_STEPS]
-    lead = min(early, key=lambda alert: _nearness(alert, rules))
+    # The loss is the last to know: it leads where nothing certain began with it.
+    is_certain = any(alert.kind == "exact" and not alert.target_is_loss for alert in early)
+    told = [alert for alert in early if not (is_certain and alert.target_is_loss)]
+    lead = min(told, key=lambda alert: _nearness(alert, rules))
     lead = _common_place(lead, early)
     rank = _rank(lead, early)
     scope: Scope = "rank" if lead.scope == "tensor" and rank is not None else lead.scope

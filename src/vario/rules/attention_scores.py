@@ -30,7 +30,8 @@ def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0, least: flo
     is_calm = (deviation.age > 8) & (np.abs(deviation.gap) < size / 3) & (not step.is_warming_up)
     was_calm = step.memory.get("attn_logit", Calm()).update(deviation.targets, is_calm, 20)
     grows = was_calm & (deviation.gap > 0.75 * size) & (deviation.gap > 2.5 * deviation.usual_gap)
-    for index in np.flatnonzero(is_over | ((jumped | grows) & (deviation.values > least)))[:16]:
+    is_steep = (deviation.gap > size) & (deviation.values > 3 * least) & (not step.is_warming_up)
+    for index in np.flatnonzero(is_over | is_steep | ((jumped | grows) & (deviation.values > least)))[:16]:
         yield Finding(
             f"largest attention logit of '{rows.targets[index]}' is {number(deviation.values[index])}"
             + ("" if is_over[index] else f", usually {number(deviation.usual[index])}"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Trend, Values
+from vario.detection.memory import Streak, Trend, Values
 from vario.rules import Finding, RanksStep, rule
 from vario.text import number
 
@@ -18,7 +18,9 @@ LOOKED_AT = (
 )
 
 LASTING = float(np.log(1.2))
-"""A mean loss this far from the others' is off, where it stays there."""
+"""The mean of the last eight losses this far from the others' is off; it varies by a quarter of what one loss does."""
+LASTS = 8
+"""Steps for which it must be."""
 
 
 @rule("relative", over="ranks")
@@ -103,11 +105,10 @@ def _losses(step: RanksStep, threshold: float, size: float, warm: int) -> Iterat
     trend = step.memory.get("rank_outlier loss", Trend(linear=True, floor=0.02))
     found = trend.update(series, np.log(values / middle), step.number)
     lasting = trend.read("fast", series)
+    means = np.abs(lasting) > np.maximum(1.5 * found.spread, LASTING)
+    for_long = step.memory.get("rank_outlier lasting", Streak()).update(series, means)
     for index, rank in enumerate(losses):
-        # The mean of the last eight varies by a quarter of what one value does.
-        is_lasting = (
-            abs(lasting[index]) > max(1.5 * found.spread[index], LASTING) and abs(found.gap[index]) > LASTING / 2
-        )
+        is_lasting = for_long[index] >= LASTS
         is_spike = abs(found.z[index]) > threshold and abs(found.distance[index]) > size
         if found.warmth[index] >= warm and (is_spike or is_lasting):
             yield Finding(

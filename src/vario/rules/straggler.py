@@ -12,7 +12,7 @@ from vario.text import duration
 
 WINDOW = 16
 """Steps whose median counts, and for which a rank must stay behind."""
-OWN = {"forward_seconds": (1.12, 0.04), "wait_seconds": (1.5, 0.15)}
+OWN = {"forward_seconds": (1.12, 0.06), "wait_seconds": (1.5, 0.15)}
 """What a rank spends by itself; from which ratio to the others it counts, and from which share of a step they lose.
 What a loop does between steps varies more than what a model computes."""
 
@@ -41,7 +41,7 @@ def straggler(step: RanksStep, score: float = 0.75, threshold: float = 6.0) -> I
         matters = most > ratio * usual and not most - usual < share * whole
         is_off = np.arange(len(ranks)) == (slowest if is_slow and matters else -1)
         count = step.memory.get(f"straggler {name}", Streak()).update(tuple(map(str, ranks)), is_off)
-        if count[slowest] >= WINDOW:
+        if count[slowest] >= 1.5 * WINDOW:
             yield Finding(
                 f"rank {ranks[slowest]} takes {duration(most)} for its part of a step ({name}), the others "
                 f"{duration(usual)}",
