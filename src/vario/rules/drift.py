@@ -10,8 +10,8 @@ from vario.detection.memory import Calm
 from vario.detection.telling import WARM, tell
 from vario.rules import Finding, Step, rule
 
-LEARNS = 0.1
-"""The share of the loss by which it falls over some fifty steps while a model learns fast."""
+LEARNING = 3.0
+"""How much faster than the loss falls activations may grow."""
 CALM = 20
 """Observations in a row without a departure."""
 
@@ -19,7 +19,7 @@ CALM = 20
 @rule("relative")
 def drift(
     step: Step,
-    activation: float = 2.5,
+    activation: float = 2.0,
     weight: float = 1.3,
     gradient: float = 4.0,
     update: float = 3.0,
@@ -31,7 +31,7 @@ def drift(
 
     Next: what the named tensors share: a layer, an optimizer option, a loss term that is missing.
     """
-    learning = _learns(step)
+    learnt = _learnt(step)
     looked_at = (
         ("activation", "", "rms", activation),
         ("weight", "", "rms", weight),
@@ -51,7 +51,7 @@ def drift(
         flagged &= np.sign(deviation.gap) == np.sign(deviation.distance)
         if quantity == "activation":
             # A single number is a loss; and while the loss falls fast, activations grow because the model learns.
-            flagged &= (step.rows(quantity).summaries[:, 0] > 1) & (not learning)
+            flagged &= (step.rows(quantity).summaries[:, 0] > 1) & (size > LEARNING * learnt)
         if quantity == "gradient":
             flagged &= deviation.gap > 0  # gradients get smaller as a model learns
         if quantity in ("weight", "update"):
@@ -66,7 +66,7 @@ def drift(
         yield from tell(deviation, flagged, quantity, statistic, what, together=together, order=order, part=part)
 
 
-def _learns(step: Step) -> bool:
-    """Whether the loss is falling fast: its mean of a few steps is far below that of many."""
+def _learnt(step: Step) -> float:
+    """The share by which the loss of the last few steps is below that of many."""
     loss = step.scalar_trend("loss", linear=True, floor=1e-6)
-    return loss is not None and bool(-loss.gap[0] > LEARNS * abs(loss.usual[0]))
+    return 0.0 if loss is None else max(0.0, -float(loss.gap[0]) / max(abs(float(loss.usual[0])), 1e-12))
