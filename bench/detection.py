@@ -3,7 +3,10 @@
     python bench/detection.py                  the rules alone: milliseconds for 1,000, 5,000 and 20,000 series
     python bench/detection.py --train          steps with rules and without, taking turns (on a GPU if there is one)
 
-All rules are on and every series is new in every step, which is the most they ever have to do.
+    python bench/detection.py --default        steps watched as by default (all rules, usual intervals) and unwatched
+
+All rules are on and every series is new in every step, which is the most they ever have to do; with
+--default the intervals are the usual ones.
 """
 
 from __future__ import annotations
@@ -58,63 +61,74 @@ def _frame(quantity: str, step: int, names: list[str], noise: np.random.Generato
     return Frame(quantity, step, 0, tuple(names), np.arange(len(names), dtype=np.int32), rows)
 
 
-def in_training(rounds: int, steps: int, layers: int) -> None:
-    """Steps of one model with all rules and with none, everything else alike, round after round."""
-    on_gpu = torch.cuda.is_available()
+def made_model(layers: int) -> tuple[torch.nn.Module, torch.optim.Optimizer, torch.Tensor]:
+    """The model of the overhead benchmark, its optimizer and a batch."""
     torch.manual_seed(0)
-    if on_gpu:
+    if torch.cuda.is_available():
         with torch.device("cuda"):
             model: torch.nn.Module = Llama(layers=layers).to(torch.bfloat16)
         ids = torch.randint(0, 32000, (8, 2048), device="cuda")
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    else:
-        model = GPT()
-        ids = torch.randint(0, 16384, (4, 128))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True), ids
+    model = GPT()
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-4), torch.randint(0, 16384, (4, 128))
+
+
+def in_training(rounds: int, steps: int, layers: int, by_default: bool) -> None:
+    """Steps of one model with all rules and with none, or watched as by default and unwatched, round after round."""
+    model, optimizer, ids = made_model(layers)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     num_series = 0
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds + 1):
-            for rules in (True, False):
-                monitor = vario.watch(model, optimizer, quantities=WATCHED, every=1, directory=folder, rules=rules)
+            for is_on in (True, False):
+                monitor = None
+                if by_default and is_on:
+                    monitor = vario.watch(model, optimizer, directory=folder)
+                elif not by_default:
+                    monitor = vario.watch(model, optimizer, quantities=WATCHED, every=1, directory=folder, rules=is_on)
                 for _ in range(3):
                     train_step(model, optimizer, ids)
-                _wait(on_gpu)
+                _wait()
                 began = time.perf_counter()
                 for _ in range(steps):
                     train_step(model, optimizer, ids)
-                _wait(on_gpu)
+                _wait()
                 if number:
-                    seconds[rules].append((time.perf_counter() - began) / steps)
-                monitor.close()
-                if monitor.path is not None:
+                    seconds[is_on].append((time.perf_counter() - began) / steps)
+                if monitor is not None:
+                    monitor.close()
+                    assert monitor.path is not None
                     run = vario.open_run(monitor.path)
                     num_series = sum(len(run.targets(name)) for name in run.quantities() if name != "scalar")
+                del monitor
                 gc.collect()
     ratios = [on / off - 1 for on, off in zip(seconds[True], seconds[False], strict=True)]
-    off, on = (statistics.median(seconds[rules]) * 1e3 for rules in (False, True))
-    where = torch.cuda.get_device_name() if on_gpu else "CPU"
-    print(f"{where}: {num_series} series at every step; step {off:.1f} ms without rules, {on:.1f} ms with all of them;")
+    off, on = (statistics.median(seconds[is_on]) * 1e3 for is_on in (False, True))
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    what = ("unwatched", "watched as by default") if by_default else ("without rules", "with all of them")
+    often = "in all" if by_default else "at every step"
+    print(f"{where}: {num_series} series {often}; step {off:.1f} ms {what[0]}, {on:.1f} ms {what[1]};")
     print(
         f"ratio of neighbours {100 * statistics.median(ratios):+.2f} % (from {100 * min(ratios):+.2f} to "
         f"{100 * max(ratios):+.2f} % over {rounds} rounds of {steps} steps)"
     )
 
 
-def _wait(on_gpu: bool) -> None:
-    if on_gpu:
+def _wait() -> None:
+    if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--train", action="store_true")
+    parser.add_argument("--default", action="store_true")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--layers", type=int, default=22)
     options = parser.parse_args()
-    if options.train:
-        in_training(options.rounds, options.steps, options.layers)
+    if options.train or options.default:
+        in_training(options.rounds, options.steps, options.layers, options.default)
         return
     for num_parameters in (112, 556, 2223):
         num_series, seconds = alone(num_parameters)

@@ -6,8 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -60,7 +64,7 @@ def main() -> None:
     changed = [run for half in halves for run in healthy.healthy_runs(half, True, options.runs)]
     ordinary, changed = ([run for run in found if run.job.name in wanted] for found in (ordinary, changed))
     print(f"{len(runs)} fault runs, {len(ordinary)} healthy ones, seeds {', '.join(map(str, seeds))}\n")
-    faulty, quiet, benign = score_all(names, runs, ordinary, changed)
+    faulty, quiet, benign = score_all(names, runs, ordinary, changed, options.jobs)
     rows = {}
     for name in names:
         rows[name] = report.overall(faulty[name], quiet[name])
@@ -73,23 +77,39 @@ def main() -> None:
     print(report.overall_text(rows))
 
 
+Scores = tuple[str, FaultScore | HealthyScore]
+
+
 def score_all(
-    names: Sequence[str], runs: Sequence[Recorded], ordinary: Sequence[Recorded], changed: Sequence[Recorded]
+    names: Sequence[str],
+    runs: Sequence[Recorded],
+    ordinary: Sequence[Recorded],
+    changed: Sequence[Recorded],
+    side_by_side: int,
 ) -> tuple[dict[str, list[FaultScore]], dict[str, list[HealthyScore]], dict[str, list[HealthyScore]]]:
-    """All detectors on all runs, run by run, so that each folder is read once."""
-    detectors = {name: remembered(DETECTORS[name]) for name in names}
-    scores: dict[tuple[str, str], FaultScore] = {}
-    for run in sorted(runs, key=lambda run: str(run.twin)):
-        for name, detector in detectors.items():
-            scores[name, run.job.name] = score_fault(detector, run)
-    faulty = {name: [scores[name, run.job.name] for run in runs] for name in names}
-    quiet: dict[str, list[HealthyScore]] = {name: [] for name in names}
-    benign: dict[str, list[HealthyScore]] = {name: [] for name in names}
-    for found, told in ((ordinary, quiet), (changed, benign)):
-        for run in found:
-            for name, detector in detectors.items():
-                told[name].append(score_healthy(detector, run))
-    return faulty, quiet, benign
+    """All detectors on all runs, in several processes; runs that share a twin go together."""
+    groups: dict[str, list[Recorded]] = {}
+    for run in [*runs, *ordinary, *changed]:
+        groups.setdefault(str(run.twin or run.path), []).append(run)
+    found: dict[tuple[str, str], FaultScore | HealthyScore] = {}
+    with ProcessPoolExecutor(side_by_side, get_context("spawn")) as pool:
+        for scores in pool.map(score_group, repeat(names), groups.values()):
+            found |= {(name, score.run.job.name): score for name, score in scores}
+
+    def of(chosen: Sequence[Recorded]) -> dict[str, list[Any]]:
+        return {name: [found[name, run.job.name] for run in chosen] for name in names}
+
+    return of(runs), of(ordinary), of(changed)
+
+
+def score_group(names: Sequence[str], runs: Sequence[Recorded]) -> list[Scores]:
+    """Each folder is read once, and each twin looked at once by each detector."""
+    detectors = {name: lru_cache(maxsize=2)(DETECTORS[name]) for name in names}
+    return [
+        (name, score_healthy(detector, run) if run.truth is None else score_fault(detector, run))
+        for run in runs
+        for name, detector in detectors.items()
+    ]
 
 
 def describe(runs: Sequence[Recorded]) -> None:
@@ -107,11 +127,6 @@ def describe(runs: Sequence[Recorded]) -> None:
         print(f"{head} {'-' if failed is None else failed:>4} {ends}  {where}{rank}: {truth.note}")
 
 
-def remembered(detector: Detector) -> Detector:
-    """The same detector, which remembers what it said of the last two folders: twins are shared."""
-    return lru_cache(maxsize=2)(detector)
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Record the fault zoo and score detectors on it.")
     parser.add_argument("--set", choices=("dev", "held-out", "all"), default="dev", help="which seeds and healthy runs")
@@ -121,7 +136,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--detector", action="append", choices=list(DETECTORS), help="only this one, in detail")
     parser.add_argument("--no-record", action="store_true", help="score what is there")
     parser.add_argument("--again", action="store_true", help="record anew what is there, after a change in vario")
-    parser.add_argument("--jobs", type=int, default=2, help="single-process runs side by side")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that record or score side by side")
     parser.add_argument("--runs", type=Path, default=RUNS, help="where runs are kept")
     return parser.parse_args(arguments)
 

@@ -6,7 +6,7 @@ A detector is a function from a run's folder to incidents. It sees the folder al
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -145,7 +145,7 @@ def score_fault(detector: Detector, run: Recorded) -> FaultScore:
         not noise,
         names_place(incident, truth) if truth.has_place else None,
         None if truth.has_place else names_cause(incident, truth),
-        incident,
+        replace(incident, lines=()),
     )
 
 
@@ -153,7 +153,8 @@ def score_healthy(detector: Detector, run: Recorded) -> HealthyScore:
     """Count what a detector says of a healthy run."""
     said = tuple(detector(run.path))
     lines = all_lines(said)
-    return HealthyScore(run, len(losses_of(run.path)), len(incidents_of(lines)), len(lines), said)
+    plain = tuple(replace(incident, lines=()) for incident in said)
+    return HealthyScore(run, len(losses_of(run.path)), len(incidents_of(lines)), len(lines), plain)
 
 
 def names_place(incident: Incident, truth: Truth) -> bool:

@@ -135,7 +135,8 @@ def test_blaming_a_tensor_for_the_learning_rate_is_the_wrong_cause(runs):
     run = runs["lr_jump"]
 
     def detect(path):
-        return [Incident(run.truth.t0, "spike", "head.weight", scope="tensor")] if path == run.path else []
+        said = Incident(run.truth.t0, "spike", "head.weight", scope="tensor", cause=("learning rate",))
+        return [said] if path == run.path else []
 
     assert score_fault(detect, run).is_right_cause is False
 

@@ -35,7 +35,7 @@ def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator
         if deviation is None or (quantity == "gradient" and step.was_skipped):
             continue
         size = SIZES[statistic]
-        off = (deviation.warmth >= WARM) & (np.abs(deviation.z) > threshold) & (np.abs(deviation.distance) > size)
+        off = (deviation.warmth >= 1.5 * WARM) & (np.abs(deviation.z) > threshold) & (np.abs(deviation.distance) > size)
         # Up and down in turn is noise, so each direction has its own streak.
         name = f"level_shift {quantity} {statistic}"
         up = step.memory.get(f"{name} up", Streak()).update(deviation.targets, off & (deviation.distance > 0))

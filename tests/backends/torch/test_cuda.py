@@ -479,5 +479,5 @@ def test_a_training_with_attention_and_spectra_waits_for_nothing():
     monitor.close()
     recorded = rows(monitor)
     assert {key[0] for key in recorded} == {0, 1, 2, 3}
-    assert len(recorded) == 4 * (2 * 3 + 5 * 2)
+    assert len(recorded) == 4 * (2 * 4 + 5 * 2)
     assert all(np.isfinite(row).all() for row in recorded.values())
