@@ -370,6 +370,32 @@ def test_loss_shift_needs_a_level_that_stays_and_is_not_alarmed_by_learning():
     assert "data" in course.incidents()[0].cause
 
 
+def test_an_optimizer_that_forgets_its_state_is_found():
+    course = Course(["state_lost"])
+    change = {f"{name}:change": summary(1e-3) for name in PARAMETERS}
+    surprise = {f"{name}:surprise": summary(1.0, mean=1.0) for name in PARAMETERS}
+    assert not course.step(("update", change))
+    assert not fed(course, 10, lambda: [("update", change | surprise)])
+    [alert] = course.step(("update", change))
+    assert (alert.scope, alert.kind) == ("global", "exact")
+    fed(course, 20, lambda: [("update", change | surprise)])
+    del surprise[f"{LAYER}:surprise"]
+    [alert] = course.step(("update", change | surprise))
+    assert alert.target == LAYER
+
+
+def test_a_loss_that_swings_more_widely_is_told_and_a_noisy_one_is_not():
+    course = Course(["loss_swings"])
+    for _ in range(150):
+        assert not course.step(scalars={"loss": 2.0 + 0.1 * course.noise.normal()})
+    said = [
+        alert
+        for step in range(40)
+        for alert in course.step(scalars={"loss": 2.0 + 0.6 * (-1) ** step + 0.1 * course.noise.normal()})
+    ]
+    assert [alert.rule for alert in said] == ["loss_swings"]
+
+
 def test_a_stalled_step_is_told():
     course = Course(["stalled"])
     for _ in range(20):

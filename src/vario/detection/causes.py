@@ -24,6 +24,7 @@ GLOBAL = {
     "skipped_updates": "the loss scale never fits: gradients overflow at any scale",
     "frozen_param": "the optimizer does not update the weights",
     "zero_grad": "the loss is cut off from the model, or the gradients are zeroed before the update",
+    "state_lost": "the optimizer's state is gone: it was made anew, cleared, or not loaded",
     "not_zeroed": "gradients are not zeroed between updates, so they add up",
     "lost_updates": "the optimizer's updates are too small for 16-bit weights and round to nothing",
     "activation_jump": "what goes into the model changed, or all weights did",
@@ -44,6 +45,7 @@ LOCAL = {
     "zero_grad": "nothing the loss says reaches this parameter",
     "stale_second_moment": "the optimizer's second moment of this parameter is out of date or was lost",
     "rank_outlier": "this rank alone sees something else: its data, or its device",
+    "state_lost": "the optimizer's state of this parameter is gone",
     "near_overflow": "numbers here are about to overflow their dtype",
     "dead_units": "most units here are dead",
 }

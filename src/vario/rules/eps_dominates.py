@@ -35,4 +35,5 @@ def eps_dominates(step: Step, limit: float = 0.5, steps: int = 3) -> Iterator[Fi
             high=limit,
             scope="global",
             strength=float(np.log(middle / limit)),
+            since=step.number - int(count) + 1,
         )

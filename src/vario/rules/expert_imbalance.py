@@ -13,7 +13,7 @@ from vario.text import number
 
 @rule("limit")
 def expert_imbalance(
-    step: Step, limit: float = 1.0, starved: float = 0.1, rise: float = 0.3, warm: int = 30
+    step: Step, limit: float = 1.0, starved: float = 0.1, rise: float = 0.25, warm: int = 30
 ) -> Iterator[Finding]:
     """A router that sends most tokens to one expert, or none to another.
 
@@ -31,7 +31,7 @@ def expert_imbalance(
     low.update(rows.targets, least)
     mean_most, mean_least = high.read("fast", rows.targets), low.read("fast", rows.targets)
     # With few experts, each of which takes a large part, no load is twice the mean: there it is the rise that counts.
-    rose = (found.gap > rise) & (found.gap > 3 * found.usual_gap) & (found.z > 2)
+    rose = (found.gap > rise) & (found.gap > 2.5 * found.usual_gap) & (found.z > 2)
     for index in np.flatnonzero((found.age >= warm) & ((mean_most > limit) | rose | (mean_least < starved)))[:16]:
         over = bool(mean_most[index] > limit or rose[index])
         text = (

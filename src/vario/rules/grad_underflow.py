@@ -32,7 +32,7 @@ def grad_underflow(
     rose = (
         known & (deviation.distance > points) & (deviation.z > threshold) & (deviation.distance > 1.5 * deviation.peak)
     )
-    most = rose.sum() > 2 and rose.sum() > known.sum() / 2
+    most = rose.sum() > 1 and rose.sum() > known.sum() / 2
     if most:
         yield Finding(
             f"zeros among the gradients rose in {int(rose.sum())} of {int(known.sum())} matrices",

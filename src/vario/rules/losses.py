@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Last, Trend
+from vario.detection.memory import Last, Streak, Trend
 from vario.detection.telling import WARM, compared
 from vario.rules import Finding, Step, rule
 from vario.text import number
@@ -88,3 +88,37 @@ def loss_shift(step: Step, threshold: float = 4.5, share: float = 0.1, steps: in
 
 
 HELD = ("reference", "spread", "count", "total")
+
+
+@rule("relative", is_symptom=True)
+def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
+    """A loss that swings from step to step far more widely than it did.
+
+    Why: batches that are unlike each other: rows sorted by label or source, a batch that has become too small.
+
+    Next: the order in which the loader hands out rows, and whether it still shuffles.
+    """
+    name = next((known for known in ("loss_local", "loss") if known in step.scalars), None)
+    if name is None or not np.isfinite(step.scalars[name]):
+        return
+    last, _ = step.memory.get("loss_swings last", Last()).swap(("loss",), np.array([step.scalars[name]]), step.number)
+    if np.isnan(last[0]):
+        return
+    swing = abs(step.scalars[name] - float(last[0]))
+    trend = step.memory.get("loss_swings", Trend(linear=True, floor=1e-9))
+    found = trend.update(("swing",), np.array([swing]), step.number)
+    lately, usual = trend.read("fast", ("swing",))[0], float(found.usual[0])
+    level = abs(float(last[0]))
+    is_wide = found.warmth[0] >= 1.5 * WARM and lately > times * usual and lately > share * level
+    count = step.memory.get("loss_swings wide", Streak()).update(("swing",), np.array([bool(is_wide)]))[0]
+    if count >= steps:
+        yield Finding(
+            f"{name} swings by {number(lately)} from step to step, usually by {number(usual)}",
+            "scalar",
+            name,
+            lately,
+            high=times * usual,
+            scope="batch",
+            strength=float(np.log(lately / max(usual, 1e-12))),
+            since=step.number - int(count) + 1,
+        )

@@ -33,6 +33,7 @@ def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Fin
             high=limit,
             scope="global",
             strength=float(np.log(middle / limit)),
+            since=step.number - int(count) + 1,
         )
 
 
@@ -64,6 +65,7 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
             low=limit,
             scope="global",
             strength=1.0,
+            since=step.number - int(count) + 1,
         )
 
 
