@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from vario.detection.alerts import SEVERITIES, Alert, Incident, Scope, Severity
@@ -14,6 +15,8 @@ from vario.records import ROOT
 
 COLLECTED_STEPS = 3
 """Steps that are waited for after the first alert, before anything is said."""
+FORETOLD = 2
+"""Families of rules that must have spoken before a NaN for it to be their consequence."""
 AGREEING_STEPS = 5
 """Families of rules that speak within so many steps agree."""
 
@@ -36,12 +39,12 @@ class Incidents:
         if loud or self._alerts:
             self._alerts += found
         if self._alerts and step - self._alerts[0].step >= COLLECTED_STEPS:
-            ready += self._tell()
+            ready += self._tell(loud)
         return ready
 
     def flush(self) -> list[Incident]:
         """What has not been told yet; the next alert begins a new incident."""
-        ready = self._tell()
+        ready = self._tell([])
         self._alerts, self._told = [], None
         return ready
 
@@ -54,15 +57,17 @@ class Incidents:
         known = self._rules.get(alert.rule)
         return known is not None and known.is_quiet
 
-    def _tell(self) -> list[Incident]:
+    def _tell(self, latest: Sequence[Alert]) -> list[Incident]:
         if not self._alerts:
             return []
-        incident = diagnose(self._alerts, self._rules)
-        # Told once; again only when it turns out to be more urgent than it seemed.
-        if self._told is not None and SEVERITIES.index(incident.severity) <= SEVERITIES.index(self._told):
-            return []
-        if self._told in ("warn", "page") and incident.severity != "page":
-            return []
+        if self._told is None:
+            incident = diagnose(self._alerts, self._rules)
+        else:
+            # Told once; again only when something more urgent comes on top.
+            urgent = [alert for alert in latest if alert.severity == "page" and self._told != "page"]
+            if not urgent:
+                return []
+            incident = diagnose(urgent, self._rules)
         self._told = incident.severity
         return [incident]
 
@@ -92,7 +97,7 @@ def diagnose(alerts: Sequence[Alert], rules: Mapping[str, Rule]) -> Incident:
     # The loss is the last to know: it leads where nothing certain began with it.
     is_certain = any(alert.kind == "exact" and not alert.target_is_loss for alert in early)
     told = [alert for alert in early if not (is_certain and alert.target_is_loss)]
-    lead = min(told, key=lambda alert: _nearness(alert, rules))
+    lead = min(told, key=lambda alert: _nearness(alert, rules, early))
     lead = _common_place(lead, early)
     rank = _rank(lead, early)
     scope: Scope = "rank" if lead.scope == "tensor" and rank is not None else lead.scope
@@ -124,12 +129,14 @@ def _place(lead: Alert) -> str | None:
     return name
 
 
-def _nearness(alert: Alert, rules: Mapping[str, Rule]) -> tuple[int, int, int, int, int, float, float]:
+def _nearness(
+    alert: Alert, rules: Mapping[str, Rule], early: Sequence[Alert]
+) -> tuple[int, int, int, int, int, float, float]:
     """The least of these is nearest to the cause: what is certain, then what is early, in the order of a step."""
     rule = rules.get(alert.rule)
     is_symptom = rule is not None and rule.is_symptom
     is_quiet = rule is not None and rule.is_quiet
-    is_certain = alert.kind == "exact" and not is_symptom
+    is_certain = alert.kind == "exact" and (not is_symptom or _is_unforetold(alert, early))
     # The outermost module contains all others: it is a place only where no other is named. A NaN that was there before
     # any other came in with the batch.
     is_whole = alert.target is not None and alert.target.partition(":")[0] == ROOT and alert.scope == "tensor"
@@ -143,6 +150,12 @@ def _nearness(alert: Alert, rules: Mapping[str, Rule]) -> tuple[int, int, int, i
         alert.order,
         -alert.strength,
     )
+
+
+def _is_unforetold(alert: Alert, early: Sequence[Alert]) -> bool:
+    """Whether a NaN or Inf came out of the blue: where things grew before it, it is what they led to."""
+    before = {other.quantity for other in early if other.began < alert.began}
+    return not math.isfinite(alert.value) and len(before) < FORETOLD
 
 
 def _common_place(lead: Alert, alerts: Sequence[Alert]) -> Alert:
