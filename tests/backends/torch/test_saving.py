@@ -55,5 +55,6 @@ def test_a_model_saved_while_watched_can_be_watched_again_when_loaded(tmp_path):
         "weight",
         "activation",
         "activation_gradient",
+        "update",
     }
     assert monitor.sinks["in_memory"].records == []
