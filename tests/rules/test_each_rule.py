@@ -1,10 +1,13 @@
 """Each rule finds what it is for, names the place, and is silent before."""
 
+import re
+
 import numpy as np
 import pytest
 from courses import BIASES, PARAMETERS, Course, number_row, summary
 
-from vario.rules import RULES, Finding, choose, rule
+from vario.errors import ConfigError
+from vario.rules import RULES, Finding, choose, rule, to_options
 
 LAYER = "layers.2.mlp.weight"
 MODULES = tuple(f"layers.{number}.mlp:output" for number in range(4))
@@ -473,3 +476,31 @@ def test_a_rule_of_ones_own_is_a_function():
     course = Course([too_big])
     assert [alert.target for alert in course.step(gradients(course, **{LAYER: summary(6.0)}))] == [LAYER]
     assert choose([too_big])[0].rule.options == {"most": 5.0}
+
+
+@pytest.mark.parametrize(
+    "wanted", [True, False, ["non_finite", "drift"], {"grad_spike": {"threshold": 10}, "drift": False}, "NonFinite"]
+)
+def test_a_choice_of_rules_comes_back_from_plain_values(wanted):
+    chosen = choose(wanted)
+    again = choose(to_options(chosen))
+    assert sorted((found.rule.name, dict(found.options)) for found in again) == sorted(
+        (found.rule.name, dict(found.options)) for found in chosen
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (["non_finit"], "rules: unknown 'non_finit'. Did you mean 'non_finite'?"),
+        ({"grad_spike": {"treshold": 1}}, "rules.grad_spike: unknown 'treshold'. Did you mean 'threshold'?"),
+        ({"grad_spike": {"threshold": "high"}}, "rules.grad_spike.threshold: expected a number, got 'high'"),
+        ({"zero_grad": {"steps": 2.5}}, "rules.zero_grad.steps: expected a whole number, got 2.5"),
+        ({"drift": 3}, "rules.drift: expected a table of its options, true or false, got 3"),
+        ([print], "expected a name or a rule"),
+        (7, "rules: expected names, a table of options, true or false, got 7"),
+    ],
+)
+def test_a_wrong_choice_of_rules_says_what_is_wrong(wanted, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        choose(wanted)

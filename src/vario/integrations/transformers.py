@@ -17,6 +17,7 @@ from vario.integrations.deciding import Decisions
 from vario.integrations.recording import Recording
 from vario.monitor import Monitor
 from vario.notices import without_secrets
+from vario.rules import choose, to_options
 from vario.text import reason
 
 try:
@@ -85,6 +86,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
         options = recording.config.to_json()
         # A checkpoint is passed around as a run is: ways to tell incidents that hold a secret are not in it.
         options["notify"] = without_secrets(recording.config.notify)
+        options["rules"] = to_options(choose(recording.config.rules))
         for key in ("first_step", "resume"):
             del options[key]
         return {

@@ -46,6 +46,12 @@ def choose(wanted: Sequence[str | Rule] | Mapping[str, Any] | bool | None) -> li
     return [Chosen(named(found), {}) for found in wanted]
 
 
+def to_options(chosen: Iterable[Chosen]) -> dict[str, Any]:
+    """A choice as plain values that choose the same again; rules that only exist in a process are left out."""
+    wanted = {found.rule.name: dict(found.options) or True for found in chosen}
+    return {found.name: wanted.get(found.name, False) for found in RULES}
+
+
 def named(name: str | Rule) -> Rule:
     """A rule by its name, as `non_finite` or `NonFinite`; rules themselves are passed on."""
     if isinstance(name, Rule):
@@ -75,4 +81,4 @@ def _with_options(wanted: Mapping[str, Any]) -> Iterable[Chosen]:
             yield Chosen(registered.part, value if isinstance(value, Mapping) else {})
 
 
-__all__ = ["RULES", "Chosen", "Finding", "RanksStep", "Rows", "Rule", "Step", "choose", "named", "rule"]
+__all__ = ["RULES", "Chosen", "Finding", "RanksStep", "Rows", "Rule", "Step", "choose", "named", "rule", "to_options"]
