@@ -84,6 +84,14 @@ def test_a_nan_out_of_the_blue_leads_and_one_that_was_foretold_does_not():
     assert diagnose([drift, growth, nan], KNOWN).lead.rule == "drift"
 
 
+def test_a_tensor_that_exploded_just_before_the_nan_in_the_same_step_leads():
+    nan = alert("non_finite", 50, "b:output", quantity="activation", stage=1, order=9, value=float("nan"))
+    explosion = alert("activation_jump", 50, "a:output", quantity="activation", stage=1, order=5, strength=80.0)
+    later = dataclasses.replace(explosion, order=12)
+    assert diagnose([explosion, nan], KNOWN).place == "a"
+    assert diagnose([nan, later], KNOWN).place == "b"
+
+
 def test_two_families_that_agree_make_a_note_a_warning():
     assert diagnose([alert("grad_spike", 50)], KNOWN).severity == "note"
     both = [alert("grad_spike", 50), alert("activation_jump", 51, quantity="activation", stage=1)]

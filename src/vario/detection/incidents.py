@@ -10,11 +10,12 @@ from vario.detection.alerts import SEVERITIES, Alert, Incident, Scope, Severity
 from vario.detection.causes import explain
 from vario.detection.detector import QUIET_STEPS
 from vario.detection.rule import Rule
-from vario.detection.telling import common_name
+from vario.detection.telling import HUGE, common_name
 from vario.records import ROOT
 
 COLLECTED_STEPS = 3
 """Steps that are waited for after the first alert, before anything is said."""
+HUGE_STRENGTH = math.log(HUGE)
 FORETOLD = 2
 """Families of rules that must have spoken before a NaN for it to be their consequence."""
 AGREEING_STEPS = 5
@@ -155,7 +156,13 @@ def _nearness(
 def _is_unforetold(alert: Alert, early: Sequence[Alert]) -> bool:
     """Whether a NaN or Inf came out of the blue: where things grew before it, it is what they led to."""
     before = {other.quantity for other in early if other.began < alert.began}
-    return not math.isfinite(alert.value) and len(before) < FORETOLD
+    place = (alert.began, alert.stage, alert.order)
+    exploded = any(
+        (other.began, other.stage, other.order) < place and HUGE_STRENGTH < other.strength < math.inf
+        for other in early
+        if other.kind == "relative"
+    )
+    return not math.isfinite(alert.value) and len(before) < FORETOLD and not exploded
 
 
 def _common_place(lead: Alert, alerts: Sequence[Alert]) -> Alert:

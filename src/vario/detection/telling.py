@@ -17,6 +17,8 @@ MOST_TOLD = 16
 """Targets that one rule names in one step."""
 COMMON_SHARE = 0.5
 """When more than this share of the tensors moves, it is not one tensor's fault."""
+HUGE = 1e3
+"""A tensor this many times larger than usual did not get there by learning."""
 FEW = 4
 """Fewer tensors than this do not make a common cause."""
 

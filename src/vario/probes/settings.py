@@ -28,6 +28,7 @@ class Settings:
         known: dict[str, float] = {}
         optimizers: dict[int, int] = {}
         modes: dict[str, frozenset[str]] = {}
+        new: set[str] = set()
         num_updates = 0
 
         def update_called(optimizer: Any) -> None:
@@ -42,12 +43,16 @@ class Settings:
             if f"{where}modules_in_eval" in changed:
                 changed.update(mode_changes())
             if num_updates % LOOK_EVERY == 0:
-                changed.update(
-                    {f"setting/new:{name}": 1.0 for name in watched.targets.unknown_parameters()[:MOST_NAMED]}
-                )
+                changed.update(new_parameters())
             num_updates += 1
             if changed:
                 recorder.log(**changed)
+
+        def new_parameters() -> dict[str, float]:
+            found = [name for name in watched.targets.unknown_parameters() if name not in new]
+            new.update(found)
+            # What came between watching and the first update, as adapters do, is part of how the training was set up.
+            return {f"setting/new:{name}": 1.0 for name in found[:MOST_NAMED]} if num_updates else {}
 
         def mode_changes() -> dict[str, float]:
             now = frozenset(watched.targets.modules_in_eval())

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.telling import left_the_past, moved_together, tell
+from vario.detection.memory import YOUNG
+from vario.detection.telling import HUGE, left_the_past, moved_together, tell
 from vario.rules import Finding, Step, rule
 
 
@@ -45,6 +46,12 @@ def activation_jump(step: Step, threshold: float = 8.0, factor: float = 2.5) -> 
     flagged = left_the_past(deviation, threshold, size * (1 + step.is_warming_up)) & (rows.summaries[:, 0] > 1)
     order = rows.order
     yield from tell(deviation, flagged, "activation", "rms", "activation", order=order)
+    # Squares overflow long before the numbers do: what is beyond them shows in the largest magnitude alone.
+    largest = step.trend("activation", "absmax")
+    assert largest is not None
+    beyond = ~np.isfinite(deviation.values) & np.isfinite(largest.values) & (largest.age >= YOUNG)
+    beyond &= largest.distance > np.log(HUGE)
+    yield from tell(largest, beyond, "activation", "absmax", "largest magnitude", order=order)
 
 
 @rule("relative")
