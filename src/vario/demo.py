@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
-WATCHED = ("weight", "gradient", "gradient_local", "gradient_applied", "activation", "activation_gradient", "moment")
-WATCHED += ("update", "stray")
+WATCHED = (
+    *("weight", "gradient", "gradient_local", "gradient_applied", "activation", "activation_gradient"),
+    *("moment", "update", "stray"),
+)
 WIDTH, DEPTH, HEADS, CONTEXT, BATCH = 128, 5, 4, 64, 8
 FAULT_MODULE = 2
 """The block whose feed-forward part gets the flipped bit."""
