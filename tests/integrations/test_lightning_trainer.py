@@ -122,6 +122,9 @@ def test_a_run_has_lightnings_steps_and_everything_that_is_logged(package, tmp_p
     assert run.steps("gradient").tolist() == run.steps("activation").tolist() == list(range(8))
     assert series(run, "train_loss") == pytest.approx(losses_of(model))
     assert series(run, "loss") == pytest.approx(losses_of(model))
+    assert series(run, "loss_local") == pytest.approx(losses_of(model))
+    # The second epoch brings the rows of the first again.
+    assert series(run, "batch_repeated") == {step: float(step >= 4) for step in range(8)}
     assert series(run, "now_and_then") == {0: 0, 2: 2, 4: 0, 6: 2}
     assert set(series(run, "learning_rate").values()) == {0.01}
     with open(f"{logger.log_dir}/metrics.csv") as file:

@@ -170,6 +170,8 @@ class MonitorCallback(Callback):
                 self._update_was_unseen = False
                 monitor.step()
             self._passes.began()
+            # The module itself is not called with it: training_step is.
+            monitor.batch(batch)
 
     def _predict(self, trainer: Any, pl_module: Any, batch: Any) -> None:
         if not pl_module.automatic_optimization or len(trainer.optimizers) != 1:
@@ -221,8 +223,10 @@ class MonitorCallback(Callback):
         self._is_between_steps = True
         self._update_was_unseen = not monitor.is_between_steps
         self._log_what_is_new(trainer)
-        if self._losses and "loss" not in self._seen:
-            self._recording.log({"loss": sum(self._losses) / len(self._losses)})
+        if self._losses:
+            loss = sum(self._losses) / len(self._losses)
+            # "loss" may be the module's own word for something else, or for the mean over ranks.
+            self._recording.log({"loss_local": loss} if "loss" in self._seen else {"loss_local": loss, "loss": loss})
         self._losses.clear()
         if (monitor.step_number + 1) % max(trainer.log_every_n_steps, 1) == 0:
             added = self._recording.for_reports(pl_module.device)
