@@ -357,6 +357,16 @@ def test_drift_finds_growth_without_a_jump():
     assert {alert.target for alert in said} == {MODULES[3]}
 
 
+def test_drift_finds_a_mean_that_leaves_before_the_size_shows_it():
+    course = Course(["drift"])
+    centred = lambda: course.healthy("", MODULES, 0.05)  # noqa: E731
+    assert not fed(course, 100, lambda: [("activation", centred())])
+    said = []
+    for step in range(30):
+        said += course.step(("activation", centred() | {MODULES[2]: summary(course.size(0.05), mean=0.05 * step)}))
+    assert {(alert.target, alert.statistic) for alert in said} == {(MODULES[2], "mean")}
+
+
 def test_level_shift_finds_a_third_more_that_stays():
     course = Course(["level_shift"])
     assert not fed(course, 80, lambda: [("activation", course.healthy("", MODULES, 0.02))])
@@ -368,6 +378,10 @@ def test_loss_shift_needs_a_level_that_stays_and_is_not_alarmed_by_learning():
     course = Course(["loss_shift"])
     for step in range(150):
         assert not course.step(scalars={"loss": 3.0 * np.exp(-step / 60) + 1.0 + 0.02 * course.noise.normal()})
+    # One bad batch is no level.
+    assert not course.step(scalars={"loss": 6.0})
+    for _ in range(20):
+        assert not course.step(scalars={"loss": 1.25 + 0.02 * course.noise.normal()})
     said = [alert for _ in range(30) for alert in course.step(scalars={"loss": 2.2 + 0.02 * course.noise.normal()})]
     assert names(said) == {"loss_shift"}
     assert "data" in course.incidents()[0].cause

@@ -51,7 +51,7 @@ LOCAL = {
 }
 
 SETTINGS = "somebody turned a switch of the model or its optimizer: training mode, what is trained, an option"
-LOSS_ONLY = "the model computes as before while the loss does not: the data or its labels changed"
+LOSS_ONLY = "the model computes as before while the loss does not: the data, its labels or a term of the loss changed"
 BATCH = "the data loader repeats itself"
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from vario.detection.memory import Calm
-from vario.detection.telling import WARM, tell
+from vario.detection.telling import MOST_TOLD, WARM, tell
 from vario.rules import Finding, Step, rule
+from vario.text import number
 
 LEARNING = 3.0
 """How much faster than the loss falls activations may grow."""
@@ -23,6 +24,7 @@ def drift(
     weight: float = 1.3,
     gradient: float = 4.0,
     update: float = 3.0,
+    offset: float = 0.6,
     times: float = 2.5,
 ) -> Iterator[Finding]:
     """A size that has been leaving its long mean for some steps, and faster than it usually does.
@@ -64,6 +66,32 @@ def drift(
         order = step.rows(quantity, part).order
         what = "update per learning rate" if part else quantity
         yield from tell(deviation, flagged, quantity, statistic, what, together=together, order=order, part=part)
+    yield from _offsets(step, offset, times)
+
+
+def _offsets(step: Step, share: float, times: float) -> Iterator[Finding]:
+    """Activations whose mean leaves, by a share of their size: a size that is made of many signs hides that long."""
+    mean, size = step.trend("activation", "mean", linear=True, floor=1e-9), step.trend("activation", "rms")
+    if mean is None or size is None:
+        return
+    gap = np.abs(mean.gap) / np.maximum(size.usual, 1e-12)
+    is_warm = mean.warmth >= WARM
+    was_calm = step.memory.get("drift mean", Calm()).update(mean.targets, is_warm & (gap < share / 2.5), CALM)
+    flagged = was_calm & is_warm & (gap > share) & (np.abs(mean.gap) > times * mean.usual_gap)
+    flagged &= step.rows("activation").summaries[:, 0] > 1
+    for index in np.flatnonzero(flagged)[:MOST_TOLD]:
+        yield Finding(
+            f"mean of activation of '{mean.targets[index]}' is leaving: {number(float(mean.values[index]))}, usually "
+            f"{number(float(mean.usual[index]))}, of a size of {number(float(size.usual[index]))}",
+            "activation",
+            mean.targets[index],
+            float(mean.values[index]),
+            "mean",
+            low=mean.low(index),
+            high=mean.high(index),
+            order=float(step.rows("activation").order[index]),
+            strength=float(gap[index]),
+        )
 
 
 def _learnt(step: Step) -> float:

@@ -31,7 +31,7 @@ def expert_imbalance(
     low.update(rows.targets, least)
     mean_most, mean_least = high.read("fast", rows.targets), low.read("fast", rows.targets)
     # With few experts, each of which takes a large part, no load is twice the mean: there it is the rise that counts.
-    rose = (found.gap > rise) & (found.gap > 2.5 * found.usual_gap) & (found.z > 2)
+    rose = (found.gap > rise) & (found.gap > 2.5 * found.usual_gap)
     for index in np.flatnonzero((found.age >= warm) & ((mean_most > limit) | rose | (mean_least < starved)))[:16]:
         over = bool(mean_most[index] > limit or rose[index])
         text = (

@@ -43,51 +43,60 @@ def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Itera
         return
 
 
+LATELY = 8
+KEPT = tuple(f"{back} back" for back in reversed(range(56)))
+"""The losses that are remembered, the newest last."""
+LEAST_KNOWN = 32
+
+
 @rule("relative", is_symptom=True)
-def loss_shift(step: Step, threshold: float = 4.5, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
+def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterator[Finding]:
     """A loss that has moved to another level and stays there.
 
-    Why: when every layer looks as before and the loss does not, it is the batch or its labels that changed.
+    Why: when every layer looks as before and the loss does not, it is the batch or its labels that changed, or a term
+    of the loss.
 
-    Next: what the loader gives since then; the masks and weights of the loss.
+    Next: what the loader gives since then; the masks, weights and terms of the loss.
     """
     name = next((known for known in ("loss_local", "loss") if known in step.scalars), None)
     if name is None or not np.isfinite(step.scalars[name]):
         return
-    value = step.scalars[name]
-    means = step.memory.get("loss_shift", Trend(linear=True))
-    recent = means.read("fast", ("loss",))[0]
-    known = means.update(("loss",), np.array([value]), step.number)
-    # A falling loss leaves its long mean by itself, so it is compared with the mean of the last few.
-    noise = step.memory.get("loss_shift noise", Trend(linear=True, floor=1e-9))
-    beside = noise.update(("loss",), np.array([value - recent if known.age[0] else 0.0]))
-    if known.warmth[0] < 1.5 * WARM:
+    memory = step.memory.get("loss_shift", Last())
+    losses = np.append(memory.read("value", KEPT)[1:], step.scalars[name])
+    memory.swap(KEPT, losses, step.number)
+    before, lately = losses[:-LATELY], losses[-LATELY:]
+    when = np.arange(len(losses), dtype=np.float64) - len(losses)
+    known = np.isfinite(before)
+    if known.sum() < LEAST_KNOWN:
         return
-    held = step.memory.get("loss_shift held", Last())
-    reference, spread, count, total = held.read("value", HELD)
-    if not count > 0:
-        if abs(beside.z[0]) > threshold and abs(value - recent) > share * abs(recent):
-            held.swap(HELD, np.array([recent, beside.spread[0], 1.0, value]), step.number)
-        return
-    count, total = count + 1, total + value
-    held.swap(HELD, np.array([reference, spread, 0.0 if count >= steps else count, total]), step.number)
-    shift = total / count - reference
-    if count >= steps and abs(shift) > max(share * abs(reference), 0.75 * threshold * spread):
+    # A falling loss leaves its mean by itself, so it is compared with the line through those before; spikes apart.
+    rest = before - np.polynomial.Polynomial.fit(when[:-LATELY][known], before[known], 1)(when[:-LATELY])
+    known &= np.abs(rest - np.nanmedian(rest)) <= 6 * np.nanmedian(np.abs(rest - np.nanmedian(rest)))
+    at, before = when[:-LATELY][known], before[known]
+    line = np.polynomial.Polynomial.fit(at, before, 1)
+    noise = max(float(np.std(before - line(at), ddof=2)), 1e-3 * abs(float(before.mean())))
+    off = lately - line(when[-LATELY:])
+    # Without the lowest and the highest: one bad batch is no level.
+    shift = float(np.sort(off)[1:-1].mean())
+    # How far the end of a line through so many noisy points may miss a mean of a few.
+    reach = when[-LATELY:].mean() - at.mean()
+    error = noise * np.sqrt(1 / LATELY + 1 / len(at) + reach**2 / (len(at) * at.var()))
+    is_off = off * np.sign(shift) > 1.5 * noise
+    if abs(shift) > threshold * error and is_off.sum() > LATELY / 2 and abs(shift) > share * abs(float(before.mean())):
+        usual, value = float(line(when[-LATELY:]).mean()), float(lately.mean())
         yield Finding(
-            f"{name} has {'risen' if shift > 0 else 'fallen'} to {number(total / count)} and stays there, it was "
-            f"{number(reference)} {steps} steps ago",
+            f"{name} has {'risen' if shift > 0 else 'fallen'} to {number(value)} and stays there, "
+            f"{number(usual)} was to be expected",
             "scalar",
             name,
-            total / count,
-            low=reference - 3 * spread,
-            high=reference + 3 * spread,
+            value,
+            low=usual - 3 * noise,
+            high=usual + 3 * noise,
             scope="batch",
-            strength=abs(float(shift / max(abs(reference), 1e-12))),
-            since=step.number - steps + 1,
+            strength=abs(shift) / max(abs(usual), 1e-12),
+            # Where the two levels part best.
+            since=step.number - int(np.argmax(np.abs(np.cumsum(off[::-1])) / np.sqrt(np.arange(1, LATELY + 1)))),
         )
-
-
-HELD = ("reference", "spread", "count", "total")
 
 
 @rule("relative", is_symptom=True)

@@ -17,7 +17,7 @@ LOOKED_AT = (
     ("gradient_accumulated", "rms"),
 )
 
-LASTING = float(np.log(1.15))
+LASTING = float(np.log(1.1))
 """The mean of the last eight losses this far from the others' is off; it varies by a quarter of what one loss does."""
 LASTS = 8
 """Steps for which it must be."""
