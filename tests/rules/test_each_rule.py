@@ -78,6 +78,25 @@ def test_unexplained_change_of_most_weights_is_a_common_cause():
     assert (alert.scope, alert.target) == ("global", None)
 
 
+def test_unexplained_change_allows_for_updates_that_nobody_watched():
+    course = Course(["unexplained_change"])
+    still = {f"{LAYER}:{part}": summary(0.0, low=0.0, high=0.0, zeros=1.0) for part in ("change", "ratio")}
+
+    def seen_after(steps, size):
+        for _ in range(steps - 1):
+            course.step()
+        return course.step(("weight", {LAYER: summary(size)}), ("update", still))
+
+    # Watched one step in ten, updates in bf16 are mostly nothing; the weight moves by those in between.
+    assert not any(seen_after(10, 1 + 0.02 * nth) for nth in range(10))
+    [alert] = seen_after(10, 4.0)
+    assert alert.target == LAYER
+    # From one step to the next nothing else can have moved it.
+    assert not any(seen_after(1, 4.0) for _ in range(20))
+    [alert] = seen_after(1, 4.04)
+    assert alert.target == LAYER
+
+
 @pytest.mark.parametrize(("kept", "reason"), [(True, "exactly zero"), (False, "no optimizer updates it")])
 def test_frozen_param_says_which_and_why(kept, reason):
     course = Course(["frozen_param"])
