@@ -8,7 +8,7 @@ from pathlib import Path
 from zoo.record import RUNS, Job, Recorded, found_run
 from zoo.setups import SETUPS, Setup
 
-TUNE_SEED, HELD_OUT_SEED = 10, 210
+TUNE_SEED, HELD_OUT_SEED = 10, 310
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,6 @@ TUNE = {
     "mlp-4-ranks": _of("mlp-4", schedule="wsd"),
     "rnn-2-ranks": _of("rnn-4", ranks=2, schedule="constant"),
     "cnn-4-ranks": _of("cnn-4", options={"width": 8}),
-}
-
-HELD_OUT = {
     "text-short-warmup": _of("transformer", warmup=5, lr=1.5e-3, clip=None),
     "text-wide": _of("transformer", options={"layers": 2, "width": 48}, schedule="wsd", warmup=25, batch=6),
     "text-batch-1": _of("transformer", batch=1, lr=1e-3),
@@ -98,13 +95,41 @@ HELD_OUT = {
     "mlp-paced-4-ranks": _of("mlp-paced-4", schedule="constant"),
 }
 
+HELD_OUT = {
+    "text-long-warmup": _of("transformer", warmup=90, lr=4e-3),
+    "text-narrow": _of("transformer", options={"layers": 4, "width": 16}, schedule="wsd"),
+    "text-batch-24": _of("transformer-relu", batch=24, schedule="constant", warmup=30),
+    "text-no-decay": _of("transformer", weight_decay=0.0, schedule="wsd", lr=2e-3),
+    "text-dropout-cosine": _of("transformer-drop", **_text(dropout=0.15), warmup=15),
+    "text-bf16-small": _of("transformer-bf16", batch=4, schedule="constant"),
+    "text-fp16-wsd": _of("transformer-fp16", schedule="wsd", warmup=40),
+    "text-tied-relu": _of("transformer-tied", **_text(tied=True, act="relu"), warmup=12),
+    "text-accumulating-2": _of("transformer-accumulating", schedule="wsd"),
+    "text-tuned-slowly": _of("transformer", trained_before=200, lr=3e-5, schedule="constant", warmup=0),
+    "text-many-epochs": _of("transformer", epoch_rows=200, schedule="wsd"),
+    "moe-large-batch": _of("moe", batch=16, warmup=35),
+    "moe-constant": _of("moe", schedule="constant", warmup=20, lr=2e-3),
+    "rnn-wsd": _of("rnn", schedule="wsd", warmup=15, lr=4e-3),
+    "rnn-lstm-resumed": _of("rnn-lstm", resume_at=130, schedule="constant"),
+    "cnn-small-batch": _of("cnn", batch=8, schedule="constant"),
+    "cnn-sgd-cosine": _of("cnn-sgd", warmup=25, batch=24),
+    "mlp-sgd-ramp": _of("mlp-sgd", batch=48, batch_ramp=100),
+    "mlp-wide": _of("mlp", options={"layers": 3, "width": 64}, schedule="wsd"),
+    "mlp-fp16-constant": _of("mlp-fp16", schedule="constant", warmup=10),
+    "text-4-ranks-wsd": _of("transformer-4", schedule="wsd", batch=6),
+    "rnn-4-ranks": _of("rnn-4", warmup=30),
+    "mlp-2-ranks": _of("mlp-4", ranks=2, schedule="constant"),
+}
+
 BENIGN = {
     "text-mix-change": (_of("transformer", mix_change=130), False),
     "text-lr-restart": (_of("transformer", schedule="restart"), False),
     "rnn-mix-change": (_of("rnn", mix_change=110, schedule="constant"), False),
     "cnn-lr-restart": (_of("cnn-sgd", schedule="restart"), False),
-    "text-relu-mix-change": (_of("transformer-relu", mix_change=150, schedule="constant"), True),
-    "mlp-lr-restart": (_of("mlp", schedule="restart"), True),
+    "text-relu-mix-change": (_of("transformer-relu", mix_change=150, schedule="constant"), False),
+    "mlp-lr-restart": (_of("mlp", schedule="restart"), False),
+    "moe-mix-change": (_of("moe", mix_change=140), True),
+    "transformer-lr-restart": (_of("transformer-relu", schedule="restart", warmup=10), True),
 }
 
 ALL = [

@@ -24,7 +24,7 @@ from zoo.truth import Truth
 
 FORMAT = 1
 RUNS = Path(__file__).parent / ".runs"
-DEV_SEEDS, HELD_OUT_SEEDS = (0, 1, 100, 101), (200, 201)
+DEV_SEEDS, HELD_OUT_SEEDS = (0, 1, 100, 101, 200, 201), (300, 301)
 # Without moments and activation gradients, which only the rule about NaN looks at: recording takes a third less time.
 WANTED: tuple[str, ...] = ("gradient", "weight", "activation")
 WANTED += ("update", "stray", "attention", "unit", "expert")

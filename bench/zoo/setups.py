@@ -104,7 +104,7 @@ SETUPS: dict[str, Setup] = {
 
 
 def nth_of(seed: int) -> int:
-    """A small number that tells the zoo's seeds apart: 0, 1, then 2, 3 for 100 and 101, 4, 5 for 200 and 201."""
+    """A small number that tells the zoo's seeds apart: 0, 1, then 2, 3 for 100, 101, 4, 5 for 200, 201 and so on."""
     return seed % 100 + 2 * (seed // 100)
 
 

@@ -231,6 +231,15 @@ def test_stale_second_moment_of_one_parameter_and_of_all():
     assert alert.scope == "global"
 
 
+def test_one_element_that_speaks_again_does_not_make_a_second_moment_stale():
+    course = Course(["stale_second_moment"])
+    healthy = lambda: {f"{name}:surprise": summary(1.0, mean=course.size()) for name in PARAMETERS}  # noqa: E731
+    assert not fed(course, 60, lambda: [("update", healthy())])
+    alone = summary(1.0, mean=500.0)
+    alone[4] = 0.9 * alone[1]  # its max is most of its sum
+    assert not course.step(("update", healthy() | {f"{LAYER}:surprise": alone}))
+
+
 def test_eps_dominates():
     course = Course(["eps_dominates"])
     assert not fed(course, 20, lambda: [updates(eps_share=0.01)])
@@ -307,6 +316,16 @@ def test_a_loss_of_one_rank_that_stays_above_the_others():
         said += course.step_of_ranks([[]] * 4, [{"loss": value} for value in losses])
         assert not said or step >= 60
     assert {alert.rank for alert in said} == {1}
+
+
+@pytest.mark.parametrize(("times", "told"), [(0.1, set()), (10.0, {2})], ids=["an easy batch", "a bad one"])
+def test_a_rank_whose_batch_is_easy_is_only_lucky(times, told):
+    course = Course(["rank_outlier"], ranks=4)
+    said = []
+    for step in range(80):
+        losses = [0.4 * course.size(0.1) * (times if rank == 2 and step == 70 else 1.0) for rank in range(4)]
+        said += course.step_of_ranks([[]] * 4, [{"loss": value} for value in losses])
+    assert {alert.rank for alert in said} == told
 
 
 def test_reduce_mismatch_of_a_sum_in_place_of_a_mean():
@@ -404,6 +423,13 @@ def test_loss_shift_needs_a_level_that_stays_and_is_not_alarmed_by_learning():
     said = [alert for _ in range(30) for alert in course.step(scalars={"loss": 2.2 + 0.02 * course.noise.normal()})]
     assert names(said) == {"loss_shift"}
     assert "data" in course.incidents()[0].cause
+
+
+def test_a_fall_that_flattens_is_no_shift():
+    course = Course(["loss_shift"])
+    for step in range(100):
+        fallen = max(4.0 - 0.035 * step, 2.6)
+        assert not course.step(scalars={"loss": fallen + 0.05 * course.noise.normal()})
 
 
 def test_an_optimizer_that_forgets_its_state_is_found():

@@ -12,7 +12,7 @@ from vario.text import number
 
 
 @rule("limit")
-def dead_units(step: Step, limit: float = 0.5, steps: int = 2) -> Iterator[Finding]:
+def dead_units(step: Step, limit: float = 0.6, steps: int = 2) -> Iterator[Finding]:
     """A layer most of whose units are silent for a whole batch.
 
     Why: a unit that never fires gets no gradient and never comes back.

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Calm
+from vario.detection.memory import Calm, Streak
 from vario.detection.telling import MOST_TOLD, WARM, tell
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
 LEARNING = 3.0
-"""How much faster than the loss falls activations may grow."""
+"""How much faster than the loss falls weights and activations may grow."""
+LEAVING = 4
 CALM = 20
 """Observations in a row without a departure."""
 
@@ -21,7 +22,7 @@ CALM = 20
 def drift(
     step: Step,
     activation: float = 2.0,
-    weight: float = 1.3,
+    weight: float = 1.4,
     gradient: float = 4.0,
     update: float = 3.0,
     offset: float = 0.6,
@@ -52,8 +53,9 @@ def drift(
         flagged = was_calm & (deviation.warmth >= WARM) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
         flagged &= np.sign(deviation.gap) == np.sign(deviation.distance)
         if quantity == "activation":
-            # A single number is a loss; and while the loss falls fast, activations grow because the model learns.
-            flagged &= (step.rows(quantity).summaries[:, 0] > 1) & (size > LEARNING * learnt)
+            flagged &= step.rows(quantity).summaries[:, 0] > 1  # a single number is a loss
+        if quantity in ("activation", "weight"):
+            flagged &= size > LEARNING * learnt  # while the loss falls fast, both grow because the model learns
         if quantity == "gradient":
             flagged &= deviation.gap > 0  # gradients get smaller as a model learns
         if quantity in ("weight", "update"):
@@ -79,6 +81,8 @@ def _offsets(step: Step, share: float, times: float) -> Iterator[Finding]:
     was_calm = step.memory.get("drift mean", Calm()).update(mean.targets, is_warm & (gap < share / 2.5), CALM)
     flagged = was_calm & is_warm & (gap > share) & (np.abs(mean.gap) > times * mean.usual_gap)
     flagged &= step.rows("activation").summaries[:, 0] > 1
+    # What jumps has left at once; other rules tell that.
+    flagged &= step.memory.get("drift mean leaving", Streak()).update(mean.targets, flagged) >= LEAVING
     for index in np.flatnonzero(flagged)[:MOST_TOLD]:
         yield Finding(
             f"mean of activation of '{mean.targets[index]}' is leaving: {number(float(mean.values[index]))}, usually "

@@ -78,6 +78,9 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
     off = lately - line(when[-LATELY:])
     # Without the lowest and the highest: one bad batch is no level.
     shift = float(np.sort(off)[1:-1].mean())
+    # A fall that flattens leaves the line, and stays at the level it had reached.
+    reached = float(np.sort(lately)[1:-1].mean()) - float(before[-LATELY:].mean())
+    shift = np.sign(shift) * min(abs(shift), max(0.0, np.sign(shift) * reached))
     # How far the end of a line through so many noisy points may miss a mean of a few.
     reach = when[-LATELY:].mean() - at.mean()
     error = noise * np.sqrt(1 / LATELY + 1 / len(at) + reach**2 / (len(at) * at.var()))

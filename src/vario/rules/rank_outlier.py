@@ -104,12 +104,16 @@ def _losses(step: RanksStep, threshold: float, size: float, warm: int) -> Iterat
     series = tuple(str(rank) for rank in losses)
     trend = step.memory.get("rank_outlier loss", Trend(linear=True, floor=0.02))
     found = trend.update(series, np.log(values / middle), step.number)
-    lasting = trend.read("fast", series)
+    # One batch that is far off is not to look like several that are a little off.
+    several = step.memory.get("rank_outlier several", Trend(linear=True, floor=0.02))
+    several.update(series, np.clip(np.log(values / middle), -5 * LASTING, 5 * LASTING), step.number)
+    lasting = several.read("fast", series)
     means = np.abs(lasting) > np.maximum(1.5 * found.spread, LASTING)
     for_long = step.memory.get("rank_outlier lasting", Streak()).update(series, means)
     for index, rank in enumerate(losses):
         is_lasting = for_long[index] >= LASTS
-        is_spike = abs(found.z[index]) > threshold and abs(found.distance[index]) > size
+        # A batch that one rank finds easy is luck.
+        is_spike = found.z[index] > threshold and found.distance[index] > size
         if found.warmth[index] >= warm and (is_spike or is_lasting):
             yield Finding(
                 f"{name} is {number(values[index])} on rank {rank}, {number(middle)} on the others",

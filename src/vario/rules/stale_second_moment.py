@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vario.detection.telling import left_the_past, moved_together, tell
+from vario.records import MAX, SUM
 from vario.rules import Finding, Step, rule
 
 
@@ -26,6 +27,9 @@ def stale_second_moment(step: Step, limit: float = 2.3, threshold: float = 8.0) 
     # A moment that is zero makes any gradient a surprise: such a series has no habit to leave.
     flagged &= (deviation.distance > 0) & (deviation.spread < 1)
     flagged &= step.facts.are_matrices(deviation.targets)
+    # A single element that was silent for long and speaks again is no sign of the others.
+    rows = step.rows("update", "surprise")
+    flagged &= rows.summaries[:, MAX] < rows.summaries[:, SUM] / 2
     together = moved_together(deviation, flagged, np.log(3.0))
     what = "squared gradient over second moment"
     yield from tell(deviation, flagged, "update", "mean", what, together=together, part="surprise")
