@@ -2,13 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PAGE := src/vario/web/built/index.html
 
-.PHONY: help demo test lint docs peers bench clean
+.PHONY: help demo test lint docs peers page browser bench clean
 
 help:
 	@echo "make demo   train a small transformer for a minute, break it, see what vario says"
 	@echo "make test   everything CI checks: lint, types, tests"
 	@echo "make lint   ruff and mypy alone"
+	@echo "make page   build the dashboard's page from frontend/ (Node 20)"
 	@echo "make docs   write docs/config.md and docs/cli.md anew"
 	@echo "make peers  what tests compare vario with, into .peers: mindstudio-probe, torchao, DeepSpeed, Megatron"
 	@echo "make bench  overhead, store, memory and progress figures for this machine"
@@ -22,11 +24,24 @@ $(READY): pyproject.toml requirements-dev.txt
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
+# What `vario serve` shows. Who installs the wheel has it already.
+page: $(PAGE)
+
+$(PAGE): $(shell find frontend -type f -not -path '*/node_modules/*' -not -path '*/.tests/*')
+	cd frontend && npm ci --silent --no-audit --no-fund && npm run --silent build
+	touch $@
+
+# Tests look at the page with a real browser.
+browser:
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
+
 demo: $(READY)
 	$(BIN)/vario demo
 
 # Two at a time, a file each: much of the time tests wait for processes that import torch.
-test: lint peers
+test: lint peers page browser
+	cd frontend && npm run --silent check && npm test --silent
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
@@ -66,8 +81,9 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python bench/overhead.py --distributed
 	.venv-bench/bin/python bench/collectives.py
 	.venv-bench/bin/python bench/store.py
+	.venv-bench/bin/python bench/dashboard.py
 	.venv-bench/bin/python bench/memory.py
 	.venv-bench/bin/python bench/progress.py
 
 clean:
-	rm -rf .venv .venv-bench .peers .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .peers frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache

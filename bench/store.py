@@ -122,17 +122,21 @@ def folder_bytes(folder: Path) -> int:
 
 
 def bench_store(folder: Path, size: Size) -> Iterator[Result]:
-    def open_store(path: Path) -> Store:
-        store = Store()
+    yield from bench_one_store(folder / "with", size, "vario store", Store())
+    # What a run of this size would cost if it were too short for outlines.
+    yield from bench_one_store(folder / "without", size, "... without outlines", Store(outlined_rows=1 << 62))
+
+
+def bench_one_store(folder: Path, size: Size, way: str, store: Store) -> Iterator[Result]:
+    def open_store(path: Path) -> None:
         structure: dict[str, Any] = {"modules": [], "parameters": []}
         store.open(RunHeader(path, 0, 1, {}, {}, "bench", structure, None, False, time.time()))
-        return store
 
     def write(frame: Frame) -> None:
         store.write(StepRecord(frame.step, (frame,), Scalars(frame.step, time.time(), {"loss": 1.0})))
 
     names = size.names
-    store = open_store(folder / "run")
+    open_store(folder / "run")
     waits, cpu = timed_writes(write, size)
 
     def series(index: int) -> None:
@@ -145,7 +149,7 @@ def bench_store(folder: Path, size: Size) -> Iterator[Result]:
     note = f"while still written: series {timed_reads(series):.1f}, frame {timed_reads(frame):.1f}"
     cpu += timed_close(lambda: store.close("finished", None), size)
     per_value = folder_bytes(folder / "run") / size.num_values
-    yield Result("vario store", waits, cpu, per_value, timed_reads(series), timed_reads(frame), note)
+    yield Result(way, waits, cpu, per_value, timed_reads(series), timed_reads(frame), note)
 
 
 def bench_csv(folder: Path, size: Size) -> Iterator[Result]:

@@ -2,6 +2,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from made_runs import Frame, record, write_run
+from outlined_runs import TARGETS, random_frame, write_outlined
 from vario.records import COLUMNS
 from vario.runs.run import open_run
 from vario.sinks.compaction import ROWS_PER_GROUP
@@ -33,6 +34,23 @@ def test_one_series_decodes_few_row_groups_and_is_right_at_their_borders(tmp_pat
         series = run.series(names[index], "gradient", "mean")
         assert series.steps.tolist() == list(range(num_steps))
         assert series.values.tolist() == [step * num_targets + index for step in range(num_steps)]
+
+
+def test_the_first_nan_of_a_long_run_is_found_without_opening_parts_that_have_none(tmp_path):
+    def frames(step):
+        frame = random_frame(step)
+        frame.summaries[:, [COLUMNS.index("nans"), COLUMNS.index("infs")]] = 0
+        if step == 153:
+            frame.summaries[2, COLUMNS.index("nans")] = 1
+        return [frame]
+
+    write_outlined(tmp_path / "run", range(200), frames=frames)
+    folder = tmp_path / "run" / "rank0" / "gradient"
+    for number in (1, 2, 3):
+        (folder / f"part-{number:06d}.parquet").write_bytes(b"not readable any more")
+    found = open_run(tmp_path / "run").bad_rows("gradient", 0)
+    assert found.to_pylist()[0]["step"] == 153
+    assert found.to_pylist()[0]["target"] == TARGETS[2]
 
 
 def test_a_healthy_run_is_judged_by_the_footers_alone(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from vario.cli.commands import Command, command_names, load
 from vario.cli.parser import Parser
@@ -40,6 +41,9 @@ def _dispatch(words: list[str]) -> int:
         print(f"vario {__version__}")
         return 0
     name, *rest = words
+    if name not in command_names() and Path(name).is_dir():
+        # `vario DIR`: show what is in there.
+        name, rest = "serve", words
     command = load(name)
     arguments = make_parser(name, command).parse_args(rest)
     return command.run(arguments)
@@ -57,7 +61,7 @@ def overview() -> str:
     """What `vario --help` says."""
     names = command_names()
     width = max(map(len, names))
-    lines = [f"usage: vario COMMAND ...\n\n{SENTENCE}\n\ncommands:"]
+    lines = [f"usage: vario COMMAND ...\n       vario DIR\n\n{SENTENCE}\n\ncommands:"]
     for name in names:
         first_line = (load(name).__doc__ or "").strip().splitlines()[0]
         lines.append(f"  {name:{width}}  {first_line}")
@@ -67,6 +71,7 @@ def overview() -> str:
         "  vario demo                    watch a small transformer go wrong\n"
         "  vario run train.py --lr 3e-4  watch your own script, unchanged\n"
         "  vario report                  what happened in the newest run\n"
+        "  vario vario_runs              look at all runs in a browser\n"
         "  vario progress outputs        how a training fares, from the logs of any trainer"
     )
     return "\n".join(lines)

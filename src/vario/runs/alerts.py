@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +39,12 @@ def read_incidents(run: RunFolder) -> list[Incident]:
     told = {_lead(incident): incident for incident in told_incidents(run)}
     rules = {found.name: found.part for found in RULES}
     return [_as_told(incident, told.get(_lead(incident))) for incident in collect(alerts, rules)]
+
+
+def has_alerts(run: RunFolder) -> bool:
+    """Whether anything was stored at all, without reading it."""
+    folders = [*(f"rank{rank}" for rank in run.ranks), WATCH]
+    return any(os.path.exists(os.path.join(run.path, folder, "alerts.jsonl")) for folder in folders)
 
 
 def told_incidents(run: RunFolder) -> list[Incident]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from vario.detection.alerts import SEVERITIES, Incident
 from vario.errors import ConfigError
+from vario.runs.extent import rows_bytes
 from vario.runs.onset import Onset, onset_at
 from vario.runs.replay import check, rules_of, warn_of_failure
 from vario.runs.run import Run
@@ -57,9 +59,13 @@ def diagnose(run: Run, source: Source | None = None) -> Diagnosis:
     """
     if source not in (None, "replay", "stored"):
         raise ConfigError(f"source: expected 'replay', 'stored' or None, got {source!r}")
-    num_bytes = size_of_rows(run)
-    source = source or ("replay" if num_bytes <= REPLAYED_BYTES else "stored")
+    source = source or ("replay" if rows_bytes(run) <= REPLAYED_BYTES else "stored")
     incidents = run.incidents if source == "stored" else check(run, failed=warn_of_failure).incidents
+    return diagnosis_of(run, incidents, source)
+
+
+def diagnosis_of(run: Run, incidents: Sequence[Incident], source: Source) -> Diagnosis:
+    """What incidents that were found already say about the first cause."""
     ordered = tuple(sorted(incidents, key=lambda incident: incident.step))
     first = first_cause(ordered)
     quantities = run.quantities("all") if run.ranks else []
@@ -68,7 +74,7 @@ def diagnose(run: Run, source: Source | None = None) -> Diagnosis:
         name=run.name,
         path=run.path,
         source=source,
-        num_bytes=num_bytes,
+        num_bytes=rows_bytes(run),
         rules=tuple(told) if source == "stored" else tuple(found.rule.name for found in rules_of(run)),
         ranks=tuple(run.ranks),
         quantities=tuple(quantities),
@@ -85,18 +91,6 @@ def diagnose(run: Run, source: Source | None = None) -> Diagnosis:
 def first_cause(incidents: tuple[Incident, ...]) -> Incident | None:
     """The first of the most urgent incidents: an early note does not hide a later page."""
     return max(incidents, key=lambda found: (SEVERITIES.index(found.severity), -found.step), default=None)
-
-
-def size_of_rows(run: Run) -> int:
-    """Bytes of all rows on disk."""
-    files = [*run.path.glob("rank*/*.live.arrow"), *run.path.glob("rank*/*/part-*")]
-    total = 0
-    for file in files:
-        try:
-            total += file.stat().st_size
-        except FileNotFoundError:
-            continue  # compacted since we looked
-    return total
 
 
 def _onset(run: Run, incident: Incident) -> Onset | None:

@@ -15,8 +15,9 @@ import pyarrow as pa
 from vario.detection.memory import Memory
 from vario.detection.step import Facts, Step
 from vario.records import Frame
+from vario.runs.pieces import LIVE, one_dictionary
 from vario.runs.replay import PASSED_OVER, frames_of, scalars_of
-from vario.runs.store_reader import LIVE, QuantityReader, one_dictionary, quantities
+from vario.runs.store_reader import QuantityReader, quantities
 from vario.runs.tables import all_columns, in_order
 
 Sessions = Sequence[Mapping[str, Any]]
@@ -71,7 +72,7 @@ class QuantityFollower:
         for piece in self._reader.closed_pieces(self._done):
             if piece.session < len(sessions):
                 self._done.add(piece.number)
-                table = self._cut(piece.read(all_columns(self._quantity), None, None, None), piece.session, sessions)
+                table = self._cut(piece.read(all_columns(self._quantity)), piece.session, sessions)
                 # It may have been read in part while it was the live stream.
                 was_live = self._place is not None and piece.number == self._place.number
                 yield self._unseen(table) if was_live else table

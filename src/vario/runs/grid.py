@@ -49,9 +49,7 @@ def read_grid(run: Run, quantity: str, first_step: int | None = None) -> Grid:
     for rank in run.ranks:
         if quantity not in run.quantities(rank):
             continue
-        table = run.columns(quantity, ["step", "order", "target", *COLUMNS], rank)
-        if first_step is not None:
-            table = table.take(np.flatnonzero(table.column("step").to_numpy() >= first_step))
+        table = run.columns(quantity, ["step", "order", "target", *COLUMNS], rank, first_step)
         if not table.num_rows:
             continue
         target = table.column("target").combine_chunks()
@@ -110,9 +108,7 @@ def _scalars(run: Run, first_step: int | None) -> Grid:
     for rank in run.ranks:
         if "scalar" not in run.quantities(rank):
             continue
-        table = run.columns("scalar", ["step", "target", "value"], rank)
-        if first_step is not None:
-            table = table.take(np.flatnonzero(table.column("step").to_numpy() >= first_step))
+        table = run.columns("scalar", ["step", "target", "value"], rank, first_step)
         if table.num_rows:
             target = table.column("target").combine_chunks()
             names = target.dictionary.to_pylist()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vario.errors import ConfigError
+from vario.runs.big_grid import FEW_CELLS, read_big_grid
 from vario.runs.grid import Grid, Steps, Values, read_grid
 from vario.runs.movements import Movement, find_movements
 from vario.runs.run import Run
@@ -17,6 +18,8 @@ from vario.text import unknown
 LEAST_WINDOW, MOST_WINDOW = 5, 50
 BASE_WINDOWS = 10
 """The past that counts is this many times as long as the window."""
+MOST_CELLS = 1_500_000
+"""Targets times points of one quantity that are compared: what does not fit into memory is not."""
 PASSED_OVER = ("checksum", "communication")
 """Quantities whose numbers say nothing by their size."""
 COMMON_SHARE, FEWEST_IN_COMMON = 0.5, 4
@@ -77,24 +80,32 @@ def rank_changes(run: Run, last: int | None = None, quantity: str | None = None,
     changes: list[Change] = []
     num_series = 0
     for name in wanted:
-        grid = read_grid(run, name)
+        steps = run.steps(name, "all")
+        if not len(steps):
+            continue
+        num_targets = len(run.targets(name))
+        window = _window(steps, last, num_targets)
+        # What came before is not looked at, so it is not read either: a run may be far longer.
+        compared = steps[max(0, len(steps) - window * (1 + BASE_WINDOWS)) :]
+        is_big = name != "scalar" and num_targets * len(compared) > FEW_CELLS
+        grid = (read_big_grid if is_big else read_grid)(run, name, int(compared[0]))
         num_series += len(grid) * len(grid.statistics)
-        changes += _together(_best(_changes(grid, last)), len(grid))
+        changes += _together(_best(_changes(grid, window)), len(grid))
     ordered = sorted(_grouped(changes), key=lambda change: -change.score)
     return Ranking(tuple(ordered[:top]), num_series, run.last_step, last)
 
 
-def _window(steps: Steps, last: int | None) -> int:
-    """How many of the last points are lately."""
+def _window(steps: Steps, last: int | None, num_targets: int) -> int:
+    """How many of the last points are lately; fewer where there are so many targets that they would not fit."""
+    fitting = max(LEAST_WINDOW, MOST_CELLS // (1 + BASE_WINDOWS) // max(1, num_targets))
     if last is not None:
-        return int((steps > int(steps[-1]) - last).sum())
-    return int(np.clip(len(steps) // 10, LEAST_WINDOW, MOST_WINDOW))
+        return min(fitting, int((steps > int(steps[-1]) - last).sum()))
+    return min(fitting, int(np.clip(len(steps) // 10, LEAST_WINDOW, MOST_WINDOW)))
 
 
-def _changes(grid: Grid, last: int | None) -> Iterator[Change]:
+def _changes(grid: Grid, window: int) -> Iterator[Change]:
     if not len(grid.steps):
         return
-    window = _window(grid.steps, last)
     first = max(0, len(grid.steps) - window * (1 + BASE_WINDOWS))
     steps = grid.steps[first:]
     for statistic, table in grid.statistics.items():

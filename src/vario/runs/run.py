@@ -21,6 +21,7 @@ from vario.runs.collectives import read_collectives
 from vario.runs.finding import find_run, run_folders
 from vario.runs.folder import RunFolder
 from vario.runs.layout import Layout, first_of_each_step
+from vario.runs.pieces import EVERYTHING
 from vario.runs.store_reader import QuantityReader, quantities, summaries
 from vario.runs.tables import all_columns, in_order, merge_ranks, together
 from vario.selector import pattern_matcher
@@ -60,6 +61,11 @@ class Run(RunFolder):
         self._readers: dict[tuple[int, str], QuantityReader] = {}
         self._layout_read: tuple[tuple[int, ...], Layout] | None = None
 
+    def _repr_html_(self) -> str:
+        from vario.runs.inline_html import run_html
+
+        return run_html(self)
+
     @property
     def last_step(self) -> int | None:
         """The newest step any rank has recorded."""
@@ -74,12 +80,11 @@ class Run(RunFolder):
             return np.array(sorted(found), np.int64)
         if quantity not in self.quantities(rank):
             return np.zeros(0, np.int64)
-        table = self._reader(rank, quantity).read(["step"], self.sessions)
-        return np.unique(table.column("step").to_numpy())
+        return self.reader(rank, quantity).steps(self.sessions)
 
     def structure(self, rank: int = 0) -> Structure:
         """Modules and parameters of the model, in model order, and what this rank holds of them."""
-        self._check_rank(rank)
+        self.check_rank(rank)
         found = status.read_json(self.path / f"rank{rank}" / "structure.json") or {"modules": [], "parameters": []}
         for parameter in found["parameters"]:
             if "replicas" in parameter:
@@ -88,7 +93,7 @@ class Run(RunFolder):
 
     def collectives(self, rank: int = 0) -> list[Collective]:
         """What the targets of `communication` are: operation, group, dtype, call stack, in the order of first calls."""
-        self._check_rank(rank)
+        self.check_rank(rank)
         return read_collectives(self.path / f"rank{rank}")
 
     @property
@@ -122,7 +127,7 @@ class Run(RunFolder):
         for number in self._ranks(rank):
             recorded = self.quantities(number)
             for name in [quantity] if quantity in recorded else [] if quantity else recorded:
-                for target, when in self._reader(number, name).first_seen(self.sessions).items():
+                for target, when in self.reader(number, name).first_seen(self.sessions).items():
                     seen[target] = min(when, seen.get(target, when))
         names = sorted(seen, key=lambda name: seen[name])
         if pattern is None:
@@ -141,7 +146,7 @@ class Run(RunFolder):
         if quantity == "scalar":
             return self._scalar_series(target, statistic or "value", rank)
         derived = STATISTICS.get(statistic or "norm", "statistic")
-        self._check_recorded(derived.needs, derived.name)
+        self.check_recorded(derived.needs, derived.name)
         columns = ["step", "micro_step", *(name for name in COLUMNS if name in derived.needs)]
         target, tables = self._rows(target, quantity, columns, rank)
         steps = np.concatenate([table.column("step").to_numpy() for table in tables])
@@ -167,7 +172,7 @@ class Run(RunFolder):
             sessions, recorded = self.sessions, self.ranks
             having = [number for number in recorded if quantity in self.quantities(number)]
             columns = all_columns(quantity)
-            read = {number: self._reader(number, quantity).read(columns, sessions, step=step) for number in having}
+            read = {number: self.reader(number, quantity).read(columns, sessions, step=step) for number in having}
             tables = {number: in_order(table) for number, table in read.items() if table.num_rows}
             if len(tables) < 2:
                 return self.frame(step, quantity, next(iter([*tables, *having, *recorded])))
@@ -202,21 +207,21 @@ class Run(RunFolder):
     def sql(self, query: str) -> Any:
         """The answer of a SQL query over all ranks, as a pyarrow Table; each quantity is a view."""
         readers = {
-            quantity: [(rank, self._reader(rank, quantity)) for rank in self.ranks if quantity in self.quantities(rank)]
+            quantity: [(rank, self.reader(rank, quantity)) for rank in self.ranks if quantity in self.quantities(rank)]
             for quantity in dict.fromkeys(name for rank in self.ranks for name in self.quantities(rank))
         }
         return sql.ask(query, readers, self.sessions)
 
-    def columns(self, quantity: str, names: Sequence[str], rank: int) -> Any:
-        """Chosen columns of all rows of a quantity as a pyarrow Table, in no order."""
-        return self._checked_reader(rank, quantity).read(names, self.sessions)
+    def columns(self, quantity: str, names: Sequence[str], rank: int, first: int | None = None) -> Any:
+        """Chosen columns of all rows of a quantity, or of those from a step on, as a pyarrow Table, in no order."""
+        return self._checked_reader(rank, quantity).read(names, self.sessions, first=first)
 
     def bad_rows(self, quantity: str, rank: int) -> Any:
         """The bad rows of the first part of a quantity that has any NaN or Inf; None when all is finite."""
         columns = ["step", "micro_step", "order", "target", "count"]
-        for piece, limit in self._checked_reader(rank, quantity).shown(self.sessions):
+        for piece, limit in self._checked_reader(rank, quantity).suspects(self.sessions):
             if quantity == "scalar":
-                table = piece.read(["step", "target", "value"], None, None, limit)
+                table = piece.read(["step", "target", "value"], EVERYTHING.at_most(limit))
                 table = table.take(np.flatnonzero(~np.isfinite(table.column("value").to_numpy())))
             else:
                 table = piece.bad_rows(columns, limit)
@@ -245,7 +250,7 @@ class Run(RunFolder):
                 for alike in self._groups(name, quantity, rank)
                 for table in first_of_each_step(
                     [
-                        self._reader(number, quantity).read(columns, sessions, target=name)
+                        self.reader(number, quantity).read(columns, sessions, target=name)
                         for number in alike
                         if quantity in self.quantities(number)
                     ]
@@ -264,13 +269,13 @@ class Run(RunFolder):
         raise ConfigError(unknown("target", target, known))
 
     def _seen_by(self, rank: int, quantity: str) -> Collection[str]:
-        return self._reader(rank, quantity).first_seen(self.sessions)
+        return self.reader(rank, quantity).first_seen(self.sessions)
 
     def _groups(self, target: str, quantity: str, rank: Rank) -> list[list[int]]:
         """The ranks whose rows make up a target: those of one group hold the same, groups add up."""
         recorded = self.ranks
         if rank != "all":
-            self._check_rank(rank)
+            self.check_rank(rank)
             alike = self.layout.alike(target, rank) if quantity in HELD else [rank]
             return [[rank, *(other for other in alike if other in recorded and other != rank)]]
         held = self.layout.holders(target) if quantity in HELD and len(recorded) > 1 else []
@@ -284,7 +289,8 @@ class Run(RunFolder):
             self._layout_read = ranks, Layout(ranks, self.structure)
         return self._layout_read[1]
 
-    def _check_recorded(self, needs: Sequence[str], statistic: str) -> None:
+    def check_recorded(self, needs: Sequence[str], statistic: str) -> None:
+        """Refuse a statistic whose columns were not recorded."""
         chosen = self.config.get("statistics")
         if chosen is None:
             return
@@ -298,10 +304,11 @@ class Run(RunFolder):
     def _ranks(self, rank: Rank) -> list[int]:
         if rank == "all":
             return self.ranks
-        self._check_rank(rank)
+        self.check_rank(rank)
         return [rank]
 
-    def _check_rank(self, rank: int) -> None:
+    def check_rank(self, rank: int) -> None:
+        """Refuse a rank that recorded nothing."""
         if not (self.path / f"rank{rank}").is_dir():
             raise ConfigError(f"rank: {rank!r} recorded nothing. Known: {', '.join(map(str, self.ranks)) or 'none'}.")
 
@@ -311,9 +318,10 @@ class Run(RunFolder):
     def _checked_reader(self, rank: int, quantity: str) -> QuantityReader:
         if quantity not in self.quantities(rank):
             raise ConfigError(unknown("quantity", quantity, self.quantities(rank)))
-        return self._reader(rank, quantity)
+        return self.reader(rank, quantity)
 
-    def _reader(self, rank: int, quantity: str) -> QuantityReader:
+    def reader(self, rank: int, quantity: str) -> QuantityReader:
+        """What reads one quantity of one rank; kept, with what it knows of closed parts."""
         key = (rank, quantity)
         if key not in self._readers:
             self._readers[key] = QuantityReader(self.path / f"rank{rank}", quantity)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vario.errors import ConfigError, MissingExtra
-from vario.runs.store_reader import Part, QuantityReader
+from vario.runs.pieces import Part
+from vario.runs.store_reader import QuantityReader
 
 DERIVED = {
     "norm": "sqrt(sum_squares)",

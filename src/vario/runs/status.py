@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vario.errors import RunCorrupt, RunTooNew
-from vario.runs.store_reader import FORMAT
+from vario.runs.pieces import FORMAT
 
 RANK = re.compile(r"rank(\d+)")
 

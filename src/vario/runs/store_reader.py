@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from vario.errors import RunCorrupt, RunTooNew
 from vario.records import COLUMNS, Table
-
-FORMAT = 1
-"""The newest format this reader understands."""
+from vario.runs.arrays import numbers
+from vario.runs.outlines import OutlineFile, Outlines, cover, settled
+from vario.runs.pieces import EVERYTHING, LIVE, Footers, Part, Stream, Wanted, read_stream
 
 PART = re.compile(r"part-(\d+)\.(arrow|parquet)")
-LIVE = ".live.arrow"
 
 When = tuple[int, int]
 """A step and the order within it."""
@@ -33,86 +29,7 @@ When = tuple[int, int]
 LAST = 2**31
 """Stands for the order of rows that have none: plain numbers come after everything observed in their step."""
 
-
-@dataclass(frozen=True)
-class Stream:
-    """The rows of one Arrow stream, up to its last whole batch."""
-
-    number: int
-    session: int
-    rows: Any
-
-    @property
-    def column_names(self) -> list[str]:
-        """All columns."""
-        return list(self.rows.column_names)
-
-    def read(self, columns: Sequence[str], target: str | None, step: int | None, limit: int | None) -> Any:
-        """The chosen rows and columns."""
-        return _choose(self.rows.select(_with_filters(columns, target, step, limit)), columns, target, step, limit)
-
-    def bad_rows(self, columns: Sequence[str], limit: int | None) -> Any:
-        """The rows that count a NaN or an Inf."""
-        return _only_bad(self.read([*columns, "nans", "infs"], None, None, limit))
-
-
-@dataclass
-class Part:
-    """One Parquet part: its footer is read once, its rows when somebody asks."""
-
-    path: Path
-    number: int
-    footer: Any
-    session: int
-    _ranges: dict[str, list[tuple[Any, Any] | None]] = field(default_factory=dict)
-
-    def ranges(self, column: str) -> list[tuple[Any, Any] | None]:
-        """Smallest and largest value of a column in each row group; None where the footer does not tell."""
-        if column not in self._ranges:
-            position = self.footer.schema.names.index(column)
-            groups = [self.footer.row_group(index).column(position).statistics for index in range(self.num_groups)]
-            self._ranges[column] = [
-                (group.min, group.max) if group is not None and group.has_min_max else None for group in groups
-            ]
-        return self._ranges[column]
-
-    @property
-    def column_names(self) -> list[str]:
-        """All columns."""
-        return list(self.footer.schema.names)
-
-    @property
-    def num_groups(self) -> int:
-        """Number of row groups."""
-        return int(self.footer.num_row_groups)
-
-    def read(self, columns: Sequence[str], target: str | None, step: int | None, limit: int | None) -> Any:
-        """The chosen rows and columns; only row groups that can hold them are decoded."""
-        groups = list(range(self.num_groups))
-        for column, wanted in (("target", target), ("step", step)):
-            if wanted is not None:
-                ranges = self.ranges(column)
-                groups = [group for group in groups if _may_hold(ranges[group], wanted)]
-        if limit is not None:
-            ranges = self.ranges("step")
-            groups = [group for group in groups if (found := ranges[group]) is None or found[0] < limit]
-        table = self._read_groups(groups, _with_filters(columns, target, step, limit))
-        return _choose(table, columns, target, step, limit)
-
-    def bad_rows(self, columns: Sequence[str], limit: int | None) -> Any:
-        """The rows that count a NaN or an Inf; a healthy part is judged by its footer alone."""
-        nans, infs = self.ranges("nans"), self.ranges("infs")
-        groups = [group for group in range(self.num_groups) if _may_exceed_zero(nans[group], infs[group])]
-        columns = [*columns, "nans", "infs"]
-        table = self._read_groups(groups, _with_filters(columns, None, None, limit))
-        return _only_bad(_choose(table, columns, None, None, limit))
-
-    def _read_groups(self, groups: list[int], columns: list[str]) -> Any:
-        try:
-            with pq.ParquetFile(self.path, metadata=self.footer) as file:
-                return file.read_row_groups(groups, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise RunCorrupt(f"{self.path}: not readable as Parquet: {error}") from error
+Sessions = Sequence[Mapping[str, Any]]
 
 
 class QuantityReader:
@@ -121,16 +38,54 @@ class QuantityReader:
     def __init__(self, rank_folder: Path, quantity: str) -> None:
         self._folder = rank_folder / quantity
         self._live = rank_folder / f"{quantity}{LIVE}"
+        self._live_read: tuple[tuple[int, int, int], Stream | None] | None = None
+        self._footers = Footers()
         self._parts: dict[int, Part] = {}
-        self._seen: dict[tuple[int, int | None], dict[str, When]] = {}
+        self._outlines = Outlines(rank_folder, quantity)
+        self._heard: set[str] = set()
+        """The outlines whose word on parts was taken."""
+        self._seen: dict[tuple[str | int, int | None], dict[str, When]] = {}
+        self._seen_together: tuple[Collection[tuple[str | int, int | None]], Mapping[str, When]] = (frozenset(), {})
+        self._times: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]] = {}
+        self._steps: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}
+
+    def outlines(self) -> list[OutlineFile]:
+        """The outlines that are there now; what they tell of parts is kept."""
+        files = self._outlines.files()
+        coarsest = sorted(files, key=lambda file: (-file.level, file.range))
+        for at, file in enumerate(coarsest):
+            # A coarser one tells the same.
+            if file.path.name in self._heard or any(other.stands_for(file) for other in coarsest[:at]):
+                continue
+            self._heard.add(file.path.name)
+            for number, first, last, num_rows in file.parts:
+                part = self._parts.get(number)
+                if part is None:
+                    part = self._parts[number] = self._part(number)
+                if part.told is None:
+                    part.told = file.session, (first, last), num_rows
+        return files
 
     def pieces(self) -> list[Stream | Part]:
         """Everything that is there now, oldest first."""
-        live = _read_stream(self._live)
+        live = self._read_live()
         pieces = list(self.closed_pieces(()))
         if live is not None and all(live.number != piece.number for piece in pieces):
             pieces.append(live)
         return pieces
+
+    def _read_live(self) -> Stream | None:
+        try:
+            status = self._live.stat()
+        except FileNotFoundError:
+            self._live_read = None
+            return None
+        # What comes after this look is read with the next one.
+        stamp = status.st_ino, status.st_size, status.st_mtime_ns
+        known = self._live_read
+        if known is None or known[0] != stamp:
+            known = self._live_read = stamp, read_stream(self._live)
+        return known[1]
 
     def closed_pieces(self, known: Collection[int]) -> Iterator[Stream | Part]:
         """The closed parts that are not among the known ones, oldest first."""
@@ -144,82 +99,160 @@ class QuantityReader:
     def read(
         self,
         columns: Sequence[str],
-        sessions: Sequence[Mapping[str, Any]],
+        sessions: Sessions,
         target: str | None = None,
         step: int | None = None,
+        first: int | None = None,
     ) -> Any:
-        """Chosen columns of the rows of one target, one step or all, without those that a resume took back."""
-        tables = [piece.read(columns, target, step, limit) for piece, limit in self.shown(sessions)]
-        tables = [table.replace_schema_metadata(None) for table in tables]
-        whole = pa.concat_tables(tables) if tables else pa.table({name: pa.array([], pa.int64()) for name in columns})
-        return whole.unify_dictionaries().combine_chunks()
+        """Chosen columns of the rows of one target, at or from one step or all, without those a resume took back."""
+        wanted = Wanted(target, first if step is None else step, step)
+        tables = [
+            piece.read(columns, wanted.at_most(limit))
+            for piece, limit in self.shown(sessions)
+            if not wanted.by_step or wanted.may_hold(piece.span)
+        ]
+        return one_table(tables, columns)
 
-    def shown(self, sessions: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Stream | Part, int | None]]:
+    def shown(self, sessions: Sessions) -> Iterator[tuple[Stream | Part, int | None]]:
         """Each piece and the step from which its rows were taken back by a later session."""
+        self.outlines()
         for piece in self.pieces():
-            later = [session["first_step"] for session in sessions[piece.session + 1 :]]
-            yield piece, min(later, default=None)
+            yield piece, taken_back_from(piece.session, sessions)
 
-    def first_seen(self, sessions: Sequence[Mapping[str, Any]]) -> dict[str, When]:
-        """Each target with the step and order of its first row."""
-        seen: dict[str, When] = {}
+    def suspects(self, sessions: Sessions) -> Iterator[tuple[Stream | Part, int | None]]:
+        """As `shown`, without the parts whose outlines say that nothing in them is a NaN or an Inf."""
+        clean = cover([file for file in self.outlines() if not file.may_be_bad], sessions)
+        return ((piece, limit) for piece, limit in self.shown(sessions) if not clean.has(piece.number))
+
+    def steps(self, sessions: Sessions) -> npt.NDArray[np.int64]:
+        """The steps that were recorded and not taken back, in order."""
+        covered = cover(self.outlines(), sessions)
+        found = [file.steps for file in covered.files]
         for piece, limit in self.shown(sessions):
+            if covered.has(piece.number):
+                continue
             key = (piece.number, limit)
-            if key in self._seen:
-                found = self._seen[key]
-            else:
-                found = _first_seen(piece, limit)
-                if isinstance(piece, Part):
-                    self._seen[key] = found
-            for target, when in found.items():
-                seen.setdefault(target, when)
+            if key not in self._steps or isinstance(piece, Stream):
+                self._steps[key] = np.unique(numbers(piece.read(["step"], EVERYTHING.at_most(limit)).column("step")))
+            found.append(self._steps[key])
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+
+    def times(self, sessions: Sessions, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """When these steps ended, in Unix seconds, as plain numbers tell; NaN where they do not."""
+        found = np.full(len(steps), np.nan)
+        for piece, limit in self.shown(sessions):
+            wanted = EVERYTHING.at_most(limit)
+            span = piece.span
+            if span is None or not len(steps) or steps[-1] < span[0] or steps[0] > span[1]:
+                continue
+            if piece.number not in self._times or isinstance(piece, Stream):
+                table = piece.read(["step", "time"])
+                known, rows = np.unique(numbers(table.column("step")), return_index=True)
+                self._times[piece.number] = known, numbers(table.column("time"))[rows]
+            known, times = self._times[piece.number]
+            at = np.minimum(np.searchsorted(known, steps), len(known) - 1)
+            is_known = (known[at] == steps) & (True if wanted.last is None else steps <= wanted.last)
+            found[is_known] = times[at[is_known]]
+        return found
+
+    def first_seen(self, sessions: Sessions) -> Mapping[str, When]:
+        """Each target with the step and order of its first row, the first first."""
+        return settled(lambda: self._first_seen(sessions))
+
+    def _first_seen(self, sessions: Sessions) -> Mapping[str, When]:
+        covered = cover(self.outlines(), sessions)
+        open_pieces = [(piece, limit) for piece, limit in self.shown(sessions) if not covered.has(piece.number)]
+        closed: dict[tuple[str | int, int | None], OutlineFile | Part] = {(f.path.name, None): f for f in covered.files}
+        closed |= {(piece.number, limit): piece for piece, limit in open_pieces if isinstance(piece, Part)}
+        if self._seen_together[0] != closed.keys():
+            # What is closed stays as it is: only what is new among it is read.
+            self._seen = {key: self._seen.get(key) or _seen_in(one, key[1]) for key, one in closed.items()}
+            self._seen_together = frozenset(closed), _earliest(self._seen.values())
+        seen = self._seen_together[1]
+        for piece, limit in open_pieces:
+            if isinstance(piece, Stream):
+                found = _seen_in(piece, limit)
+                if any(target not in seen or when < seen[target] for target, when in found.items()):
+                    seen = _earliest([seen, found])
         return seen
 
     def _piece(self, number: int, kinds: set[str]) -> Stream | Part:
         if "parquet" not in kinds:
-            stream = _read_stream(self._folder / f"part-{number:06d}.arrow")
+            stream = read_stream(self._folder / f"part-{number:06d}.arrow")
             if stream is not None:
                 return stream
             # Compacted since we listed the folder.
         if number not in self._parts:
-            self._parts[number] = _open_part(self._folder / f"part-{number:06d}.parquet", number)
+            self._parts[number] = self._part(number)
         return self._parts[number]
 
+    def _part(self, number: int) -> Part:
+        return Part(self._folder / f"part-{number:06d}.parquet", number, self._footers)
 
-def _first_seen(piece: Stream | Part, limit: int | None) -> dict[str, When]:
-    has_order = "order" in piece.column_names
-    columns = ["step", "target", *(["order"] if has_order else [])]
-    table = piece.read(columns, None, None, limit).unify_dictionaries().combine_chunks()
+
+def taken_back_from(session: int, sessions: Sessions) -> int | None:
+    """The step from which what a session recorded was taken back by later ones; None: nothing was."""
+    return min((int(later["first_step"]) for later in sessions[session + 1 :]), default=None)
+
+
+def one_table(tables: Sequence[Any], columns: Sequence[str]) -> Any:
+    """Tables of several pieces as one, with one dictionary."""
+    tables = [table.replace_schema_metadata(None) for table in tables]
+    whole = pa.concat_tables(tables) if tables else pa.table({name: pa.array([], pa.int64()) for name in columns})
+    return whole.unify_dictionaries().combine_chunks()
+
+
+def _seen_in(one: OutlineFile | Part | Stream, limit: int | None) -> dict[str, When]:
+    """Each target of a file with the step and order of its first row."""
+    step = "first_step" if isinstance(one, OutlineFile) else "step"
+    columns = [step, "target", *(["order"] if "order" in one.column_names else [])]
+    table = one.read(columns) if isinstance(one, OutlineFile) else one.read(columns, EVERYTHING.at_most(limit))
+    table = table.unify_dictionaries().combine_chunks()
     if not table.num_rows:
         return {}
-    steps = table.column("step").to_numpy()
-    order = table.column("order").to_numpy() if has_order else np.full(len(steps), LAST)
+    steps = numbers(table.column(step))
+    order = numbers(table.column("order")) if "order" in table.column_names else np.full(len(steps), LAST)
     target = table.column("target").chunk(0)
     names = target.dictionary.to_pylist()
     positions = np.lexsort((order, steps))
-    codes, first = np.unique(target.indices.to_numpy()[positions], return_index=True)
+    codes, first = np.unique(numbers(target.indices)[positions], return_index=True)
     rows = positions[first]
-    by_time = np.lexsort((order[rows], steps[rows]))
-    return {names[codes[index]]: (int(steps[rows[index]]), int(order[rows[index]])) for index in by_time}
+    found = zip(codes.tolist(), steps[rows].tolist(), order[rows].tolist(), strict=True)
+    return {names[code]: (step, order) for code, step, order in found}
+
+
+def _earliest(all_seen: Iterable[Mapping[str, When]]) -> dict[str, When]:
+    """Of each target the first time it was seen, in that order."""
+    seen: dict[str, When] = {}
+    for found in all_seen:
+        for target, when in found.items():
+            if target not in seen or when < seen[target]:
+                seen[target] = when
+    return dict(sorted(seen.items(), key=lambda item: item[1]))
 
 
 def quantities(rank_folder: Path) -> list[str]:
     """Names of the quantities a rank has recorded."""
     names = {name.removesuffix(LIVE) for name in _names(rank_folder) if name.endswith(LIVE)}
-    for name in _names(rank_folder):
-        if any(PART.fullmatch(entry) for entry in _names(rank_folder / name)):
-            names.add(name)
-    return sorted(names)
+    return sorted(names.union(name for name in _names(rank_folder) if _has_part(rank_folder / name)))
 
 
 def summaries(table: Any) -> Table:
     """Rows as Summaries; NaN stands where nothing was recorded."""
-    rows = np.full((table.num_rows, len(COLUMNS)), np.nan)
+    # By column: that is how they are read, and how statistics look at them.
+    rows = np.empty((table.num_rows, len(COLUMNS)), order="F")
     for position, name in enumerate(COLUMNS):
-        if name in table.column_names:
-            column = table.column(name)
-            rows[:, position] = column.cast(pa.float64()).to_numpy()
+        rows[:, position] = numbers(table.column(name)) if name in table.column_names else np.nan
     return rows
+
+
+def _has_part(folder: Path) -> bool:
+    """Whether a folder has a part; of thousands the first one found will do."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(PART.fullmatch(entry.name) for entry in entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _names(folder: Path) -> list[str]:
@@ -227,98 +260,3 @@ def _names(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _open_part(path: Path, number: int) -> Part:
-    try:
-        footer = pq.read_metadata(path)
-    except (pa.ArrowException, OSError) as error:
-        raise RunCorrupt(f"{path}: not readable as Parquet: {error}") from error
-    return Part(path, number, footer, _session(path, footer.metadata or {}))
-
-
-def _session(path: Path, metadata: Mapping[bytes, bytes]) -> int:
-    if int(metadata.get(b"vario.format", b"0")) > FORMAT:
-        raise RunTooNew(f"{path}: written by a newer vario; pip install -U vario")
-    return int(metadata.get(b"vario.session", b"0"))
-
-
-def _read_stream(path: Path) -> Stream | None:
-    """The whole batches of a stream; None when there is no file, or nothing whole in it yet."""
-    try:
-        # Not memory-mapped: the writer may cut a failed append off again, and a page that vanishes kills the reader.
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        reader = pa.ipc.open_stream(raw)
-    except (pa.ArrowException, OSError, EOFError) as error:
-        if path.name.endswith(LIVE) and raw[:4] in (b"\xff\xff\xff\xff"[: len(raw)], bytes(4)):
-            return None  # killed before the schema was whole
-        raise RunCorrupt(f"{path}: not readable as an Arrow stream: {error}") from error
-    batches = []
-    torn = False
-    while not torn:
-        try:
-            batches.append(reader.read_next_batch())
-        except (StopIteration, pa.ArrowException, OSError):
-            torn = True  # the writer was killed, or is writing this very batch
-    metadata = reader.schema.metadata or {}
-    rows = one_dictionary(batches, reader.schema)
-    return Stream(int(metadata.get(b"vario.part", b"0")), _session(path, metadata), rows)
-
-
-def one_dictionary(batches: list[Any], schema: Any) -> Any:
-    """One table whose target column has one dictionary: it only grows within a stream, so the last one serves all."""
-    if not batches:
-        return schema.empty_table()
-    position = schema.get_field_index("target")
-    names = batches[-1].column(position).dictionary
-    columns = [pa.chunked_array([batch.column(index) for batch in batches]) for index in range(len(schema))]
-    indices = pa.chunked_array([batch.column(position).indices for batch in batches]).combine_chunks()
-    columns[position] = pa.chunked_array([pa.DictionaryArray.from_arrays(indices, names)])
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _with_filters(columns: Sequence[str], target: str | None, step: int | None, limit: int | None) -> list[str]:
-    needed = list(dict.fromkeys(columns))
-    if target is not None and "target" not in needed:
-        needed.append("target")
-    if (step is not None or limit is not None) and "step" not in needed:
-        needed.append("step")
-    return needed
-
-
-def _choose(table: Any, columns: Sequence[str], target: str | None, step: int | None, limit: int | None) -> Any:
-    keep: npt.NDArray[np.bool_] | None = None
-    if target is not None:
-        keep = _is_target(table.column("target"), target)
-    if step is not None:
-        same = table.column("step").to_numpy() == step
-        keep = same if keep is None else keep & same
-    if limit is not None:
-        before = table.column("step").to_numpy() < limit
-        keep = before if keep is None else keep & before
-    table = table.select(list(dict.fromkeys(columns)))
-    return table if keep is None else table.take(pa.array(np.flatnonzero(keep)))
-
-
-def _is_target(column: Any, target: str) -> npt.NDArray[np.bool_]:
-    masks = [np.zeros(0, np.bool_)]
-    for chunk in column.chunks:
-        code = chunk.dictionary.index(target).as_py()
-        masks.append(chunk.indices.to_numpy() == code if code >= 0 else np.zeros(len(chunk), np.bool_))
-    return np.concatenate(masks)
-
-
-def _only_bad(table: Any) -> Any:
-    counts = [table.column(name).cast(pa.float64()).to_numpy() for name in ("nans", "infs")]
-    return table.take(pa.array(np.flatnonzero((counts[0] > 0) | (counts[1] > 0))))
-
-
-def _may_hold(found: tuple[Any, Any] | None, wanted: Any) -> bool:
-    return found is None or found[0] <= wanted <= found[1]
-
-
-def _may_exceed_zero(*ranges: tuple[Any, Any] | None) -> bool:
-    return any(found is None or found[1] > 0 for found in ranges)

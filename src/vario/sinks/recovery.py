@@ -16,6 +16,9 @@ from vario.errors import RunCorrupt
 
 PART = re.compile(r"part-(\d+)\.(arrow|parquet)")
 LIVE = ".live.arrow"
+OUTLINES = "outlines"
+OUTLINE = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
+"""Level, first and last part."""
 
 
 def part_path(rank_folder: Path, quantity: str, number: int) -> Path:
@@ -27,7 +30,9 @@ def recover(rank_folder: Path) -> tuple[dict[str, int], list[Path]]:
     """Make parts of leftover live streams; gives the highest part number per quantity and the parts to compact."""
     highest: dict[str, int] = {}
     for folder in sorted(entry for entry in rank_folder.iterdir() if entry.is_dir()):
-        highest[folder.name] = max((number for number, _ in _parts(folder)), default=0)
+        if parts := _parts(folder):
+            # Parts may have been deleted whose outlines are still there: their numbers are not given again.
+            highest[folder.name] = max(*(number for number, _ in parts), _last_outlined(rank_folder, folder.name))
     for stream in sorted(rank_folder.glob(f"*{LIVE}")):
         quantity = stream.name.removesuffix(LIVE)
         number, whole_bytes = _whole_batches(stream)
@@ -57,6 +62,11 @@ def _not_compacted(rank_folder: Path) -> list[Path]:
 def _parts(folder: Path) -> list[tuple[int, Path]]:
     matches = [(PART.fullmatch(entry.name), entry) for entry in folder.iterdir()]
     return sorted((int(match[1]), entry) for match, entry in matches if match)
+
+
+def _last_outlined(rank_folder: Path, quantity: str) -> int:
+    names = (path.name for path in (rank_folder / OUTLINES / quantity).glob("*.parquet"))
+    return max((int(match[3]) for name in names if (match := OUTLINE.fullmatch(name))), default=0)
 
 
 def _is_part(folder: Path, number: int) -> bool:

@@ -22,6 +22,7 @@ from vario.sinks.compaction import Compactor
 from vario.sinks.encoding import FORMAT, StreamEncoder
 from vario.sinks.folder import Claim, claim, leading_rank, read_json, write_json
 from vario.sinks.live_file import LiveFile
+from vario.sinks.outlines import OUTLINED_ROWS, STRETCH_STEPS
 from vario.sinks.recovery import LIVE, part_path, recover
 from vario.statistics import columns_needed
 from vario.text import size
@@ -59,12 +60,15 @@ class Store:
         part_bytes: int = 32 << 20,
         small_part_bytes: int = 2 << 20,
         backlog_bytes: int = 64 << 20,
+        outlined_rows: int = OUTLINED_ROWS,
+        stretch_steps: int = STRETCH_STEPS,
     ) -> None:
         """Nothing is touched yet.
 
         A part closes at `part_bytes`, or after `part_steps` steps unless it is still smaller than `small_part_bytes`:
         a run of few targets would leave thousands of tiny files. At most about `backlog_bytes` wait in memory for a
-        disk that takes nothing.
+        disk that takes nothing. A quantity of `outlined_rows` rows gets outlines, of `stretch_steps`
+        steps each once it is long.
         """
         self.first_step = 0
         self.dropped_steps = 0
@@ -74,7 +78,7 @@ class Store:
         self._backlog_bytes = backlog_bytes
         self._streams: dict[str, _Stream] = {}
         self._highest_part: dict[str, int] = {}
-        self._compactor = Compactor()
+        self._compactor = Compactor(outlined_rows, stretch_steps)
         self._claim: Claim | None = None
         self._established = False
         self._run: dict[str, Any] = {}
@@ -244,6 +248,8 @@ class Store:
         self._highest_part, leftovers = recover(self._rank_folder)
         self._make_folder()
         self._established = True
+        for quantity in self._highest_part:
+            self._compactor.add(self._rank_folder / quantity)
         for part in leftovers:
             self._compactor.add(part)
 

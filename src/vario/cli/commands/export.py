@@ -1,11 +1,13 @@
-"""Write a run's numbers as CSV or Parquet tables, one file per rank and quantity.
+"""Write a run's numbers as CSV or Parquet tables, or its page as one HTML file.
 
-Each row is one tensor at one step, with every statistic in a column. Nothing is overwritten without --force.
+Of tables there is one file per rank and quantity: each row is one tensor at one step, with every statistic in a
+column. The HTML file opens without a server and without a network. Nothing is overwritten without --force.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from vario.cli import arguments as shared
 
@@ -13,13 +15,15 @@ EXAMPLES = """
 vario export --format csv
 vario export vario_runs/demo --format csv --quantity gradient --output gradients.csv
 vario export vario_runs/demo --format parquet --output tables --force
+vario export vario_runs/demo --html report.html
 """
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the run, the format and the place."""
     shared.add_run(parser)
-    parser.add_argument("--format", choices=("csv", "parquet"), required=True, help="kind of file: csv or parquet")
+    parser.add_argument("--format", choices=("csv", "parquet"), help="tables: csv or parquet")
+    parser.add_argument("--html", metavar="FILE", help="the run's page in one file: its home, heat maps and alerts")
     parser.add_argument("--quantity", metavar="Q", help="only this quantity")
     parser.add_argument(
         "--output", metavar="PATH", help="folder for the files, or one file (default: <name>_<format> right here)"
@@ -33,9 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.progress import Progress
 
     from vario.cli import output
+    from vario.errors import ConfigError
     from vario.reports.export import plan_export
 
     found = shared.find_run(arguments.run)
+    if (arguments.format is None) == (arguments.html is None):
+        raise ConfigError("export: name one of --format (tables) and --html (a page)")
+    if arguments.html is not None:
+        return _write_page(found.path, arguments)
     plan = plan_export(found, arguments.format, arguments.quantity, arguments.output, arguments.force)
     written = []
     talk = output.stderr()
@@ -49,4 +58,30 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for file in written:
             print(f"{file.path}  {file.num_rows} rows")
+    return 0
+
+
+def _write_page(run: Path, arguments: argparse.Namespace) -> int:
+    import os
+
+    from vario.cli import output
+    from vario.errors import ConfigError, RunError
+    from vario.web.report import report_html
+
+    place = Path(arguments.html)
+    if arguments.quantity is not None or arguments.output is not None:
+        raise ConfigError("--html: takes no --quantity and no --output; the page holds all that was recorded")
+    if place.exists() and not arguments.force:
+        raise RunError(f"{place} exists already. Add --force to overwrite it.")
+    text = report_html(run).encode()
+    unfinished = place.with_name(place.name + ".tmp")
+    try:
+        unfinished.write_bytes(text)
+        os.replace(unfinished, place)
+    except OSError as error:
+        raise RunError(f"{place}: cannot be written: {error.strerror}") from error
+    if arguments.json:
+        output.print_json({"path": place, "num_bytes": len(text)})
+    else:
+        print(f"{place}  {len(text)} bytes")
     return 0

@@ -1,0 +1,159 @@
+"""How fast is a very long run seen? Heat map, series and lists of a run of many targets and steps, each asked first.
+
+    python bench/dashboard.py                   # 2,000 targets x 10,000 steps: under a minute to write
+    python bench/dashboard.py --full            # 20,000 x 100,000: about 35 GB and half an hour, once
+    python bench/dashboard.py --cold            # with the files out of the page cache before each answer
+
+Every answer comes from a process of its own that has imported vario and nothing else, so nothing is known from the
+question before. The run is written by the store's own code (`long_run.py`) and kept for the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from long_run import RUNS, Size, long_run
+from vario.runs.curves import read_curve
+from vario.runs.heat import Heat, read_heat
+from vario.runs.run import Run, open_run
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One row of the table."""
+
+    question: str
+    milliseconds: float
+    again_milliseconds: float
+    """The same question, asked once more."""
+    memory_bytes: int
+    """The most the process had."""
+    note: str
+
+    def line(self) -> str:
+        """As a row."""
+        times = f"{self.milliseconds:.0f} | {self.again_milliseconds:.0f}"
+        return f"| {self.question} | {times} | {self.memory_bytes / 2**20:.0f} | {self.note} |"
+
+
+def heat_note(heat: Heat, size: Size) -> str:
+    """What came, and whether every planted NaN is in it."""
+    shown = sum(
+        bool(heat.bad[row, (heat.first <= step) & (step <= heat.last)].any())
+        for step, target in size.planted.items()
+        if heat.first[0] <= step <= heat.last[-1]
+        for row in [np.searchsorted(np.cumsum(heat.groups), target, "right")]
+    )
+    planted = sum(heat.first[0] <= step <= heat.last[-1] for step in size.planted)
+    rows, columns = heat.values.shape
+    kind = "from outlines" if heat.is_outline else "every step"
+    return f"{rows} x {columns}, {kind}; {shown} of {planted} planted NaN shown"
+
+
+def questions(size: Size) -> dict[str, Callable[[Run], Any]]:
+    """What is asked of a run; the answer is worded by `noted`."""
+    middle, name = size.num_steps // 2, size.names[size.num_targets // 3]
+    few = max(1, 400_000 // size.num_targets)
+    return {
+        "first heat map": lambda run: read_heat(run, "gradient", "norm"),
+        "heat map of a signed statistic": lambda run: read_heat(run, "gradient", "mean"),
+        "heat map of a tenth": lambda run: read_heat(run, "gradient", first=middle, last=middle + size.num_steps // 10),
+        f"heat map of {few} steps": lambda run: read_heat(run, "gradient", first=middle, last=middle + few - 1),
+        "one series": lambda run: read_curve(run, name, "gradient", "norm"),
+        "one series, a tenth": lambda run: read_curve(
+            run, name, "gradient", "norm", first=middle, last=middle + size.num_steps // 10
+        ),
+        "the loss": lambda run: read_curve(run, "loss", "scalar"),
+        "names of all targets": lambda run: run.targets("gradient"),
+        "recorded steps": lambda run: run.steps("gradient"),
+        "one frame": lambda run: run.frame(middle, "gradient"),
+    }
+
+
+def noted(answer: Any, size: Size) -> str:
+    """What came, in words."""
+    if isinstance(answer, Heat):
+        return heat_note(answer, size)
+    if hasattr(answer, "is_whole"):
+        return f"{len(answer)} points, {'every step' if answer.is_whole else 'lowest and highest of each stretch'}"
+    return f"{len(answer):,}"
+
+
+def answer(path: Path, size: Size, question: str) -> Answer:
+    """Ask one question in this process, twice."""
+    ask = questions(size)[question]
+    start = time.perf_counter()
+    run = open_run(path)
+    found = ask(run)
+    middle = time.perf_counter()
+    ask(run)
+    end = time.perf_counter()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Answer(question, (middle - start) * 1e3, (end - middle) * 1e3, memory, noted(found, size))
+
+
+def forget(path: Path) -> None:
+    """Put the files of a run out of the page cache."""
+    for file in path.rglob("*"):
+        if file.is_file():
+            descriptor = os.open(file, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Size of all files in a folder."""
+    return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time how a very long run is seen.")
+    parser.add_argument("--targets", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--full", action="store_true", help="20,000 targets x 100,000 steps")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that write the run")
+    parser.add_argument("--cold", action="store_true", help="with the files out of the page cache")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--ask", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    size = Size(20_000, 100_000) if arguments.full else Size(arguments.targets, arguments.steps)
+    path = RUNS / f"{size.num_targets}x{size.num_steps}"
+    if arguments.ask is not None:
+        print(json.dumps(answer(path, size, arguments.ask).__dict__))
+        return
+    long_run(size, arguments.processes)
+    answers = []
+    for question in questions(size):
+        if arguments.cold:
+            forget(path)
+        command = [sys.executable, __file__, f"--targets={size.num_targets}", f"--steps={size.num_steps}"]
+        output = subprocess.run([*command, f"--ask={question}"], check=True, capture_output=True, text=True).stdout
+        answers.append(Answer(**json.loads(output)))
+    if arguments.json:
+        print(json.dumps([answer.__dict__ for answer in answers]))
+        return
+    rows, outlines = (folder_bytes(path / "rank0" / name) for name in ("gradient", "outlines"))
+    cache = "files out of the page cache" if arguments.cold else "files in the page cache"
+    print(f"{size.num_targets:,} targets x {size.num_steps:,} steps, {os.cpu_count()} cores, {cache}")
+    print(f"rows {rows / 2**30:.1f} GiB, outlines {outlines / 2**30:.2f} GiB\n")
+    print("| question | ms | again ms | memory MiB | |")
+    print("| --- | ---: | ---: | ---: | --- |")
+    for found in answers:
+        print(found.line())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+/** A heat map as rows of numbers, and how many rows or columns become one without losing a spike or a NaN. */
+
+import type { HeatHead } from "../answers";
+
+export const RECORDED = 1;
+export const NOT_FINITE = 2;
+
+export interface Heat {
+  head: HeatHead;
+  targets: string[];
+  groups: number[];
+  /** First and last step of each column, both inclusive. */
+  first: number[];
+  last: number[];
+  /** Row by row; NaN where there is nothing finite. */
+  values: Float32Array;
+  flags: Uint8Array;
+  columns: number;
+}
+
+export interface Grid {
+  rows: number;
+  columns: number;
+  values: Float32Array;
+  flags: Uint8Array;
+}
+
+/** The heat map in the bytes the server sends: a length, a JSON head, float32 values, uint8 flags. */
+export function decodeHeat(buffer: ArrayBuffer): Heat {
+  const length = new DataView(buffer).getUint32(0, true);
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length))) as HeatHead;
+  const cells = head.rows * head.columns;
+  const start = 4 + length;
+  const values = new Float32Array(buffer.slice(start, start + 4 * cells));
+  const flags = new Uint8Array(buffer.slice(start + 4 * cells, start + 5 * cells));
+  const { targets, groups, first, last, columns } = head;
+  return { head, targets, groups, first, last, values, flags, columns };
+}
+
+/** Rows folded together: `spans` gives the first row and the one after the last of each new row. */
+export function foldRows(grid: Grid, spans: readonly (readonly [number, number])[]): Grid {
+  const { columns } = grid;
+  const values = new Float32Array(spans.length * columns).fill(NaN);
+  const flags = new Uint8Array(spans.length * columns);
+  spans.forEach(([from, to], row) => {
+    for (let source = from; source < to; source++)
+      for (let column = 0; column < columns; column++)
+        keepLarger(values, flags, row * columns + column, grid, source * columns + column);
+  });
+  return { rows: spans.length, columns, values, flags };
+}
+
+/** Columns folded together so that at most `most` are left. */
+export function foldColumns(grid: Grid, most: number): Grid {
+  if (grid.columns <= most) return grid;
+  const columns = Math.max(1, most);
+  const values = new Float32Array(grid.rows * columns).fill(NaN);
+  const flags = new Uint8Array(grid.rows * columns);
+  for (let row = 0; row < grid.rows; row++)
+    for (let source = 0; source < grid.columns; source++) {
+      const column = Math.floor((source * columns) / grid.columns);
+      keepLarger(values, flags, row * columns + column, grid, row * grid.columns + source);
+    }
+  return { rows: grid.rows, columns, values, flags };
+}
+
+function keepLarger(values: Float32Array, flags: Uint8Array, at: number, from: Grid, source: number): void {
+  const value = from.values[source]!;
+  const kept = values[at]!;
+  if (Number.isNaN(kept) || Math.abs(value) > Math.abs(kept)) values[at] = Number.isNaN(value) ? kept : value;
+  flags[at] = flags[at]! | from.flags[source]!;
+}
+
+/** Columns that came live: one list of numbers a step, in the order of names that the stream has told so far. */
+export interface NewColumns {
+  steps: number[];
+  /** Names that are new with this event. */
+  targets: string[];
+  /** All names so far; the first event of a stream has it. */
+  order?: string[];
+  values: (number | null)[][];
+  bad: [row: number, column: number][];
+}
+
+/** The heat map with columns that came live, named by `names`. Past `most` columns, two and two become one. */
+export function appendColumns(heat: Heat, added: NewColumns, names: readonly string[], most: number): Heat {
+  const known = heat.last.length ? heat.last[heat.last.length - 1]! : -Infinity;
+  const fresh = added.steps.flatMap((step, index) => (step > known ? [index] : []));
+  if (!fresh.length) return heat;
+  const { rowOf, targets } = places(heat, names);
+  const groups = [...heat.groups, ...targets.slice(heat.targets.length).map(() => 1)];
+  const columns = heat.columns + fresh.length;
+  const longer: Grid = {
+    rows: targets.length,
+    columns,
+    values: new Float32Array(targets.length * columns).fill(NaN),
+    flags: new Uint8Array(targets.length * columns),
+  };
+  for (let row = 0; row < heat.targets.length; row++) {
+    const from = row * heat.columns;
+    longer.values.set(heat.values.subarray(from, from + heat.columns), row * columns);
+    longer.flags.set(heat.flags.subarray(from, from + heat.columns), row * columns);
+  }
+  const columnOf = new Map(fresh.map((index, position) => [index, heat.columns + position]));
+  for (const [index, column] of columnOf)
+    added.values[index]?.forEach((value, name) => {
+      if (value === null || rowOf[name] === undefined) return;
+      const at = rowOf[name] * columns + column;
+      const kept = longer.values[at]!;
+      if (!(Math.abs(kept) >= Math.abs(value))) longer.values[at] = value;
+      longer.flags[at] = longer.flags[at]! | RECORDED;
+    });
+  for (const [name, index] of added.bad) {
+    const column = columnOf.get(index);
+    const row = rowOf[name];
+    if (column !== undefined && row !== undefined) longer.flags[row * columns + column] = RECORDED | NOT_FINITE;
+  }
+  const steps = fresh.map((index) => added.steps[index]!);
+  const { values, flags } = longer;
+  const grown: Heat = {
+    head: heat.head,
+    targets,
+    groups,
+    first: [...heat.first, ...steps],
+    last: [...heat.last, ...steps],
+    values,
+    flags,
+    columns,
+  };
+  return columns > most ? halved(grown) : grown;
+}
+
+/** The row of each name: its own, or, where rows stand for several targets, that of the last name before it. */
+function places(heat: Heat, names: readonly string[]): { rowOf: number[]; targets: string[] } {
+  const targets = [...heat.targets];
+  const rows = new Map(targets.map((target, row) => [target, row]));
+  const isGrouped = heat.groups.some((group) => group > 1);
+  let latest = 0;
+  const rowOf = names.map((name) => {
+    const row = rows.get(name);
+    if (row !== undefined) return (latest = row);
+    if (isGrouped) return latest;
+    rows.set(name, targets.length);
+    return targets.push(name) - 1;
+  });
+  return { rowOf, targets };
+}
+
+function halved(heat: Heat): Heat {
+  const columns = Math.ceil(heat.columns / 2);
+  const rows = heat.targets.length;
+  const grid = { rows, columns: heat.columns, values: heat.values, flags: heat.flags };
+  const values = new Float32Array(rows * columns).fill(NaN);
+  const flags = new Uint8Array(rows * columns);
+  for (let row = 0; row < rows; row++)
+    for (let source = 0; source < heat.columns; source++)
+      keepLarger(values, flags, row * columns + (source >> 1), grid, row * heat.columns + source);
+  const first = heat.first.filter((_, index) => index % 2 === 0);
+  const last = first.map((_, index) => heat.last[Math.min(2 * index + 1, heat.columns - 1)]!);
+  return { ...heat, first, last, values, flags, columns };
+}

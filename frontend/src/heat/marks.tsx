@@ -1,0 +1,84 @@
+/** Incidents on the heat map: a flag above the step, a ring on the row. */
+
+import type { Incident } from "../answers";
+import { mostUrgent, tone } from "../severity";
+import { plural, whole } from "../words";
+import { parseSeries } from "../view";
+import type { Heat } from "./folding";
+import { columnOf, type Shape } from "./shape";
+
+interface Flag {
+  x: number;
+  incidents: Incident[];
+}
+
+/** Flags that would cover each other become one. */
+export function gatherFlags(incidents: readonly Incident[], heat: Heat, width: number): Flag[] {
+  if (!heat.columns) return [];
+  const low = heat.first[0]!;
+  const high = heat.last[heat.columns - 1]!;
+  const flags: Flag[] = [];
+  for (const incident of [...incidents].sort((a, b) => a.step - b.step)) {
+    if (incident.step < low || incident.step > high) continue;
+    const x = (columnOf(heat.last, incident.step) / heat.columns) * width;
+    const near = flags[flags.length - 1];
+    if (near && x - near.x < 14) near.incidents.push(incident);
+    else flags.push({ x, incidents: [incident] });
+  }
+  return flags;
+}
+
+export function Flags(props: { flags: Flag[]; height: number; onOpen: (incident: Incident) => void }) {
+  return (
+    <div class="flags" style={{ height: "18px" }}>
+      {props.flags.map(({ x, incidents }) => {
+        const worst = mostUrgent(incidents)!;
+        const more = incidents.length > 1 ? `, and ${plural(incidents.length - 1, "more")}` : "";
+        return (
+          <button
+            key={x}
+            type="button"
+            class={`flag ${tone(worst.severity)}`}
+            style={{ left: `${x}px` }}
+            title={`Step ${whole(worst.step)}: ${worst.title}${more}`}
+            aria-label={`Step ${whole(worst.step)}: ${worst.title}${more}. Open it in alerts`}
+            onClick={() => props.onOpen(worst)}
+          >
+            <i class="flag-line" style={{ height: `${props.height}px` }} aria-hidden="true" />
+            <svg viewBox="0 0 14 14" aria-hidden="true">
+              <path d="M1 1h12L7 12z" />
+            </svg>
+            {incidents.length > 1 && <em>{incidents.length}</em>}
+          </button>
+        );
+      })}
+    </div>
+  );
+}
+
+/** The cells at which incidents began, as lines and columns. */
+export function findRings(
+  incidents: readonly Incident[],
+  heat: Heat,
+  shape: Shape,
+): { line: number; column: number; severity: string }[] {
+  const lineOf = new Map<string, number>();
+  shape.outline.lines.forEach((line, index) => {
+    for (let row = line.from; row < line.to; row++) lineOf.set(heat.targets[shape.kept[row]!]!, index);
+  });
+  const found = new Map<string, { line: number; column: number; severity: string }>();
+  for (const incident of incidents) {
+    if (!heat.columns || incident.step < heat.first[0]! || incident.step > heat.last[heat.columns - 1]!) continue;
+    // Where it is told to be, or else the first row here that it touched.
+    const names = [
+      incident.series ? parseSeries(incident.series).target : "",
+      incident.place ?? "",
+      ...incident.targets,
+    ];
+    const line = names.map((name) => lineOf.get(name)).find((found) => found !== undefined);
+    if (line === undefined) continue;
+    const column = columnOf(heat.last, incident.step);
+    found.set(`${line} ${column}`, { line, column, severity: tone(incident.severity) });
+  }
+  return [...found.values()];
+}

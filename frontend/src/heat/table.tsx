@@ -1,0 +1,78 @@
+/** The heat map as a table: for each target the newest value, the largest and when, and the first NaN. */
+
+import { Name } from "../parts/basics";
+import { number, whole } from "../words";
+import { NOT_FINITE, type Heat } from "./folding";
+import { rowMiddle } from "./range";
+import { matches } from "./shape";
+
+interface RowFacts {
+  target: string;
+  newest: number;
+  usual: number;
+  largest: number;
+  at: number;
+  badAt: number | null;
+}
+
+export function rowFacts(heat: Heat, row: number): RowFacts {
+  const facts: RowFacts = {
+    target: heat.targets[row]!,
+    newest: NaN,
+    usual: rowMiddle(heat.values, row, heat.columns),
+    largest: NaN,
+    at: 0,
+    badAt: null,
+  };
+  for (let column = 0; column < heat.columns; column++) {
+    const value = heat.values[row * heat.columns + column]!;
+    if (facts.badAt === null && heat.flags[row * heat.columns + column]! & NOT_FINITE)
+      facts.badAt = heat.first[column]!;
+    if (Number.isNaN(value)) continue;
+    facts.newest = value;
+    if (Number.isNaN(facts.largest) || Math.abs(value) > Math.abs(facts.largest)) {
+      facts.largest = value;
+      facts.at = heat.last[column]!;
+    }
+  }
+  return facts;
+}
+
+export function HeatTable(props: { heat: Heat; only: string; onOpen: (target: string) => void }) {
+  const { heat } = props;
+  const rows = heat.targets.flatMap((target, row) => (matches(target, props.only) ? [rowFacts(heat, row)] : []));
+  return (
+    <div class="table-box" tabIndex={0} role="region" aria-label="Table of all rows">
+      <table>
+        <thead>
+          <tr>
+            <th>Target</th>
+            <th class="num">Newest</th>
+            <th class="num">Usual</th>
+            <th class="num">Largest</th>
+            <th class="num">at step</th>
+            <th class="num">First NaN or Inf</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.target}>
+              <td>
+                <button type="button" class="link" onClick={() => props.onOpen(row.target)}>
+                  <Name>{row.target}</Name>
+                </button>
+              </td>
+              <td class="num">{number(row.newest)}</td>
+              <td class="num">{number(row.usual)}</td>
+              <td class="num">{number(row.largest)}</td>
+              <td class="num">{Number.isNaN(row.largest) ? "–" : whole(row.at)}</td>
+              <td class={`num ${row.badAt === null ? "" : "is-bad"}`}>
+                {row.badAt === null ? "–" : `step ${whole(row.badAt)}`}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

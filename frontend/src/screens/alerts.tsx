@@ -1,0 +1,271 @@
+/** What rules found: when, where, why, and what it led to. */
+
+import { useMemo, useState } from "preact/hooks";
+import type { Alerts, ChainLink, Incident, RunHome } from "../answers";
+import { useKeys } from "../keys";
+import { go, link, useView } from "../navigation";
+import { Card, Empty, Waiting } from "../parts/basics";
+import { nextRow } from "../parts/virtual";
+import { isReport, useAnswer } from "../server";
+import { inOrder, mostUrgent, tone } from "../severity";
+import { parseSeries } from "../view";
+import { plural, whole } from "../words";
+
+export function AlertsScreen(props: { home: RunHome }) {
+  const { home } = props;
+  const [isReplayed, setReplayed] = useState(false);
+  const view = useView();
+  const setCurrent = (incident: number) => go({ incident }, true);
+  const answer = useAnswer<Alerts>("alerts", { run: home.run, replay: isReplayed ? 1 : null });
+  const found = answer.value;
+  const incidents = useMemo(() => inOrder(found?.incidents ?? []), [found]);
+  const urgent = mostUrgent(incidents);
+  const current = view.incident ?? (urgent ? incidents.indexOf(urgent) : 0);
+  const shown = incidents[Math.min(Math.max(0, current), incidents.length - 1)];
+  useKeys((key) => {
+    const next = nextRow(key, current, incidents.length);
+    if (next !== null) return (setCurrent(next), true);
+    if (key === "Enter" && shown?.series) return (go({ screen: "series", series: [shown.series] }), true);
+  });
+  if (!found || (isReplayed && answer.isLoading && found.source !== "replayed"))
+    return (
+      <>
+        {isReplayed && answer.isLoading && (
+          <p class="foot-note">The rules look at every stored step: that takes some seconds.</p>
+        )}
+        <Waiting answer={answer} what="alerts" />
+      </>
+    );
+  const replay = !isReport() && !isReplayed && (
+    <button type="button" class="button" onClick={() => setReplayed(true)}>
+      Run the rules over this run
+    </button>
+  );
+  if (!shown)
+    return (
+      <Card title="Alerts">
+        <Empty title={found.source === "replayed" ? "The rules found nothing" : "No alert was recorded"}>
+          {found.source === "replayed"
+            ? "Every stored step was looked at. "
+            : "Rules look at every step while a run is watched. They can also be run over what is stored. "}
+        </Empty>
+        <div class="center">{replay}</div>
+      </Card>
+    );
+  return (
+    <>
+      {found.diagnosis && <Diagnosis text={found.diagnosis.paragraph} chain={found.diagnosis.chain} />}
+      <Card title="When" side={replay}>
+        <Timeline
+          incidents={incidents}
+          last={home.step ?? 0}
+          current={incidents.indexOf(shown)}
+          onChoose={setCurrent}
+        />
+      </Card>
+      <div class="two">
+        <Card title={plural(incidents.length, "incident")} label="Incidents">
+          <ol class="incidents">
+            {incidents.map((incident, index) => (
+              <li key={index}>
+                <button
+                  type="button"
+                  class={`incident ${tone(incident.severity)}`}
+                  aria-current={incident === shown}
+                  onClick={() => setCurrent(index)}
+                >
+                  <small>
+                    step {whole(incident.step)} · {incident.rule}
+                    {incident.rank !== null ? ` · rank ${incident.rank}` : ""}
+                  </small>
+                  <span>{incident.title}</span>
+                </button>
+              </li>
+            ))}
+          </ol>
+        </Card>
+        <Explanation incident={shown} isTold={found.diagnosis?.paragraph.includes(shown.title) ?? false} />
+      </div>
+      <Found alerts={found} />
+    </>
+  );
+}
+
+function Diagnosis(props: { text: string; chain: ChainLink[] }) {
+  return (
+    <Card title="First cause" class="diagnosis">
+      <p class="paragraph">{props.text}</p>
+      {props.chain.length > 1 && (
+        <ol class="chain" aria-label="From the first cause on">
+          {props.chain.map((each, index) => (
+            <li key={index} class={index === 0 ? "is-first" : ""}>
+              <small>
+                step {whole(each.step)}
+                {each.rank !== null ? ` · rank ${each.rank}` : ""} · {each.rule}
+              </small>
+              {each.target && each.quantity ? (
+                <a {...link({ screen: "series", series: [`${each.quantity}|${each.target}|`] })}>{each.target}</a>
+              ) : (
+                <span>{each.target ?? each.text}</span>
+              )}
+            </li>
+          ))}
+        </ol>
+      )}
+    </Card>
+  );
+}
+
+function Timeline(props: {
+  incidents: readonly Incident[];
+  last: number;
+  current: number;
+  onChoose: (index: number) => void;
+}) {
+  const end = Math.max(props.last, ...props.incidents.map((incident) => incident.last_step ?? incident.step), 1);
+  const lanes: number[] = [];
+  const laneOf = props.incidents.map((incident) => {
+    const from = incident.step / end;
+    let lane = lanes.findIndex((until) => until <= from);
+    if (lane < 0) lane = lanes.length;
+    lanes[lane] = Math.max((incident.last_step ?? incident.step) / end, from + 0.015);
+    return lane;
+  });
+  return (
+    <div class="timeline" style={{ height: `${Math.min(8, Math.max(1, lanes.length)) * 16 + 26}px` }}>
+      {props.incidents.map((incident, index) => (
+        <button
+          key={index}
+          type="button"
+          class={`span ${tone(incident.severity)}`}
+          aria-current={index === props.current}
+          aria-label={`Step ${whole(incident.step)}: ${incident.title}`}
+          title={`Step ${whole(incident.step)}: ${incident.title}`}
+          style={{
+            left: `${(incident.step / end) * 100}%`,
+            width: `max(10px, ${(((incident.last_step ?? incident.step) - incident.step) / end) * 100}%)`,
+            top: `${(laneOf[index]! % 8) * 16 + 2}px`,
+          }}
+          onClick={() => props.onChoose(index)}
+        />
+      ))}
+      <span class="timeline-end">0</span>
+      <span class="timeline-end is-last">step {whole(end)}</span>
+    </div>
+  );
+}
+
+function Explanation(props: { incident: Incident; isTold: boolean }) {
+  const { incident } = props;
+  const series = incident.series ? parseSeries(incident.series) : null;
+  return (
+    <Card title={incident.title} class={`explanation ${tone(incident.severity)}`}>
+      <dl class="facts">
+        <dt>Where</dt>
+        <dd>
+          <span class="code">{incident.place ?? "the whole run"}</span>
+          {incident.rank !== null ? `, rank ${incident.rank}` : ""}, from step {whole(incident.step)}
+        </dd>
+        <dt>Rule</dt>
+        <dd>
+          {incident.rule}, {plural(incident.num_alerts, "alert")}
+        </dd>
+        {incident.cause && (
+          <>
+            <dt>Likely cause</dt>
+            <dd>{incident.cause}</dd>
+          </>
+        )}
+        {incident.next && (
+          <>
+            <dt>Do next</dt>
+            <dd>{incident.next}</dd>
+          </>
+        )}
+        {incident.targets.length > 0 && (
+          <>
+            <dt>Touched</dt>
+            <dd class="code touched">{incident.targets.join("  ")}</dd>
+          </>
+        )}
+      </dl>
+      {!props.isTold && <p class="paragraph">{incident.text}</p>}
+      <div class="controls">
+        {incident.series && (
+          <a class="button is-main" {...link({ screen: "series", series: [incident.series] })}>
+            See the series
+          </a>
+        )}
+        <a
+          class="button"
+          {...link({
+            screen: "home",
+            quantity: series && series.quantity !== "scalar" ? series.quantity : "",
+            statistic: "",
+            ...near(incident.step),
+          })}
+        >
+          See it in the heat map
+        </a>
+      </div>
+    </Card>
+  );
+}
+
+/** Some steps before, some after. */
+function near(step: number): { first: number; last: number } {
+  return { first: Math.max(0, step - 40), last: step + 40 };
+}
+
+function Found(props: { alerts: Alerts }) {
+  const { alerts, source } = props.alerts;
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <Card
+      title={`${plural(alerts.length, "alert")} behind ${alerts.length === 1 ? "it" : "them"}`}
+      side={
+        <>
+          <small>
+            {source === "replayed"
+              ? "found by running the rules over what is stored"
+              : "found while the run was watched"}
+          </small>
+          <button type="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+            {isOpen ? "Hide" : "Show"}
+          </button>
+        </>
+      }
+    >
+      {isOpen && (
+        <div class="table-box" tabIndex={0} role="region" aria-label="Alerts">
+          <table>
+            <thead>
+              <tr>
+                <th class="num">Step</th>
+                <th>Rank</th>
+                <th>Rule</th>
+                <th>What</th>
+              </tr>
+            </thead>
+            <tbody>
+              {alerts.map((alert, index) => (
+                <tr key={index}>
+                  <td class="num">{whole(alert.step)}</td>
+                  <td>{alert.rank ?? "–"}</td>
+                  <td>{alert.rule}</td>
+                  <td>
+                    {alert.series ? (
+                      <a {...link({ screen: "series", series: [alert.series] })}>{alert.text}</a>
+                    ) : (
+                      alert.text
+                    )}
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </Card>
+  );
+}

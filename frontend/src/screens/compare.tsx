@@ -1,0 +1,247 @@
+/** Two runs: where they part, how far apart each layer is, and their curves over each other. */
+
+import { useMemo } from "preact/hooks";
+import type { Comparison, Curve, Incident, Place, RunHome, RunList } from "../answers";
+import { Chart } from "../curves/chart";
+import { HeatMap } from "../heat/map";
+import { go, link, useView } from "../navigation";
+import { Card, Choice, Empty, Name, Segments, Waiting } from "../parts/basics";
+import { useAnswer, useHeat } from "../server";
+import { formatSeries } from "../view";
+import { number, plural } from "../words";
+import { Parting, shortName, Unlike } from "./comparison";
+import { startQuantity } from "./home";
+import { useGroups } from "./series";
+
+export function CompareScreen(props: { home: RunHome }) {
+  const view = useView();
+  const list = useAnswer<RunList>("runs", {});
+  const others = (list.value?.runs ?? []).filter((row) => row.run !== props.home.run);
+  const other = view.runs[0] ?? "";
+  return (
+    <>
+      <section class="controls-bar" aria-label="Which runs">
+        <h1>{props.home.name}</h1>
+        <span class="versus">against</span>
+        <Choice
+          label=""
+          value={other}
+          onChange={(run) => go({ runs: run ? [run, ...view.runs.slice(1).filter((each) => each !== run)] : [] })}
+          options={[
+            ["", others.length ? "choose a run" : "no other run here"],
+            ...others.map((row) => [row.run, row.name] as [string, string]),
+          ]}
+        />
+        {view.runs.length > 1 && <small>and {plural(view.runs.length - 1, "more run")} in the curves</small>}
+      </section>
+      {other ? (
+        <Both home={props.home} other={other} />
+      ) : (
+        <Card>
+          <Empty title="Choose a run to compare with">
+            Two runs are put side by side: the first step and tensor at which they part, a heat map of their difference,
+            and their curves over each other. In the list of runs, tick two and press Compare.
+          </Empty>
+        </Card>
+      )}
+    </>
+  );
+}
+
+function Both(props: { home: RunHome; other: string }) {
+  const { home, other } = props;
+  const view = useView();
+  const answer = useAnswer<Comparison>("compare", { a: home.run, b: other });
+  const found = answer.value;
+  const parting = found?.parting ?? null;
+  return (
+    <>
+      {found ? <Parting found={found} /> : <Waiting answer={answer} what="comparison" />}
+      <Overlay home={home} parting={parting} />
+      <DifferenceMap home={home} other={other} parting={parting} />
+      {found && found.differences.length > 0 && (
+        <Card title="Furthest apart">
+          <div class="table-box" tabIndex={0} role="region" aria-label="Series that are furthest apart">
+            <table>
+              <thead>
+                <tr>
+                  <th>Target</th>
+                  <th>Quantity</th>
+                  <th class="num">{home.name}</th>
+                  <th class="num">{shortName(other)}</th>
+                  <th class="num">Deviations</th>
+                </tr>
+              </thead>
+              <tbody>
+                {found.differences.map((each) => (
+                  <tr key={formatSeries(each)}>
+                    <td>
+                      <a {...link({ screen: "series", series: [formatSeries(each)], runs: view.runs })}>
+                        <Name>{each.target}</Name>
+                      </a>
+                    </td>
+                    <td>
+                      {each.quantity.replaceAll("_", " ")} <small>{each.statistic}</small>
+                    </td>
+                    <td class={`num ${each.a === null ? "is-bad" : ""}`}>{each.a === null ? "NaN" : number(each.a)}</td>
+                    <td class={`num ${each.b === null ? "is-bad" : ""}`}>{each.b === null ? "NaN" : number(each.b)}</td>
+                    <td class="num">{number(each.deviations, 3)}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        </Card>
+      )}
+      {found && (Object.keys(found.settings).length > 0 || found.unmatched.length > 0) && (
+        <Unlike found={found} home={home} other={other} />
+      )}
+    </>
+  );
+}
+
+function Overlay(props: { home: RunHome; parting: Place | null }) {
+  const { home, parting } = props;
+  const view = useView();
+  const series = view.series.length
+    ? view.series
+    : [...new Set(["scalar|loss|value", ...(parting ? [formatSeries(parting)] : [])])];
+  const answer = useAnswer<{ curves: Curve[] }>("series", { run: [home.run, ...view.runs], series, points: 1000 });
+  const groups = useGroups(answer.value?.curves ?? NO_CURVES, true);
+  const marks = usePartingMark(parting);
+  return (
+    <div class="charts">
+      {groups.map(({ title, lines }) => (
+        <Chart
+          key={title}
+          title={title === "loss" ? title : `${title} · ${lines[0]!.curve.target}`}
+          lines={lines}
+          drawing={{ isLog: view.log, smooth: view.smooth, x: "step", starts: [] }}
+          first={view.first}
+          last={view.last}
+          incidents={marks}
+          height={230}
+          onZoom={(first, last, isDragging) =>
+            go(
+              { first: first === null ? null : Math.round(first), last: last === null ? null : Math.round(last) },
+              isDragging,
+            )
+          }
+        />
+      ))}
+    </div>
+  );
+}
+
+const NO_CURVES: Curve[] = [];
+
+/** The parting, drawn as incidents are. */
+function usePartingMark(parting: Place | null): Incident[] {
+  return useMemo(
+    () =>
+      parting
+        ? [
+            {
+              step: parting.step,
+              rule: "parting",
+              severity: "warn",
+              place: parting.target,
+              rank: null,
+              scope: null,
+              cause: null,
+              title: "they part here",
+              text: "",
+              next: null,
+              num_alerts: 0,
+              targets: [],
+              series: formatSeries(parting),
+            },
+          ]
+        : [],
+    [parting?.step, parting?.target, parting?.quantity],
+  );
+}
+
+function DifferenceMap(props: { home: RunHome; other: string; parting: Place | null }) {
+  const { home, other, parting } = props;
+  const view = useView();
+  const known = home.quantities.filter((each) => each.name !== "scalar");
+  const quantity =
+    known.find((each) => each.name === (view.quantity || parting?.quantity)) ?? startQuantity(home, view);
+  const statistic =
+    quantity && (quantity.statistics.includes(view.statistic) ? view.statistic : quantity.default_statistic);
+  const answer = useHeat(
+    "compare/heat",
+    quantity
+      ? { a: home.run, b: other, quantity: quantity.name, statistic, first: view.first, last: view.last, columns: 1000 }
+      : null,
+  );
+  const marks = usePartingMark(parting);
+  const heat = answer.value;
+  if (!quantity) return null;
+  const isRatio = heat?.head.difference !== "minus";
+  return (
+    <Card
+      title="Difference, layer by layer"
+      class="heat-card"
+      side={
+        <>
+          <Choice
+            label="Quantity"
+            value={quantity.name}
+            onChange={(name) => go({ quantity: name, statistic: "" })}
+            options={known.map((each) => [each.name, each.name.replaceAll("_", " ")] as const)}
+          />
+          <Choice
+            label="Statistic"
+            value={statistic!}
+            onChange={(name) => go({ quantity: quantity.name, statistic: name })}
+            options={quantity.statistics.map((name) => [name, name] as const)}
+          />
+          <Segments
+            label="Scale of curves"
+            value={view.log ? "log" : "linear"}
+            onChange={(scale) => go({ log: scale === "log" })}
+            options={[
+              ["linear", "Linear"],
+              ["log", "Log"],
+            ]}
+          />
+        </>
+      }
+    >
+      {!heat ? (
+        <Waiting answer={answer} what="difference" />
+      ) : heat.columns === 0 || heat.targets.length === 0 ? (
+        <Empty title="Nothing in common">
+          These runs share no target and step of this quantity. Choose another quantity.
+        </Empty>
+      ) : (
+        <div class={answer.isLoading ? "is-stale" : ""}>
+          <HeatMap
+            heat={heat}
+            wishes={{ only: view.only, closed: view.closed, colour: "value", kind: isRatio ? "ratio" : "signed" }}
+            incidents={marks}
+            isZoomed={view.first !== null || view.last !== null}
+            label={`Difference of ${quantity.name} ${statistic}`}
+            ends={{ low: `${shortName(other)} smaller`, high: `${shortName(other)} larger` }}
+            middle="same"
+            onOpen={(targets) =>
+              go({
+                screen: "series",
+                series: targets
+                  .slice(0, 4)
+                  .map((target) => formatSeries({ quantity: quantity.name, target, statistic: statistic! })),
+              })
+            }
+            onZoom={(first, last) => go({ first, last })}
+            onZoomOut={() => go({ first: null, last: null })}
+            onClosed={(closed) => go({ closed })}
+            onOnly={(only) => go({ only })}
+            onIncident={() => parting && go({ screen: "series", series: [formatSeries(parting)] })}
+          />
+        </div>
+      )}
+    </Card>
+  );
+}

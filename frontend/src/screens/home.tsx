@@ -1,0 +1,287 @@
+/** A run at a glance: how far, how it fares, what went wrong first, and the whole model over all steps. */
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { Incident, Quantity, RunHome } from "../answers";
+import { appendColumns, type Heat } from "../heat/folding";
+import { HeatMap } from "../heat/map";
+import { HeatTable } from "../heat/table";
+import { useHeard, useWanted } from "../live";
+import { go, link, useView } from "../navigation";
+import { Card, Choice, Empty, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
+import { isReport, useHeat } from "../server";
+import { inOrder, mostUrgent, tone } from "../severity";
+import { formatSeries, parseSeries, type View } from "../view";
+import { ago, duration, measured, moment, number, percent, plural, whole } from "../words";
+
+export function HomeScreen(props: { home: RunHome }) {
+  const { home } = props;
+  const worst = mostUrgent(home.incidents);
+  return (
+    <>
+      <RunHead home={home} />
+      {worst && <Cause incident={worst} others={home.incidents.length - 1} />}
+      <Vitals home={home} />
+      <HeatCard home={home} />
+    </>
+  );
+}
+
+export function RunHead(props: { home: RunHome }) {
+  const { home } = props;
+  const isOpen = home.state === "running" || home.state === "stalled";
+  return (
+    <section class="run-head" aria-label="Progress">
+      <h1>{home.name}</h1>
+      <Pill state={home.state} />
+      <div class="run-facts">
+        <span>
+          step <b>{whole(home.step)}</b>
+          {home.total_steps ? ` of ${whole(home.total_steps)}` : ""}
+        </span>
+        {isOpen && home.eta_seconds !== null && (
+          <span>
+            <b>{duration(home.eta_seconds)}</b> left
+          </span>
+        )}
+        {home.steps_per_second !== null && (
+          <span>
+            <b>{number(home.steps_per_second, 3)}</b> steps/s
+          </span>
+        )}
+        <span title={moment(home.started)}>
+          {isOpen
+            ? `started ${ago(home.started, Date.now() / 1000)}`
+            : home.started && home.ended
+              ? `took ${duration(home.ended - home.started)}, ended ${ago(home.ended, Date.now() / 1000)}`
+              : `started ${moment(home.started)}`}
+        </span>
+        {(home.world_size ?? 1) > 1 && <a {...link({ screen: "ranks" })}>{plural(home.world_size!, "rank")}</a>}
+        {home.parts_off > 0 && (
+          <a class="warning-text" {...link({ screen: "settings" })}>
+            {plural(home.parts_off, "part")} off
+          </a>
+        )}
+        {home.dropped_steps > 0 && <span class="warning-text">{plural(home.dropped_steps, "step")} not written</span>}
+      </div>
+      {home.error && <code class="critical-text">{home.error}</code>}
+      {home.progress !== null && (
+        <div class="run-progress">
+          <Meter share={home.progress} label={`${percent(home.progress)} of all steps`} />
+        </div>
+      )}
+    </section>
+  );
+}
+
+export function Cause(props: { incident: Incident; others: number }) {
+  const { incident, others } = props;
+  const series = incident.series;
+  return (
+    <section class={`cause ${tone(incident.severity)}`} aria-label="First cause">
+      <svg viewBox="0 0 24 24" aria-hidden="true">
+        <path d="M12 2 23 21H1zM11 9v6h2V9zm0 7.500v2h2v-2z" fill-rule="evenodd" />
+      </svg>
+      <div>
+        <h2>
+          Step {whole(incident.step)}: {incident.title}
+        </h2>
+        {incident.cause && <p>Likely cause: {incident.cause}.</p>}
+        {incident.next && <p>Next: {incident.next}</p>}
+      </div>
+      <div class="cause-links">
+        {series && (
+          <a class="button" {...link({ screen: "series", series: [series] })}>
+            See the series
+          </a>
+        )}
+        <a class="button" {...link({ screen: "alerts" })}>
+          {others > 0 ? `All ${plural(others + 1, "incident")}` : "Explain"}
+        </a>
+      </div>
+    </section>
+  );
+}
+
+function Vitals(props: { home: RunHome }) {
+  if (!props.home.vital.length) return null;
+  return (
+    <section class="vitals" aria-label="Vital signs">
+      {props.home.vital.map((vital) => (
+        <a
+          key={vital.name}
+          class="vital"
+          {...link({ screen: "series", series: [vital.series ?? `scalar|${vital.target ?? vital.name}|value`] })}
+        >
+          <span title={vital.name}>{vital.name.replaceAll("_", " ")}</span>
+          <b class={vital.value === null && vital.spark.length ? "is-bad" : ""}>
+            {vital.value === null && vital.spark.length ? "NaN" : measured(vital.value, vital.unit)}
+          </b>
+          <Spark values={vital.spark} label={`${vital.name} over the last steps`} />
+        </a>
+      ))}
+    </section>
+  );
+}
+
+/** The quantity to begin with: where the first trouble was, then what tells most. */
+export function startQuantity(home: RunHome, view: View): Quantity | undefined {
+  const known = home.quantities.filter((quantity) => quantity.name !== "scalar");
+  const named = known.find((quantity) => quantity.name === view.quantity);
+  if (named) return named;
+  const worst = mostUrgent(home.incidents.filter((incident) => incident.series));
+  const troubled = worst?.series ? parseSeries(worst.series).quantity : "";
+  for (const name of [troubled, "gradient", "activation", "weight"]) {
+    const found = known.find((quantity) => quantity.name === name && quantity.num_targets > 1);
+    if (found) return found;
+  }
+  return known[0];
+}
+
+export function rankOptions(home: RunHome): [string, string][] {
+  const ranks = home.ranks.map((rank) => (typeof rank === "number" ? rank : rank.rank));
+  const folds: [string, string][] = [
+    ["all", "all, merged"],
+    ["min", "smallest of ranks"],
+    ["mean", "mean of ranks"],
+    ["max", "largest of ranks"],
+    ["spread", "spread over ranks"],
+  ];
+  return [...folds, ...ranks.map((rank) => [String(rank), `rank ${rank}`] as [string, string])];
+}
+
+const MOST_COLUMNS = 1000;
+const MOST_ROWS = 800;
+
+function HeatCard(props: { home: RunHome }) {
+  const { home } = props;
+  const view = useView();
+  const isTable = view.table;
+  const quantity = startQuantity(home, view);
+  const statistic =
+    quantity && (quantity.statistics.includes(view.statistic) ? view.statistic : quantity.default_statistic);
+  // Neighbours share a row where there are very many. Who searches wants them apart, and needs fewer columns.
+  const isSearched = view.only !== "" && (quantity?.num_targets ?? 0) > MOST_ROWS;
+  const size = isSearched ? { rows: 5 * MOST_ROWS, columns: MOST_COLUMNS / 4 } : { columns: MOST_COLUMNS };
+  const wishes = { quantity: quantity?.name, statistic, rank: view.rank };
+  const query = quantity ? { run: home.run, ...wishes, first: view.first, last: view.last, ...size } : null;
+  const answer = useHeat("heat", query);
+  const isZoomed = view.first !== null || view.last !== null;
+  const heat = useGrowing(answer.value, !isZoomed);
+  useWanted(quantity ? wishes : {});
+  const known = useMemo(() => home.quantities.filter((each) => each.name !== "scalar"), [home.quantities]);
+  if (!quantity)
+    return (
+      <Card title="Layers over steps">
+        <Empty title="No tensors were watched in this run">
+          Its curves are under <a {...link({ screen: "series" })}>Series</a>. With{" "}
+          <code>vario.watch(model, optimizer)</code> each layer gets a row here.
+        </Empty>
+      </Card>
+    );
+  return (
+    <Card
+      class="heat-card"
+      label="Layers over steps"
+      title={
+        <>
+          Layers over steps{" "}
+          <small class="hide-small">
+            {heat ? `${plural(quantity.num_targets, "target")}, largest value of each stretch` : ""}
+          </small>
+        </>
+      }
+      side={
+        <>
+          <Choice
+            label="Quantity"
+            value={quantity.name}
+            onChange={(name) => go({ quantity: name, statistic: "", closed: [] })}
+            options={known.map((each) => [each.name, each.name.replaceAll("_", " ")] as const)}
+          />
+          <Choice
+            label="Statistic"
+            value={statistic!}
+            onChange={(name) => go({ quantity: quantity.name, statistic: name })}
+            options={quantity.statistics.map((name) => [name, name] as const)}
+          />
+          {(home.world_size ?? 1) > 1 && !isReport() && (
+            <Choice label="Rank" value={view.rank} onChange={(rank) => go({ rank })} options={rankOptions(home)} />
+          )}
+          <Segments
+            label="Colour by"
+            value={view.colour}
+            onChange={(colour) => go({ colour })}
+            options={[
+              ["value", "Value", "Colour is the value, on a logarithmic scale"],
+              ["change", "Vs usual", "Colour is how many times its own usual value a row has"],
+            ]}
+          />
+          <Search
+            value={view.only}
+            onInput={(only) => go({ only }, true)}
+            placeholder="Only rows with…  /"
+            label="Show only rows whose name has"
+          />
+          <button type="button" aria-pressed={isTable} onClick={() => go({ table: !isTable })}>
+            Table
+          </button>
+        </>
+      }
+    >
+      {!heat ? (
+        <Waiting answer={answer} what="heat map" />
+      ) : heat.targets.length === 0 || heat.columns === 0 ? (
+        <Empty title={isZoomed ? "Nothing was recorded in these steps" : "Nothing recorded yet"}>
+          {isZoomed ? (
+            <button type="button" class="link" onClick={() => go({ first: null, last: null })}>
+              Show all steps
+            </button>
+          ) : (
+            "The first rows appear with the first watched step."
+          )}
+        </Empty>
+      ) : isTable ? (
+        <HeatTable heat={heat} only={view.only} onOpen={(target) => openSeries(heat, [target])} />
+      ) : (
+        <div class={answer.isLoading ? "is-stale" : ""}>
+          <HeatMap
+            heat={heat}
+            wishes={{ only: view.only, closed: view.closed, colour: view.colour }}
+            incidents={home.incidents}
+            isZoomed={isZoomed}
+            label={`${quantity.name} ${statistic}`}
+            onOpen={(targets) => openSeries(heat, targets)}
+            onZoom={(first, last) => go({ first, last })}
+            onZoomOut={() => go({ first: null, last: null })}
+            onClosed={(closed) => go({ closed })}
+            onOnly={(only) => go({ only })}
+            onIncident={(incident) => go({ screen: "alerts", incident: inOrder(home.incidents).indexOf(incident) })}
+          />
+        </div>
+      )}
+    </Card>
+  );
+}
+
+const MOST_CURVES = 12;
+
+function openSeries(heat: Heat, targets: string[]): void {
+  const { quantity, statistic } = heat.head;
+  const series = targets.slice(0, MOST_CURVES).map((target) => formatSeries({ quantity, target, statistic }));
+  go({ screen: "series", series, quantity, statistic });
+}
+
+/** The heat map that was asked for, and the columns that came since. */
+function useGrowing(told: Heat | null, isWhole: boolean): Heat | null {
+  const [heat, setHeat] = useState(told);
+  const names = useRef<string[]>([]);
+  useEffect(() => setHeat(told), [told]);
+  useHeard({
+    heat: (news) => {
+      names.current = news.order ?? [...names.current, ...news.targets];
+      const order = names.current;
+      if (isWhole) setHeat((last) => last && appendColumns(last, news, order, MOST_COLUMNS * 1.5));
+    },
+  });
+  return heat;
+}

@@ -1,0 +1,295 @@
+/** The module tree: shapes, share of parameters, and what each module's numbers are now. */
+
+import { useMemo, useState } from "preact/hooks";
+import type { Maybe, Model, Module, RunHome } from "../answers";
+import { matches } from "../heat/shape";
+import { go, link, useView } from "../navigation";
+import { Card, Empty, Search, Waiting } from "../parts/basics";
+import { useStretch } from "../parts/virtual";
+import { useAnswer } from "../server";
+import { bytes, count, number, percent, whole } from "../words";
+
+interface TreeRow {
+  key: string;
+  label: string;
+  detail: string;
+  depth: number;
+  num: number;
+  share: number;
+  latest: Record<string, Maybe>;
+  module: Module | null;
+  note: string;
+  isOpen: boolean;
+  hasMore: boolean;
+}
+
+const ROW = 34;
+
+export function ModelScreen(props: { home: RunHome }) {
+  const view = useView();
+  const answer = useAnswer<Model>("model", { run: props.home.run });
+  const model = answer.value;
+  const [open, setOpen] = useState<Set<string> | null>(null);
+  const opened = useMemo(() => open ?? startOpen(model), [open, model]);
+  const rows = useMemo(() => treeRows(model, opened, view.only), [model, opened, view.only]);
+  const columns = useMemo(() => statisticsOf(model), [model]);
+  const ranges = useMemo(() => columns.map((name) => rangeOf(rows, name)), [rows, columns]);
+  const [stretch, box] = useStretch(rows.length, ROW);
+  if (!model) return <Waiting answer={answer} what="model" />;
+  const toggle = (key: string) => {
+    const next = new Set(opened);
+    if (!next.delete(key)) next.add(key);
+    setOpen(next);
+  };
+  const layout = {
+    gridTemplateColumns: `minmax(220px, 2.2fr) 118px minmax(130px, 1fr) ${columns.map(() => "minmax(96px, 0.8fr)").join(" ")}`,
+  };
+  return (
+    <>
+      <Memory model={model} />
+      <Card
+        class="model-card"
+        title={
+          <>
+            Model <small>{count(model.num_parameters ?? model.modules[0]?.num_parameters)} parameters</small>
+          </>
+        }
+        side={
+          <>
+            <Search
+              value={view.only}
+              onInput={(only) => go({ only }, true)}
+              placeholder="Find a module  /"
+              label="Find a module"
+            />
+            <button type="button" onClick={() => setOpen(new Set(model.modules.map((module) => module.name)))}>
+              Open all
+            </button>
+            <button type="button" onClick={() => setOpen(new Set(["root", ""]))}>
+              Close all
+            </button>
+          </>
+        }
+      >
+        {rows.length === 0 ? (
+          <Empty title={view.only ? "No module has that in its name" : "This run tells nothing of its model"}>
+            {view.only ? "Clear the search to see all." : "Runs made from other tools' files have curves alone."}
+          </Empty>
+        ) : (
+          <div class="model-scroll" role="treegrid" aria-label="Modules">
+            <div class="model-row is-head" role="row" style={layout}>
+              <span role="columnheader">Module</span>
+              <span role="columnheader" class="num">
+                Parameters
+              </span>
+              <span role="columnheader">Share</span>
+              {columns.map((name) => (
+                <span key={name} role="columnheader" title={`${name.replace("|", " ")}, newest`}>
+                  {name.replace("|", " ").replaceAll("_", " ")}
+                </span>
+              ))}
+            </div>
+            <div ref={box} style={{ paddingTop: `${stretch.first * ROW}px`, height: `${rows.length * ROW}px` }}>
+              {rows.slice(stretch.first, stretch.last).map((row) => (
+                <div
+                  key={row.key}
+                  class={`model-row ${row.module ? "" : "is-parameter"}`}
+                  role="row"
+                  aria-level={row.depth + 1}
+                  aria-expanded={row.hasMore ? row.isOpen : undefined}
+                  style={layout}
+                >
+                  <span role="gridcell" class="model-name" style={{ paddingLeft: `${row.depth * 16}px` }}>
+                    {row.hasMore ? (
+                      <button
+                        type="button"
+                        class="twist"
+                        aria-label={`${row.isOpen ? "Close" : "Open"} ${row.label}`}
+                        onClick={() => toggle(row.key)}
+                      >
+                        {row.isOpen ? "▾" : "▸"}
+                      </button>
+                    ) : (
+                      <i class="twist" />
+                    )}
+                    <b title={row.key}>{row.label}</b>
+                    <small>{row.detail}</small>
+                    {row.note && <em>{row.note}</em>}
+                  </span>
+                  <span role="gridcell" class="num" title={whole(row.num)}>
+                    {count(row.num)}
+                  </span>
+                  <span role="gridcell" class="share">
+                    <i style={{ width: `${Math.max(0.5, row.share * 100)}%` }} />
+                    <small>{percent(row.share)}</small>
+                  </span>
+                  {columns.map((name, index) => (
+                    <Bar key={name} row={row} name={name} range={ranges[index]!} />
+                  ))}
+                </div>
+              ))}
+            </div>
+          </div>
+        )}
+      </Card>
+    </>
+  );
+}
+
+/** The newest value with a bar on a logarithmic scale over all shown rows. */
+function Bar(props: { row: TreeRow; name: string; range: [number, number] }) {
+  const { row, name } = props;
+  if (!(name in row.latest)) return <span role="gridcell" class="value-bar" />;
+  const value = row.latest[name] ?? null;
+  if (value === null)
+    return (
+      <span role="gridcell" class="value-bar is-bad">
+        NaN
+      </span>
+    );
+  const [low, high] = props.range;
+  const size = Math.abs(value);
+  const share =
+    size > 0 && high > low
+      ? 0.06 + 0.94 * (Math.log(Math.max(size, low) / low) / Math.log(high / low))
+      : size > 0
+        ? 1
+        : 0;
+  const [quantity, statistic] = name.split("|") as [string, string];
+  const target = row.module ? "" : row.key;
+  const bar = (
+    <>
+      <i style={{ width: `${share * 100}%` }} />
+      <span>{number(value, 3)}</span>
+    </>
+  );
+  return (
+    <span role="gridcell" class="value-bar">
+      {target ? <a {...link({ screen: "series", series: [`${quantity}|${target}|${statistic}`] })}>{bar}</a> : bar}
+    </span>
+  );
+}
+
+function Memory(props: { model: Model }) {
+  const memory = props.model.memory;
+  if (!memory || (memory.predicted === null && memory.measured === null)) return null;
+  const top = Math.max(memory.predicted ?? 0, memory.measured ?? 0) || 1;
+  const lines = [
+    ["Predicted", memory.predicted, "before the run, by vario memory"],
+    [
+      "Measured",
+      memory.measured,
+      memory.of === "device" ? "highest of the device, in the run" : "highest of the process, in the run",
+    ],
+  ] as const;
+  const error =
+    memory.predicted !== null && memory.measured !== null && memory.of === "device"
+      ? memory.predicted / memory.measured - 1
+      : null;
+  return (
+    <Card
+      title="Memory"
+      side={
+        error !== null && (
+          <small>
+            prediction {error >= 0 ? "+" : "−"}
+            {percent(Math.abs(error))}
+          </small>
+        )
+      }
+    >
+      <dl class="memory">
+        {lines.map(([name, value, note]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>
+              <i style={{ width: `${((value ?? 0) / top) * 100}%` }} />
+              <b>{value === null ? "–" : bytes(value)}</b>{" "}
+              <small>
+                {value === null
+                  ? name === "Predicted"
+                    ? "watch with predict_memory=True to have one"
+                    : "not recorded"
+                  : note}
+              </small>
+            </dd>
+          </div>
+        ))}
+      </dl>
+    </Card>
+  );
+}
+
+/** As many levels as fit a window. */
+function startOpen(model: Model | null): Set<string> {
+  const modules = model?.modules ?? [];
+  let depth = 0;
+  while (depth < 8 && modules.filter((module) => module.depth <= depth + 1).length <= 30) depth++;
+  return new Set(modules.filter((module) => module.depth < depth).map((module) => module.name));
+}
+
+function treeRows(model: Model | null, open: ReadonlySet<string>, only: string): TreeRow[] {
+  const rows: TreeRow[] = [];
+  const modules = model?.modules ?? [];
+  const total = model?.num_parameters || modules[0]?.num_parameters || 1;
+  let closedAt = Infinity;
+  modules.forEach((module, index) => {
+    const isFound = only ? matches(module.name, only) || module.class.toLowerCase().includes(only.toLowerCase()) : true;
+    if (!only) {
+      if (module.depth > closedAt) return;
+      closedAt = Infinity;
+    }
+    const hasMore = module.parameters.length > 0 || (modules[index + 1]?.depth ?? -1) > module.depth;
+    const isOpen = open.has(module.name);
+    if (isFound)
+      rows.push({
+        key: module.name,
+        label: only ? module.name : module.name.split(".").pop() || module.class,
+        detail: module.class,
+        depth: only ? 0 : module.depth,
+        num: module.num_parameters,
+        share: module.share ?? module.num_parameters / total,
+        latest: module.latest,
+        module,
+        note: "",
+        isOpen,
+        hasMore,
+      });
+    if (!isOpen && !only) closedAt = module.depth;
+    if ((isOpen || only) && isFound)
+      for (const parameter of module.parameters) {
+        const notes = [
+          parameter.trainable ? "" : "frozen",
+          parameter.shared_with?.length ? `shared with ${parameter.shared_with.join(", ")}` : "",
+        ];
+        rows.push({
+          key: parameter.name,
+          label: parameter.name.split(".").pop()!,
+          detail: `${parameter.shape.join(" × ") || "scalar"} ${parameter.dtype}`,
+          depth: (only ? 0 : module.depth) + 1,
+          num: parameter.count,
+          share: parameter.count / total,
+          latest: parameter.latest ?? {},
+          module: null,
+          note: notes.filter(Boolean).join(", "),
+          isOpen: false,
+          hasMore: false,
+        });
+      }
+  });
+  return rows;
+}
+
+function statisticsOf(model: Model | null): string[] {
+  const names = new Set<string>();
+  model?.modules.forEach((module) => {
+    Object.keys(module.latest).forEach((name) => names.add(name));
+    module.parameters.forEach((parameter) => Object.keys(parameter.latest ?? {}).forEach((name) => names.add(name)));
+  });
+  return [...names].slice(0, 5);
+}
+
+function rangeOf(rows: readonly TreeRow[], name: string): [number, number] {
+  const sizes = rows.map((row) => Math.abs(row.latest[name] ?? 0)).filter((size) => size > 0 && Number.isFinite(size));
+  return sizes.length ? [Math.min(...sizes), Math.max(...sizes)] : [1, 1];
+}

@@ -1,0 +1,252 @@
+/** Ranks side by side: states, step time or any other number of each, who is slow, who differs. */
+
+import { useEffect, useMemo, useState } from "preact/hooks";
+import type { Curve, RankState, Ranks, RunHome } from "../answers";
+import { LINES } from "../colors";
+import { Chart } from "../curves/chart";
+import type { Line } from "../curves/lines";
+import { go, link, useView } from "../navigation";
+import { Card, Choice, Empty, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
+import { useAnswer } from "../server";
+import { useDark } from "../theme";
+import { formatSeries, parseSeries } from "../view";
+import { duration, number, percent, plural, whole } from "../words";
+
+export function RanksScreen(props: { home: RunHome }) {
+  const { home } = props;
+  const view = useView();
+  const isDark = useDark();
+  const [by, setBy] = useState("step_seconds");
+  const wished = parseSeries(view.series[0] ?? `scalar|${by}|value`);
+  const names = useAnswer<{ targets: string[]; total: number }>("targets", {
+    run: home.run,
+    quantity: wished.quantity,
+    search: view.only,
+    limit: 200,
+  });
+  // A quantity that was just chosen begins with its first target.
+  const chosen = {
+    ...wished,
+    target: wished.target || (names.of.includes(`quantity=${wished.quantity}&`) ? (names.value?.targets[0] ?? "") : ""),
+  };
+  const answer = useAnswer<Ranks>("ranks", chosen.target ? { run: home.run, ...chosen } : null);
+  const found = answer.value;
+  // Ranks wait for each other, so the whole step shows nothing: begin with what shows who is slow.
+  useEffect(() => setBy(found?.slowest?.by ?? "step_seconds"), [found?.slowest?.by]);
+  const warm = chosen.target.endsWith("_seconds") ? (found?.curves[0]?.steps[1] ?? null) : null;
+  const lines = useMemo(() => toLines(found?.curves ?? [], home.run, isDark), [found, isDark]);
+  const quantity = home.quantities.find((each) => each.name === chosen.quantity);
+  const choose = (changes: Partial<typeof chosen>) => go({ series: [formatSeries({ ...chosen, ...changes })] });
+  const options = [...new Set([chosen.target, ...(names.value?.targets ?? [])])];
+  if (!found) return <Waiting answer={answer} what="ranks" />;
+  return (
+    <>
+      {found.slowest && (
+        <section class="cause warning" aria-label="Straggler">
+          <Warning />
+          <div>
+            <h2>
+              Rank {found.slowest.rank} is slow: {percent(found.slowest.share)} longer than most
+            </h2>
+            <p>
+              Its {found.slowest.by.replace("_seconds", "").replaceAll("_", " ")} takes{" "}
+              {duration(found.slowest.seconds)}, usual is {duration(found.slowest.usual_seconds)}
+              {found.slowest.host ? `, on ${found.slowest.host}` : ""}. The others wait for it in every step.
+            </p>
+          </div>
+          <div class="cause-links">
+            <button
+              type="button"
+              class="button"
+              onClick={() => choose({ quantity: "scalar", target: found.slowest!.by, statistic: "value" })}
+            >
+              See it
+            </button>
+          </div>
+        </section>
+      )}
+      {found.desync && (
+        <section class="cause" aria-label="Desync">
+          <Warning />
+          <div>
+            <h2>
+              Ranks differ since step {whole(found.desync.step)}: {found.desync.quantity} of{" "}
+              <span class="code">{found.desync.target}</span>
+            </h2>
+            <p>
+              It should be the same everywhere. {found.desync.ranks.length === 1 ? "Rank" : "Ranks"}{" "}
+              {found.desync.ranks.join(", ")} hold{found.desync.ranks.length === 1 ? "s" : ""} something else than most.
+            </p>
+          </div>
+        </section>
+      )}
+      <Card
+        title="A curve for each rank"
+        side={
+          <>
+            <Choice
+              label="Quantity"
+              value={chosen.quantity}
+              onChange={(name) => go({ series: [firstOf(home, name)], only: "" })}
+              options={home.quantities.map((each) => [each.name, each.name.replaceAll("_", " ")] as const)}
+            />
+            <Choice
+              label="Target"
+              value={chosen.target}
+              onChange={(target) => choose({ target })}
+              options={options.map((name) => [name, name] as const)}
+            />
+            {(quantity?.statistics.length ?? 0) > 1 && (
+              <Choice
+                label="Statistic"
+                value={chosen.statistic || quantity!.default_statistic}
+                onChange={(statistic) => choose({ statistic })}
+                options={quantity!.statistics.map((name) => [name, name] as const)}
+              />
+            )}
+            {(names.value?.total ?? 0) > 200 && (
+              <Search
+                value={view.only}
+                onInput={(only) => go({ only }, true)}
+                placeholder="Find a target  /"
+                label="Find a target"
+              />
+            )}
+            <Segments
+              label="Scale"
+              value={view.log ? "log" : "linear"}
+              onChange={(scale) => go({ log: scale === "log" })}
+              options={[
+                ["linear", "Linear"],
+                ["log", "Log"],
+              ]}
+            />
+          </>
+        }
+      >
+        {lines.length ? (
+          <Chart
+            title={`${chosen.quantity === "scalar" ? "" : `${chosen.quantity} `}${chosen.target}${chosen.statistic && chosen.statistic !== "value" ? ` · ${chosen.statistic}` : ""}`
+              .replaceAll("_seconds", " time, seconds")
+              .replaceAll("_", " ")}
+            lines={lines}
+            drawing={{ isLog: view.log, smooth: 0, x: "step", starts: [] }}
+            first={view.first ?? warm}
+            last={view.last}
+            incidents={home.incidents}
+            height={300}
+            onZoom={(first, last, isDragging) =>
+              go(
+                { first: first === null ? null : Math.round(first), last: last === null ? null : Math.round(last) },
+                isDragging,
+              )
+            }
+          />
+        ) : (
+          <Empty title="No rank recorded this">Choose another quantity or target.</Empty>
+        )}
+        {warm !== null && view.first === null && (
+          <p class="foot-note">The first step is left out of the picture: it warms up.</p>
+        )}
+      </Card>
+      <Card title={plural(found.ranks.length, "rank")}>
+        <div class="table-box">
+          <table>
+            <thead>
+              <tr>
+                <th class="num">Rank</th>
+                <th>State</th>
+                <th class="num">Last step</th>
+                <th>Place</th>
+                <th>Host</th>
+                <th class="wide">{chosen.target.replaceAll("_", " ")}</th>
+                <th class="num">Middle</th>
+              </tr>
+            </thead>
+            <tbody>
+              {found.ranks.map((rank) => (
+                <Row
+                  key={rank.rank}
+                  rank={rank}
+                  curve={found.curves.find((curve) => curve.rank === rank.rank)}
+                  isSlow={found.slowest?.rank === rank.rank}
+                  behind={Math.max(...found.ranks.map((each) => each.last_step ?? 0)) - (rank.last_step ?? 0)}
+                />
+              ))}
+            </tbody>
+          </table>
+        </div>
+        {found.ranks.length === 1 && (
+          <p class="foot-note">This run has one rank. Runs of several show here who is slow and who differs.</p>
+        )}
+      </Card>
+    </>
+  );
+}
+
+function Row(props: { rank: RankState; curve: Omit<Curve, "run"> | undefined; isSlow: boolean; behind: number }) {
+  const { rank, curve } = props;
+  const values = (curve?.last ?? []).filter((value): value is number => value !== null).sort((a, b) => a - b);
+  const middle = values[values.length >> 1];
+  const coordinates = Object.entries(rank.coordinates ?? {});
+  return (
+    <tr>
+      <td class="num">
+        <a {...link({ screen: "home", rank: String(rank.rank), series: [] })} title="The heat map of this rank">
+          {rank.rank}
+        </a>
+      </td>
+      <td>
+        <Pill state={rank.state} /> {rank.error && <small class="critical-text">{rank.error}</small>}
+      </td>
+      <td class="num">
+        {whole(rank.last_step)} {props.behind > 1 && <small class="warning-text">{whole(props.behind)} behind</small>}
+      </td>
+      <td>
+        <small>{coordinates.map(([name, place]) => `${name} ${place}`).join(", ") || "–"}</small>
+      </td>
+      <td>{rank.host ?? "–"}</td>
+      <td class="wide">
+        {curve && (
+          <Spark
+            values={thin(curve.last.slice(curve.target.endsWith("_seconds") ? 1 : 0))}
+            tone={props.isSlow ? "critical" : ""}
+            label={`rank ${rank.rank}`}
+          />
+        )}
+      </td>
+      <td class={`num ${props.isSlow ? "warning-text" : ""}`}>
+        {middle === undefined ? "–" : curve?.target.endsWith("_seconds") ? duration(middle) : number(middle)}
+      </td>
+    </tr>
+  );
+}
+
+function Warning() {
+  return (
+    <svg viewBox="0 0 24 24" aria-hidden="true">
+      <path d="M12 2 23 21H1zM11 9v6h2V9zm0 7.500v2h2v-2z" fill-rule="evenodd" />
+    </svg>
+  );
+}
+
+function firstOf(home: RunHome, name: string): string {
+  const quantity = home.quantities.find((each) => each.name === name);
+  if (name === "scalar") return "scalar|step_seconds|value";
+  return `${name}||${quantity?.default_statistic ?? ""}`;
+}
+
+function thin(values: readonly (number | null)[], most = 80): (number | null)[] {
+  const every = Math.max(1, Math.ceil(values.length / most));
+  return values.filter((_, index) => index % every === 0);
+}
+
+function toLines(curves: readonly Omit<Curve, "run">[], run: string, isDark: boolean): Line[] {
+  const colors = isDark ? LINES.dark : LINES.light;
+  return curves.map((curve, index) => ({
+    key: String(curve.rank),
+    label: `rank ${curve.rank}`,
+    color: colors[index % colors.length]!,
+    curve: { ...curve, run },
+  }));
+}

@@ -1,0 +1,198 @@
+/** Any number of curves, over steps or wall time, moving together. */
+
+import { useEffect, useMemo, useState } from "preact/hooks";
+import type { Curve, RunHome } from "../answers";
+import { LINES } from "../colors";
+import { Chart } from "../curves/chart";
+import { Finder } from "../curves/finder";
+import { appendPoints, type Line } from "../curves/lines";
+import { useHeard, useWanted } from "../live";
+import { go, useView } from "../navigation";
+import { Card, Choice, Empty, Segments, Waiting } from "../parts/basics";
+import { address, isReport, useAnswer } from "../server";
+import { useDark } from "../theme";
+import { formatSeries, parseSeries, type View } from "../view";
+import { rankOptions } from "./home";
+
+const POINTS = 1200;
+
+export function SeriesScreen(props: { home: RunHome }) {
+  const { home } = props;
+  const view = useView();
+  const series = view.series.length ? view.series : startSeries(home);
+  const isTime = view.x === "time";
+  const query = {
+    run: [home.run, ...view.runs],
+    series,
+    rank: view.rank,
+    first: isTime ? null : view.first,
+    last: isTime ? null : view.last,
+    points: POINTS,
+  };
+  const answer = useAnswer<{ curves: Curve[] }>("series", series.length ? query : null);
+  const curves = useGrowing(answer.value?.curves ?? null, view.last === null);
+  useWanted({ series, rank: view.rank });
+  const groups = useGroups(curves ?? [], view.runs.length > 0);
+  const starts = isTime && view.runs.length > 0;
+  const zoom = (first: number | null, last: number | null, isDragging = false) =>
+    go({ first: whole(first), last: whole(last) }, isDragging);
+  const remove = (line: Line) => {
+    const gone = formatSeries(line.curve);
+    const left = series.filter(
+      (each) =>
+        formatSeries({ ...parseSeries(each), statistic: parseSeries(each).statistic || line.curve.statistic }) !== gone,
+    );
+    go({ series: left });
+  };
+  return (
+    <>
+      <section class="controls-bar" aria-label="Curves">
+        <div class="controls">
+          {!isReport() && (
+            <Finder home={home} shown={series} onAdd={(added) => go({ series: [...new Set([...series, added])] })} />
+          )}
+        </div>
+        <div class="controls push">
+          <Segments
+            label="Scale"
+            value={view.log ? "log" : "linear"}
+            onChange={(scale) => go({ log: scale === "log" })}
+            options={[
+              ["linear", "Linear"],
+              ["log", "Log"],
+            ]}
+          />
+          <Segments<View["x"]>
+            label="Axis"
+            value={view.x}
+            onChange={(x) => go({ x, first: null, last: null })}
+            options={[
+              ["step", "Step"],
+              ["time", "Time"],
+            ]}
+          />
+          <label class="slider">
+            Smoothing
+            <input
+              type="range"
+              min="0"
+              max="0.99"
+              step="0.01"
+              value={view.smooth}
+              onInput={(event) => go({ smooth: Number(event.currentTarget.value) }, true)}
+            />
+            <output>{view.smooth ? view.smooth.toFixed(2) : "off"}</output>
+          </label>
+          {(home.world_size ?? 1) > 1 && !isReport() && (
+            <Choice
+              label="Rank"
+              value={view.rank}
+              onChange={(rank) => go({ rank })}
+              options={[...rankOptions(home), ["each", "each rank"]]}
+            />
+          )}
+          {(view.first !== null || view.last !== null) && (
+            <button type="button" class="button" onClick={() => zoom(null, null)}>
+              Show all
+            </button>
+          )}
+          {!isReport() && series.length > 0 && (
+            <a class="button" href={address("series", { ...query, points: null, format: "csv" })} download>
+              CSV
+            </a>
+          )}
+        </div>
+      </section>
+      {series.length === 0 ? (
+        <Card>
+          <Empty title="No curve chosen">Find a target above, or click a row of the heat map on the home screen.</Empty>
+        </Card>
+      ) : !curves ? (
+        <Waiting answer={answer} what="series" />
+      ) : curves.every((curve) => curve.steps.length === 0) ? (
+        <Card>
+          <Empty title="Nothing was recorded in this stretch">
+            <button type="button" class="link" onClick={() => zoom(null, null)}>
+              Show all steps
+            </button>
+          </Empty>
+        </Card>
+      ) : (
+        <div class={`charts ${groups.length === 1 ? "is-single" : ""}`}>
+          {groups.map(({ title, lines }) => (
+            <Chart
+              key={title}
+              title={title}
+              lines={lines}
+              drawing={{
+                isLog: view.log,
+                smooth: view.smooth,
+                x: view.x,
+                starts: starts ? lines.map((line) => line.curve.times[0] ?? 0) : [],
+              }}
+              first={view.first}
+              last={view.last}
+              incidents={home.incidents}
+              height={groups.length === 1 ? Math.max(280, window.innerHeight - 330) : 240}
+              onZoom={zoom}
+              onRemove={remove}
+            />
+          ))}
+        </div>
+      )}
+      {curves && (
+        <p class="foot-note">
+          Drag zooms, shift and drag pans, double click shows all. A shaded band holds every value of the points it
+          stands for; pink marks at the foot are NaN or Inf.
+        </p>
+      )}
+    </>
+  );
+}
+
+/** Without a choice: the vital signs. */
+function startSeries(home: RunHome): string[] {
+  return home.vital.slice(0, 4).map((vital) => vital.series ?? `scalar|${vital.target ?? vital.name}|value`);
+}
+
+function whole(value: number | null): number | null {
+  return value === null ? null : Math.round(value);
+}
+
+function useGrowing(told: Curve[] | null, isToEnd: boolean): Curve[] | null {
+  const [curves, setCurves] = useState(told);
+  useEffect(() => setCurves(told), [told]);
+  useHeard({
+    points: (news) => isToEnd && setCurves((last) => last && last.map((curve) => appendPoints(curve, news))),
+  });
+  return curves;
+}
+
+/** One chart for each statistic of a quantity; plain numbers have one each, for their sizes differ. */
+export function useGroups(curves: readonly Curve[], isManyRuns: boolean): { title: string; lines: Line[] }[] {
+  const isDark = useDark();
+  return useMemo(() => {
+    const colors = isDark ? LINES.dark : LINES.light;
+    const groups = new Map<string, Line[]>();
+    for (const curve of curves) {
+      const title =
+        curve.quantity === "scalar"
+          ? curve.target.replaceAll("_", " ")
+          : `${curve.quantity.replaceAll("_", " ")} · ${curve.statistic}`;
+      const lines = groups.get(title) ?? [];
+      const parts = [
+        isManyRuns ? curve.run.split("/").pop()! : "",
+        curve.quantity === "scalar" && isManyRuns ? "" : curve.target,
+        typeof curve.rank === "number" ? `rank ${curve.rank}` : curve.rank === "all" ? "" : curve.rank,
+      ];
+      lines.push({
+        key: `${curve.run} ${curve.quantity} ${curve.target} ${curve.statistic} ${curve.rank}`,
+        label: parts.filter(Boolean).join(" · "),
+        color: colors[lines.length % colors.length]!,
+        curve,
+      });
+      groups.set(title, lines);
+    }
+    return [...groups].map(([title, lines]) => ({ title, lines }));
+  }, [curves, isDark, isManyRuns]);
+}

@@ -1,0 +1,141 @@
+/** Asking the server, or, in a report, what was packed into the file. */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { decodeHeat, type Heat } from "./heat/folding";
+import { createStore } from "./store";
+
+export type Query = Record<string, string | number | null | undefined | readonly string[]>;
+
+/** Where answers come from. */
+export interface Source {
+  json(page: string, query: Query, signal?: AbortSignal): Promise<unknown>;
+  heat(page: string, query: Query, signal?: AbortSignal): Promise<Heat>;
+  isReport: boolean;
+}
+
+export class ServerError extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+    readonly key: string | null = null,
+  ) {
+    super(message);
+  }
+}
+
+export const isGone = createStore(false);
+
+export function address(page: string, query: Query): string {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (Array.isArray(value)) value.forEach((each) => words.append(name, each));
+    else if (value !== null && value !== undefined && value !== "") words.set(name, String(value));
+  }
+  const text = words.toString();
+  return `api/${page}${text ? `?${text}` : ""}`;
+}
+
+async function fetchPage(page: string, query: Query, signal?: AbortSignal): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(address(page, query), { signal, credentials: "same-origin" });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    noticeGone();
+    throw new ServerError("The server does not answer.", 0);
+  }
+  isGone.set(false);
+  if (response.ok) return response;
+  const told = (await response.json().catch(() => ({}))) as { error?: string; key?: string | null };
+  throw new ServerError(told.error ?? `The server answered ${response.status}.`, response.status, told.key ?? null);
+}
+
+let asking = 0;
+
+/** Show that the server is gone, and ask again until it is back. */
+export function noticeGone(): void {
+  isGone.set(true);
+  window.clearTimeout(asking);
+  asking = window.setTimeout(askAgain, 2000);
+}
+
+export async function askAgain(): Promise<void> {
+  try {
+    const response = await fetch("healthz", { cache: "no-store" });
+    if (!response.ok) throw new Error("not yet");
+    isGone.set(false);
+    window.dispatchEvent(new Event("server-back"));
+  } catch {
+    noticeGone();
+  }
+}
+
+export const network: Source = {
+  isReport: false,
+  json: async (page, query, signal) => (await fetchPage(page, query, signal)).json(),
+  heat: async (page, query, signal) => decodeHeat(await (await fetchPage(page, query, signal)).arrayBuffer()),
+};
+
+let source: Source = network;
+
+export function answerFrom(other: Source): void {
+  source = other;
+}
+
+export function isReport(): boolean {
+  return source.isReport;
+}
+
+export interface Answer<Value> {
+  value: Value | null;
+  error: ServerError | null;
+  isLoading: boolean;
+  /** The address the value belongs to; an older one is shown while a new one loads. */
+  of: string;
+  again: () => void;
+}
+
+/** The answer of one page; asks anew when the query changes or the server comes back. `null` asks nothing. */
+export function useAnswer<Value>(page: string, query: Query | null): Answer<Value> {
+  return useAsked(page, query, (signal) => source.json(page, query!, signal) as Promise<Value>);
+}
+
+export function useHeat(page: string, query: Query | null): Answer<Heat> {
+  return useAsked(page, query, (signal) => source.heat(page, query!, signal));
+}
+
+function useAsked<Value>(
+  page: string,
+  query: Query | null,
+  ask: (signal: AbortSignal) => Promise<Value>,
+): Answer<Value> {
+  const wanted = query === null ? "" : address(page, query);
+  const [round, setRound] = useState(0);
+  const [state, setState] = useState<Omit<Answer<Value>, "again">>({
+    value: null,
+    error: null,
+    isLoading: true,
+    of: "",
+  });
+  const again = useRef(() => setRound((last) => last + 1)).current;
+  useEffect(() => {
+    window.addEventListener("server-back", again);
+    return () => window.removeEventListener("server-back", again);
+  }, []);
+  useEffect(() => {
+    if (!wanted) return;
+    const stop = new AbortController();
+    setState((last) => ({ ...last, isLoading: true }));
+    ask(stop.signal).then(
+      (value) => !stop.signal.aborted && setState({ value, error: null, isLoading: false, of: wanted }),
+      (error: unknown) => {
+        if (stop.signal.aborted) return;
+        const told = error instanceof ServerError ? error : new ServerError(String(error), -1);
+        // While the server is away, what was seen last stays.
+        setState((last) => ({ ...last, value: told.status === 0 ? last.value : null, error: told, isLoading: false }));
+      },
+    );
+    return () => stop.abort();
+  }, [wanted, round]);
+  return { ...state, again };
+}

@@ -1,0 +1,106 @@
+"""Open the dashboard: all runs below a folder, live, in a browser.
+
+It listens on this machine alone, and the printed link holds a token without which nothing is answered; VARIO_TOKEN
+fixes it. It only reads. From elsewhere: `ssh -L 8765:localhost:8765 HOST`, then open the printed link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vario.cli import arguments as shared
+
+if TYPE_CHECKING:
+    from vario.web.serving import Listening
+
+EXAMPLES = """
+vario serve
+vario serve outputs --port 9000 --no-browser
+vario serve --uds dashboard.sock
+vario serve --port 0 --json
+vario vario_runs/demo
+"""
+
+TOKEN_VARIABLE = "VARIO_TOKEN"
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the folder, and where to listen."""
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        nargs="?",
+        default=shared.DEFAULT_DIRECTORY,
+        help=f"a run, or a folder with runs in it or below (default: {shared.DEFAULT_DIRECTORY})",
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="port (default: the first free one from 8765 on)")
+    parser.add_argument(
+        "--host", metavar="H", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine alone)"
+    )
+    parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket that only you can open, on no port")
+    parser.add_argument("--no-token", dest="token", action="store_false", help="ask for no token; on loopback only")
+    parser.add_argument("--root-path", metavar="P", default="", help="prefix under which a proxy shows it, as /vario")
+    parser.add_argument("--no-browser", dest="browser", action="store_false", help="only print the link")
+    parser.add_argument("--json", action="store_true", help="print the link as one line of JSON, for scripts")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    from vario.errors import ConfigError, MissingExtra, RunNotFound
+
+    try:
+        from vario.web import app, security, serving
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("starlette", "uvicorn", "anyio"):
+            raise MissingExtra("the dashboard", "web") from error
+        raise
+    folder = Path(arguments.directory)
+    if not folder.is_dir():
+        raise RunNotFound(f"{folder}: there is no such folder. Start a run with `vario run`, or name another folder.")
+    is_private = arguments.uds is not None or security.is_loopback(arguments.host)
+    if not arguments.token and not is_private:
+        raise ConfigError(f"--no-token: {arguments.host} can be reached from other machines; there a token is needed")
+    token = security.make_token(os.environ.get(TOKEN_VARIABLE)) if arguments.token else None
+    root_path = checked_root(arguments.root_path)
+    host = "localhost" if arguments.uds is not None else arguments.host
+    if arguments.uds is not None:
+        listening = serving.listen_on_path(Path(arguments.uds))
+    else:
+        listening = serving.listen(host, arguments.port)
+    # Interrupting it is how it ends, at any moment: that is no error.
+    with contextlib.suppress(KeyboardInterrupt):
+        _tell(arguments, folder, listening, token, root_path)
+        serving.serve(app.make_app(folder, token, security.known_hosts(host)), listening, root_path)
+    return 0
+
+
+def _tell(arguments: argparse.Namespace, folder: Path, listening: Listening, token: str | None, root_path: str) -> None:
+    """Print the link, and open it where somebody sits in front of a terminal."""
+    if listening.passed_over is not None:
+        print(f"Port {listening.passed_over} is in use; this is {listening.port}.", file=sys.stderr)
+    url = listening.url(token, root_path)
+    if arguments.json:
+        link = {"url": url, "host": listening.host, "port": listening.port, "uds": arguments.uds, "token": token}
+        print(json.dumps(link), flush=True)
+    else:
+        print(f"vario shows {folder} at\n\n  {url}\n\nCtrl-C ends it.", flush=True)
+    if arguments.browser and listening.path is None and sys.stdout.isatty():
+        import webbrowser
+
+        webbrowser.open(url)
+
+
+def checked_root(text: str) -> str:
+    """A prefix as it is put before paths: it begins with a slash and does not end with one."""
+    from vario.errors import ConfigError
+
+    found = text.rstrip("/")
+    if found and (not found.startswith("/") or "//" in found or any(word in found for word in '?#\\ "<>')):
+        raise ConfigError(f"--root-path: expected something like /vario, got '{text}'")
+    return found

@@ -1,0 +1,101 @@
+"""A run in one line of a list: what it is, how it fares, and its loss, each file read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vario.runs import status
+from vario.runs.arrays import numbers
+from vario.runs.run import Run
+from vario.runs.vitals import (
+    TOTALS,
+    Pace,
+    Values,
+    Vitals,
+    chosen_names,
+    make_pace,
+    median_seconds,
+    read_vitals,
+    spark_of,
+)
+
+ROWS_READ = 300_000
+"""Plain numbers up to so many are read whole; of more, the loss alone."""
+
+
+@dataclass(frozen=True)
+class Brief:
+    """One line."""
+
+    state: str
+    started: float
+    ended: float | None
+    error: str | None
+    world_size: int
+    host: str
+    pace: Pace
+    loss: float | None
+    spark: tuple[float, ...]
+
+
+def read_brief(run: Run) -> Brief:
+    """Read the line of a run."""
+    header, ranks = status.read_run_json(run.path), status.read_ranks(run.path)
+    sessions = status.sessions(run.path, header)
+    state = status.state(run.path, header, ranks)
+    present = status.in_session(ranks, len(sessions) - 1)
+    errors = [content["error"] for content in (header, *present) if content.get("error")]
+    noted = [int(content["last_step"]) for content in present if content.get("last_step") is not None]
+    pace, loss, spark = _numbers(run, sessions, noted, state == "running")
+    ended = header.get("ended")
+    return Brief(
+        state=state,
+        started=float(header.get("started") or 0.0),
+        ended=None if ended is None else float(ended),
+        error=str(errors[0]) if errors else None,
+        world_size=int(header.get("world_size") or 1),
+        host=next((str(content.get("host") or "") for content in ranks), ""),
+        pace=pace,
+        loss=loss,
+        spark=spark,
+    )
+
+
+def _numbers(
+    run: Run, sessions: list[dict[str, Any]], noted: list[int], is_running: bool
+) -> tuple[Pace, float | None, tuple[float, ...]]:
+    """How far it is, its last loss, and the course of that."""
+    ranks = run.ranks
+    if not ranks:
+        return make_pace(None, None, None, is_running), None, ()
+    reader = run.reader(ranks[0], "scalar")
+    if sum(piece.num_rows for piece in reader.pieces()) > ROWS_READ:
+        return _of(read_vitals(run, most=1))
+    table = reader.read(["step", "target", "value"], sessions)
+    if not table.num_rows:
+        return make_pace(max(noted, default=None), None, None, is_running), None, ()
+    steps, values = numbers(table.column("step")), numbers(table.column("value"))
+    target = table.column("target").combine_chunks()
+    names, codes = target.dictionary.to_pylist(), target.indices.to_numpy()
+
+    def series(name: str) -> Values:
+        rows = np.flatnonzero(codes == names.index(name))
+        found: Values = values[rows[np.argsort(steps[rows], kind="stable")]]
+        return found
+
+    total = next((float(series(name)[-1]) for name in TOTALS if name in names), None)
+    seconds = median_seconds(series("step_seconds")) if "step_seconds" in names else None
+    pace = make_pace(max([*noted, int(steps.max())]), total, seconds, is_running)
+    loss = next((found for name, found, _ in chosen_names(names) if name == "loss"), None)
+    if loss is None:
+        return pace, None, ()
+    course = series(loss)
+    return pace, float(course[-1]), spark_of(course)
+
+
+def _of(vitals: Vitals) -> tuple[Pace, float | None, tuple[float, ...]]:
+    loss = vitals.loss
+    return vitals.pace, None if loss is None else loss.value, () if loss is None else loss.spark

@@ -1,0 +1,44 @@
+"""How far a quantity goes, from what its files tell of themselves: nothing is decoded that does not have to be."""
+
+from __future__ import annotations
+
+from vario.errors import ConfigError
+from vario.runs.run import Run
+from vario.text import size
+
+
+def newest_step(run: Run, quantity: str) -> int | None:
+    """The newest step at which any rank recorded a quantity; None where nobody did."""
+    found = [step for rank in run.ranks if (step := newest_of_rank(run, quantity, rank)) is not None]
+    return max(found, default=None)
+
+
+def newest_of_rank(run: Run, quantity: str, rank: int) -> int | None:
+    """The newest step at which one rank recorded a quantity; None where it did not."""
+    if quantity not in run.quantities(rank):
+        return None
+    newest: int | None = None
+    for piece, limit in run.reader(rank, quantity).shown(run.sessions):
+        span = piece.span
+        if span is not None and (limit is None or span[0] < limit):
+            last = span[1] if limit is None else min(span[1], limit - 1)
+            newest = last if newest is None else max(newest, last)
+    return newest
+
+
+def rows_bytes(run: Run, quantity: str | None = None) -> int:
+    """Bytes of all rows on disk, or of one quantity."""
+    name = "*" if quantity is None else quantity
+    total = 0
+    for file in (*run.path.glob(f"rank*/{name}.live.arrow"), *run.path.glob(f"rank*/{name}/part-*")):
+        try:
+            total += file.stat().st_size
+        except FileNotFoundError:
+            continue  # compacted since we looked
+    return total
+
+
+def check_size(what: str, num_bytes: int, most: int, instead: str) -> None:
+    """Refuse what would not fit into memory."""
+    if num_bytes > most:
+        raise ConfigError(f"{what}: {size(num_bytes)} of rows are more than the {size(most)} that fit. {instead}")

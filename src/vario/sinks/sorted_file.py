@@ -1,0 +1,70 @@
+"""Parquet files whose rows are in the order of their targets: one target lies in one place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vario.sinks.encoding import arrow_column, whole_array
+
+
+class SortedFile:
+    """Writes tables, each as it comes in the order of targets, into one file that appears whole or not at all."""
+
+    def __init__(self, path: Path, schema: Any, rows_per_group: int, ranges_of: list[str] | None = None) -> None:
+        """`ranges_of`: the columns whose smallest and largest value the footer tells; None: all."""
+        self.path = path
+        self._unfinished = path.with_name(path.name + ".tmp")
+        self._rows_per_group = rows_per_group
+        doubles = [field.name for field in schema if pa.types.is_floating(field.type)]
+        whole = [field.name for field in schema if pa.types.is_integer(field.type)]
+        self._file = open(self._unfinished, "wb")  # noqa: SIM115 - closed by finish or discard
+        self._writer = pq.ParquetWriter(
+            self._file,
+            schema,
+            compression="zstd",
+            use_dictionary=["target"],  # type: ignore[arg-type]  # the stubs know only bool
+            column_encoding={
+                **dict.fromkeys(doubles, "BYTE_STREAM_SPLIT"),
+                **dict.fromkeys(whole, "DELTA_BINARY_PACKED"),
+            },
+            write_page_index=True,
+            write_statistics=True if ranges_of is None else ranges_of,
+        )
+
+    def write(self, table: Any) -> None:
+        """Append rows."""
+        position = table.schema.get_field_index("target")
+        target = table.column("target").combine_chunks()
+        codes = whole_array(target.indices, np.int32)
+        for start in range(0, table.num_rows, self._rows_per_group):
+            # Every row group holds a dictionary of its own: of all names it would be larger than the rows.
+            chosen = codes[start : start + self._rows_per_group]
+            lowest, highest = int(chosen[0]), int(chosen[-1])
+            names = target.dictionary.slice(lowest, highest - lowest + 1)
+            column = pa.DictionaryArray.from_arrays(arrow_column(chosen - np.int32(lowest)), names)
+            group = table.slice(start, self._rows_per_group).set_column(position, table.schema.field(position), column)
+            self._writer.write_table(group, row_group_size=self._rows_per_group)
+
+    def finish(self) -> Path:
+        """Give the file its name, once all of it is on the disk."""
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._unfinished, self.path)
+        return self.path
+
+    def discard(self) -> None:
+        """Leave nothing behind of a file that could not be finished."""
+        try:
+            self._writer.close()
+            self._file.close()
+        except (OSError, pa.ArrowException):
+            pass  # a full disk: what counts is that the name goes
+        self._unfinished.unlink(missing_ok=True)

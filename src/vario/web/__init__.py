@@ -1,0 +1,1 @@
+"""The dashboard's server: answers over HTTP what `runs` reads. It only reads; nothing here writes into a run."""

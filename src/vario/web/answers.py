@@ -1,0 +1,88 @@
+"""What an address answers: strict JSON, bytes or text, and errors as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vario.web.parameters import Parameter
+
+JSON = "application/json"
+CSV = "text/csv; charset=utf-8"
+ARROW = "application/vnd.apache.arrow.stream"
+BYTES = "application/octet-stream"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A body that is ready to be sent."""
+
+    body: bytes
+    media: str = JSON
+    file_name: str | None = None
+    """What a browser should call it where it keeps it."""
+
+
+FRESH_SECONDS = 5.0
+
+Values = Mapping[str, Any]
+"""The parameters of an address, checked."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One address: what it is for, what it takes, and the function that answers."""
+
+    path: str
+    summary: str
+    answer: Callable[..., Any]
+    """Called with what is served and the parameters; answers an Answer, or anything JSON can say."""
+    parameters: tuple[Parameter, ...] = ()
+    media: tuple[str, ...] = (JSON,)
+    """What it may answer with, the usual one first."""
+    is_stream: bool = False
+    """Whether it goes on, event by event."""
+    is_kept: bool = True
+    """Whether an answer stays true while no file of the run changes."""
+    fresh_seconds: float | None = None
+    """How long it may be kept even then, where it also depends on the clock: a run may have died."""
+
+
+def encode(value: Any) -> bytes:
+    """Strict JSON: NaN and the infinities, which JSON lacks, are null."""
+    return json.dumps(plain(value), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def plain(value: Any) -> Any:
+    """A value in JSON's own types."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, np.ndarray):
+        return _column(value)
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return [plain(item) for item in value]
+
+
+def _column(values: np.ndarray[Any, Any]) -> list[Any]:
+    if values.dtype.kind == "f":
+        finite = np.isfinite(values)
+        if not finite.all():
+            objects = values.astype(object)
+            objects[~finite] = None
+            return list(objects.tolist())
+    return list(values.tolist())

@@ -1,0 +1,52 @@
+"""The front end's built files: the page, and what it loads."""
+
+from __future__ import annotations
+
+import mimetypes
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from vario.web.built_files import BUILT
+
+MISSING = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>vario</title>
+<h1>The dashboard has not been built</h1>
+<p>This is a clone without its built pages. Build them once, which needs Node:</p>
+<pre>cd frontend &amp;&amp; npm ci &amp;&amp; npm run build</pre>
+<p>The numbers are there already: <a href="api">what a script can ask for</a>.</p>
+</html>
+"""
+TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
+PAGES = ("/", "/index.html")
+
+
+def routes() -> list[BaseRoute]:
+    """The page and its files."""
+    return [*(Route(path, page) for path in PAGES), Route("/assets/{name}", asset), Route("/favicon.ico", icon)]
+
+
+async def page(request: Request) -> Response:
+    """The one page; what it shows stands in its query."""
+    index = BUILT / "index.html"
+    return FileResponse(index, media_type="text/html") if index.is_file() else HTMLResponse(MISSING)
+
+
+async def asset(request: Request) -> Response:
+    """A file the page loads; its name holds a hash of its content, so it never changes."""
+    name = request.path_params["name"]
+    path = BUILT / "assets" / name
+    if "/" in name or "\\" in name or name.startswith(".") or not path.is_file():
+        raise HTTPException(404)
+    media = TYPES.get(path.suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return FileResponse(path, media_type=media, headers={"cache-control": "private, max-age=31536000, immutable"})
+
+
+async def icon(request: Request) -> Response:
+    """The small picture of the tab, where the front end has one at its top."""
+    for name in ("favicon.ico", "favicon.svg"):
+        if (BUILT / name).is_file():
+            return FileResponse(BUILT / name)
+    return Response(status_code=204)

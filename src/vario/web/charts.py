@@ -1,0 +1,263 @@
+"""What charts are drawn from: heat maps, curves, and the names of targets."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from vario.errors import ConfigError
+from vario.runs.curves import Curve, read_curve
+from vario.runs.heat import Heat, read_heat
+from vario.runs.run import Run
+from vario.text import suggestion
+from vario.web.answers import ARROW, BYTES, CSV, JSON, Answer, Endpoint, encode
+from vario.web.overview import RUN
+from vario.web.parameters import BadParameter, Parameter
+from vario.web.served import Served
+
+MOST_STEP = 10**15
+FOLDS = ("all", "min", "mean", "max", "spread")
+WHOLE_POINTS = 10_000_000
+"""Points of a curve that is asked for whole."""
+
+QUANTITY = Parameter("quantity", "Which tensor of the targets, for example gradient; scalar for plain numbers.")
+STATISTIC = Parameter("statistic", "Which number of it, for example norm; left out: the usual one.", default="")
+RANK = Parameter(
+    "rank",
+    "Whose numbers: a rank, `all` merged, or `min`, `mean`, `max`, `spread` over the ranks' own numbers.",
+    default="all",
+    pattern=r"^([0-9]{1,6}|all|min|mean|max|spread)$",
+)
+FIRST = Parameter("first", "The first step.", "whole", low=0, high=MOST_STEP)
+LAST = Parameter("last", "The last step.", "whole", low=0, high=MOST_STEP)
+ROWS = Parameter("rows", "At most so many rows; neighbours share one where there are more.", "whole", 800, 1, 5000)
+COLUMNS = Parameter("columns", "At most so many columns.", "whole", 1000, 1, 5000)
+
+
+def read_rank(text: str, others: tuple[str, ...] = ()) -> int | str:
+    """The rank a parameter means."""
+    if text.isascii() and text.isdecimal() and len(text) <= 6:
+        return int(text)
+    known = (*FOLDS, *others)
+    if text not in known:
+        raise BadParameter("rank", f"expected a number, {', '.join(known)}, got '{text}'. {suggestion(text, known)}")
+    return text
+
+
+def the_quantity(run: Run, name: str | None) -> str:
+    """The quantity that is meant; where none is named, the one that shows most."""
+    if name:
+        return name
+    recorded = run.quantities("all") if run.ranks else []
+    preferred = ("gradient", "activation", "weight", *recorded)
+    found = next((candidate for candidate in preferred if candidate in recorded), None)
+    if found is None:
+        raise ConfigError("quantity: nothing has been recorded yet")
+    return found
+
+
+def heat(served: Served, values: Mapping[str, Any]) -> Answer:
+    """A quantity at a glance."""
+    run = served.open(values["run"])
+    found = read_heat(
+        run,
+        the_quantity(run, values["quantity"]),
+        values["statistic"],
+        read_rank(values["rank"]),
+        values["first"],
+        values["last"],
+        values["rows"],
+        values["columns"],
+    )
+    return heat_answer(found, values["format"])
+
+
+def heat_answer(found: Heat, format: str, **more: Any) -> Answer:
+    """A heat map as bytes, or in JSON."""
+    head = heat_head(found) | more
+    if format == "json":
+        bad = np.argwhere(found.bad)
+        return Answer(encode(head | {"values": list(found.values), "bad": bad}))
+    return Answer(heat_bytes(head, found), BYTES)
+
+
+def heat_head(found: Heat) -> dict[str, Any]:
+    """What stands before the numbers of a heat map."""
+    sizes = np.abs(found.values)
+    shown = sizes[np.isfinite(sizes) & (sizes > 0)]
+    return {
+        "quantity": found.quantity,
+        "statistic": found.statistic,
+        "rank": found.rank,
+        "targets": found.targets,
+        "groups": found.groups,
+        "first": found.first,
+        "last": found.last,
+        "rows": found.values.shape[0],
+        "columns": found.values.shape[1],
+        "is_outline": found.is_outline,
+        "low": shown.min() if len(shown) else None,
+        "high": shown.max() if len(shown) else None,
+        "step": int(found.last[-1]) if len(found.last) else None,
+    }
+
+
+def heat_bytes(head: Mapping[str, Any], found: Heat) -> bytes:
+    """Length of the head, the head in JSON, float32 values, and a byte of flags for each: 1 recorded, 2 NaN or Inf."""
+    text = encode(head)
+    text += b" " * (-len(text) % 4)
+    flags = found.has.astype(np.uint8) | (found.bad.astype(np.uint8) << 1)
+    return b"".join([struct.pack("<I", len(text)), text, found.values.astype("<f4").tobytes(), flags.tobytes()])
+
+
+def series(served: Served, values: Mapping[str, Any]) -> Any:
+    """Curves of one run or several."""
+    whole = values["format"] != "json"
+    curves = [
+        (name, curve)
+        for name in values["run"]
+        for text in values["series"]
+        for curve in _curves(served.open(name), text, values, whole)
+    ]
+    if values["format"] == "csv":
+        return Answer(_csv(curves).encode(), CSV, "series.csv")
+    if values["format"] == "arrow":
+        return Answer(_arrow(curves), ARROW, "series.arrow")
+    return {"curves": [{"run": name, **described_curve(curve)} for name, curve in curves]}
+
+
+def _curves(run: Run, text: str, values: Mapping[str, Any], whole: bool) -> Iterator[Curve]:
+    quantity, target, statistic = split_series(text)
+    ranks = run.ranks if values["rank"] == "each" else [read_rank(values["rank"], ("each",))]
+    points = WHOLE_POINTS if whole else values["points"]
+    for rank in ranks:
+        yield read_curve(run, target, quantity, statistic, rank, values["first"], values["last"], points)
+
+
+def split_series(text: str) -> tuple[str, str, str]:
+    """Quantity, target and statistic of `QUANTITY|TARGET|STATISTIC`; the target may hold bars of its own."""
+    quantity, bar, rest = text.partition("|")
+    target, second, statistic = rest.rpartition("|")
+    if not bar or not quantity or not rest:
+        raise BadParameter("series", f"expected QUANTITY|TARGET|STATISTIC, got '{text[:80]}'")
+    return (quantity, target, statistic) if second else (quantity, rest, "")
+
+
+def described_curve(curve: Curve) -> dict[str, Any]:
+    """A curve in columns."""
+    return {
+        "quantity": curve.quantity,
+        "target": curve.target,
+        "statistic": curve.statistic,
+        "rank": curve.rank,
+        "steps": curve.steps,
+        "low": curve.low,
+        "high": curve.high,
+        "last": curve.last,
+        "bad": curve.bad,
+        "times": curve.times,
+        "is_whole": curve.is_whole,
+    }
+
+
+def _table(curves: list[tuple[str, Curve]]) -> Any:
+    import pyarrow as pa
+
+    tables = [
+        pa.table(
+            {
+                "run": pa.array([name] * len(curve.steps), pa.string()),
+                "quantity": pa.array([curve.quantity] * len(curve.steps), pa.string()),
+                "target": pa.array([curve.target] * len(curve.steps), pa.string()),
+                "statistic": pa.array([curve.statistic] * len(curve.steps), pa.string()),
+                "rank": pa.array([str(curve.rank)] * len(curve.steps), pa.string()),
+                "step": pa.array(curve.steps),
+                "time": pa.array(curve.times),
+                "value": pa.array(curve.last),
+            }
+        )
+        for name, curve in curves
+    ]
+    return pa.concat_tables(tables) if tables else pa.table({"run": pa.array([], pa.string())})
+
+
+def _arrow(curves: list[tuple[str, Curve]]) -> bytes:
+    import pyarrow as pa
+
+    table = _table(curves)
+    sink = pa.BufferOutputStream()
+    with pa.RecordBatchStreamWriter(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _csv(curves: list[tuple[str, Curve]]) -> str:
+    import io
+
+    from pyarrow.csv import write_csv
+
+    sink = io.BytesIO()
+    write_csv(_table(curves), sink)
+    return sink.getvalue().decode()
+
+
+def targets(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Names of targets that hold all words of a search."""
+    run = served.open(values["run"])
+    words = values["search"].lower().split()
+    names = run.targets(values["quantity"] or None) if run.ranks else []
+    found = [name for name in names if all(word in name.lower() for word in words)]
+    return {"targets": found[: values["limit"]], "total": len(found)}
+
+
+HEAT_FORMAT = Parameter("format", "`binary`, as pages read it, or json.", default="binary", choices=("binary", "json"))
+SERIES_FORMAT = Parameter(
+    "format", "json, or at whole resolution csv or arrow (a stream).", default="json", choices=("json", "csv", "arrow")
+)
+SERIES = Parameter(
+    "series",
+    "QUANTITY|TARGET|STATISTIC, for example gradient|head.weight|norm; may be repeated.",
+    pattern=r"^[^|]+\|.+$",
+    is_required=True,
+    is_repeated=True,
+    most=64,
+)
+RUNS = Parameter("run", "The run; several for curves of each.", is_required=True, is_repeated=True, most=16)
+RANK_OR_EACH = Parameter(
+    "rank",
+    "A rank, `all` merged, `each` for a curve of every rank, or `min`, `mean`, `max`, `spread` over them.",
+    default="all",
+    pattern=r"^([0-9]{1,6}|all|each|min|mean|max|spread)$",
+)
+POINTS = Parameter("points", "At most so many points of each curve.", "whole", 1000, 2, 20_000)
+
+ENDPOINTS = (
+    Endpoint(
+        "/api/heat",
+        "A quantity at a glance: targets in model order by stretches of steps.",
+        heat,
+        (RUN, QUANTITY, STATISTIC, RANK, FIRST, LAST, ROWS, COLUMNS, HEAT_FORMAT),
+        (BYTES, JSON),
+    ),
+    Endpoint(
+        "/api/series",
+        "Curves: lowest, highest and last value of each stretch of steps.",
+        series,
+        (RUNS, SERIES, RANK_OR_EACH, FIRST, LAST, POINTS, SERIES_FORMAT),
+        (JSON, CSV, ARROW),
+    ),
+    Endpoint(
+        "/api/targets",
+        "Names of targets in the order they were first seen.",
+        targets,
+        (
+            RUN,
+            QUANTITY,
+            Parameter("search", "Words that the names hold.", default=""),
+            Parameter("limit", "At most so many.", "whole", 200, 1, 100_000),
+        ),
+    ),
+)

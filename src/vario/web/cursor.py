@@ -1,0 +1,55 @@
+"""Where a live stream stands: what a page has seen already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vario.runs.extent import newest_of_rank, newest_step
+from vario.runs.run import Run
+from vario.web.parameters import BadParameter
+
+OVER = ("finished", "crashed", "died", "left")
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """All columns and points up to a step of a session, and so many incidents, were seen."""
+
+    session: int
+    step: int
+    num_incidents: int
+
+    def __str__(self) -> str:
+        return f"{self.session}.{self.step}.{self.num_incidents}"
+
+
+def read_cursor(text: str) -> Cursor:
+    """The cursor of a text, as `Cursor` writes it; what stands at its end may be missing."""
+    words = text.split(".")
+    if not 2 <= len(words) <= 3 or not all(_is_number(word) for word in words):
+        raise BadParameter("cursor", f"expected the cursor of an answer, as 0.120.1, got '{text[:40]}'")
+    session, step, *rest = map(int, words)
+    return Cursor(session, step, rest[0] if rest else 0)
+
+
+def _is_number(word: str) -> bool:
+    digits = word.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) < 16
+
+
+def complete_step(run: Run) -> int:
+    """The newest step of which all rows are there, on all ranks that go on; -1 where there is none.
+
+    What belongs to a step was written before the plain numbers of the next one.
+    """
+    if not run.ranks:
+        return -1
+    states = {found.rank: found.state for found in run.rank_states}
+    if run.state not in ("running", "stalled"):
+        quantities = run.quantities("all")
+        # An imported run may have no plain numbers.
+        newest = [newest_step(run, name) for name in (["scalar"] if "scalar" in quantities else quantities)]
+        return max((step for step in newest if step is not None), default=-1)
+    going = [rank for rank in run.ranks if states.get(rank) not in OVER]
+    found = [newest_of_rank(run, "scalar", rank) for rank in going or run.ranks]
+    return min((-1 if step is None else step - 1 for step in found), default=-1)

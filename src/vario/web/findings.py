@@ -1,0 +1,142 @@
+"""What was found in a run: what changed lately, alerts, incidents, and the first cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vario.detection.alerts import Alert, Incident
+from vario.reports.ranking_text import how
+from vario.runs.alerts import has_alerts
+from vario.runs.diagnosis import Diagnosis, Source, diagnosis_of
+from vario.runs.diagnosis_text import diagnosis_text
+from vario.runs.extent import check_size, rows_bytes
+from vario.runs.ranking import Change, rank_changes
+from vario.runs.replay import check, warn_of_failure
+from vario.runs.run import Run
+from vario.runs.vitals import spark_of
+from vario.web.answers import Endpoint
+from vario.web.charts import QUANTITY
+from vario.web.incidents import described, described_alert
+from vario.web.overview import RUN
+from vario.web.parameters import Parameter
+from vario.web.served import Served
+
+CHAIN_LENGTH = 12
+ALERTS_SHOWN = 2000
+REPLAYED_BYTES = 64 << 20
+"""Rules are replayed over runs up to this size; they hold all rows at once."""
+
+
+def changes(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The series that changed most lately."""
+    found = rank_changes(served.open(values["run"]), values["last"], values["quantity"], values["top"])
+    return {
+        "changes": [_described_change(change) for change in found.changes],
+        "num_series": found.num_series,
+        "last_step": found.last_step,
+        "window_steps": found.window_steps,
+    }
+
+
+def _described_change(change: Change) -> dict[str, Any]:
+    return {
+        "quantity": change.quantity,
+        "target": change.target,
+        "statistic": change.statistic,
+        "kind": change.kind,
+        "before": change.before,
+        "after": change.after,
+        "step": change.step,
+        "score": change.score,
+        "text": how(change),
+        "spark": spark_of(change.values),
+        "num_alike": change.num_alike,
+        "num_targets": change.num_targets,
+        "same": change.same,
+    }
+
+
+def alerts(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Alerts and incidents as they were stored, or from a replay, and the first cause."""
+    run = served.open(values["run"])
+    if values["replay"]:
+        check_size("replay", rows_bytes(run), REPLAYED_BYTES, "Run `vario check` on it instead.")
+        checked = check(run, failed=warn_of_failure)
+        found, incidents = checked.alerts, checked.incidents
+    else:
+        has_any = has_alerts(run)
+        found, incidents = run.alerts if has_any else [], run.incidents if has_any else []
+    return {
+        "incidents": [described(incident) for incident in sorted(incidents, key=lambda one: one.step)],
+        "alerts": [described_alert(alert) for alert in found[:ALERTS_SHOWN]],
+        "num_alerts": len(found),
+        "diagnosis": _diagnosis(run, incidents, "replay" if values["replay"] else "stored"),
+        "source": "replayed" if values["replay"] else "recorded",
+    }
+
+
+def _diagnosis(run: Run, incidents: Sequence[Incident], source: Source) -> dict[str, Any] | None:
+    if not incidents:
+        return None
+    found = diagnosis_of(run, incidents, source)
+    assert found.first is not None, "there are incidents"
+    return {"paragraph": diagnosis_text(found), "chain": list(_chain(found))[:CHAIN_LENGTH]}
+
+
+def _chain(found: Diagnosis) -> Iterator[dict[str, Any]]:
+    """What followed what: the lead of the first cause, then all that spoke after it, each place once."""
+    first = found.first
+    assert first is not None
+    yield _link(first.lead)
+    seen = {(first.lead.quantity, first.lead.target)}
+    for alert in sorted(first.alerts, key=lambda one: (one.step, one.stage, one.order)):
+        if (alert.quantity, alert.target) not in seen and alert.step >= first.lead.step:
+            seen.add((alert.quantity, alert.target))
+            yield _link(alert)
+    for row in found.onset.chain if found.onset is not None else ():
+        if (row.quantity, row.target) not in seen:
+            seen.add((row.quantity, row.target))
+            kind = "NaN" if row.nans else "Inf"
+            yield {
+                "step": row.step,
+                "rank": row.rank,
+                "target": row.target,
+                "quantity": row.quantity,
+                "rule": "non_finite",
+                "text": f"{row.quantity.replace('_', ' ')} of '{row.target}' holds {kind}",
+            }
+
+
+def _link(alert: Alert) -> dict[str, Any]:
+    return {
+        "step": alert.step,
+        "rank": alert.rank,
+        "target": alert.target,
+        "quantity": alert.quantity,
+        "rule": alert.rule,
+        "text": alert.text,
+    }
+
+
+ENDPOINTS = (
+    Endpoint(
+        "/api/changes",
+        "What changed lately: the series that left their past furthest, most first.",
+        changes,
+        (
+            RUN,
+            Parameter(
+                "last", "How many steps count as lately; left out: a tenth of the run.", "whole", low=1, high=10**9
+            ),
+            QUANTITY,
+            Parameter("top", "At most so many.", "whole", 10, 1, 1000),
+        ),
+    ),
+    Endpoint(
+        "/api/alerts",
+        "Alerts, incidents and the first cause.",
+        alerts,
+        (RUN, Parameter("replay", "1 runs the rules over the stored rows, which takes a while.", "switch", False)),
+    ),
+)

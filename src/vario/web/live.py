@@ -1,0 +1,263 @@
+"""News of a run while it trains, as server-sent events: only what a page has not seen, from its cursor on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from vario.errors import ConfigError, VarioError
+from vario.runs.model_order import model_order
+from vario.runs.points import checked_statistic
+from vario.runs.run import Run
+from vario.text import suggestion
+from vario.web.answers import Endpoint, encode
+from vario.web.charts import QUANTITY, RANK_OR_EACH, SERIES, STATISTIC, read_rank, split_series
+from vario.web.cursor import Cursor, read_cursor
+from vario.web.overview import rows_of
+from vario.web.parameters import BadParameter, Parameter
+from vario.web.reading import guarded
+from vario.web.security import refuse
+from vario.web.served import Served
+from vario.web.watching import MOST_CELLS, MOST_COLUMNS, Look, RunLooks, Watcher, column_list
+
+BEAT_SECONDS = 15.0
+MOST_STREAMS = 64
+EVENTS = "text/event-stream"
+
+
+class Streams:
+    """The open streams of a server: one watcher for each run, and one for the list."""
+
+    def __init__(self, served: Served, readers: anyio.CapacityLimiter) -> None:
+        self.served = served
+        self.readers = readers
+        self._watchers: dict[str, tuple[Watcher, RunLooks]] = {}
+        self.num_open = 0
+        self.is_ending = False
+        self.rows = rows_of(served)
+        self.row_watcher = Watcher(self._row_cursor, readers)
+
+    def _row_cursor(self) -> str:
+        self.rows.read()
+        return self.rows.cursor
+
+    def end(self) -> None:
+        """End all streams: the server is going. May be called from a signal handler."""
+        self.is_ending = True
+        for watcher in [self.row_watcher, *(watcher for watcher, _ in self._watchers.values())]:
+            watcher.wake()
+
+    @property
+    def num_watched(self) -> int:
+        """How many runs, and lists, are looked at again and again."""
+        return sum(watcher.is_going for watcher in (self.row_watcher, *(found for found, _ in self._watchers.values())))
+
+    @asynccontextmanager
+    async def watching(self, name: str) -> AsyncIterator[Watcher]:
+        """Look at a run again and again; the last page that goes takes the watcher with it."""
+        watcher, _ = self.of_run(name)
+        try:
+            async with watcher:
+                yield watcher
+        finally:
+            if not watcher.is_going:
+                self._watchers.pop(name, None)
+
+    def of_run(self, name: str) -> tuple[Watcher, RunLooks]:
+        """The watcher of a run, shared by all pages that show it."""
+        if name not in self._watchers:
+            looks = RunLooks(self.served, name)
+            self._watchers[name] = (Watcher(looks.look, self.readers), looks)
+        return self._watchers[name]
+
+
+async def live(streams: Streams, values: Mapping[str, Any], request: Request) -> Response:
+    """Open a stream."""
+    if streams.num_open >= MOST_STREAMS:
+        return refuse(429, f"{MOST_STREAMS} pages are open already. Close one.")
+    told = request.headers.get("last-event-id") or values["cursor"]
+    if values["run"] is None:
+        if values["quantity"] or values["series"]:
+            raise BadParameter("run", "is missing: of which run?")
+        events = _of_list(streams, told, values["once"])
+    else:
+        cursor = read_cursor(told) if told else None
+        page = await anyio.to_thread.run_sync(guarded, _Page, streams, values, cursor, limiter=streams.readers)
+        events = page.events(values["once"])
+
+    async def counted() -> AsyncIterator[bytes]:
+        streams.num_open += 1
+        try:
+            async for event in events:
+                yield event
+        finally:
+            streams.num_open -= 1
+
+    return StreamingResponse(counted(), media_type=EVENTS, headers={"x-accel-buffering": "no"})
+
+
+class _Page:
+    """One open stream of a run: what its page has seen."""
+
+    def __init__(self, streams: Streams, values: Mapping[str, Any], cursor: Cursor | None) -> None:
+        with streams.served.reading():
+            self._prepare(streams.served.open(values["run"]), values)
+        self._streams = streams
+        self._name = values["run"]
+        self._looks = streams.of_run(self._name)[1]
+        self._cursor = cursor
+        self._told: set[tuple[Any, ...]] = set()
+        self._is_order_told = False
+
+    def _prepare(self, run: Run, values: Mapping[str, Any]) -> None:
+        self._quantity, self._statistic, self._rank = values["quantity"], values["statistic"], values["rank"]
+        self._ranks = run.ranks if self._rank == "each" else [read_rank(self._rank, ("each",))]
+        self._series = values["series"]
+        for text in self._series:
+            split_series(text)
+        self._order: dict[str, int] = {}
+        if self._quantity:
+            self._learn_order(run)
+
+    def _learn_order(self, run: Run) -> None:
+        """The same rows, in the same order, as /api/heat has them; none where the first are still to come."""
+        recorded = run.quantities("all") if run.ranks else []
+        if self._quantity in recorded:
+            checked_statistic(run, self._quantity, self._statistic)
+            names = model_order(run, self._quantity, run.targets(self._quantity))
+            self._order = {name: at for at, name in enumerate(names)}
+        elif self._quantity not in (known := [*recorded, *run.config.get("quantities", ())]):
+            raise BadParameter("quantity", f"unknown '{self._quantity}'. {suggestion(self._quantity, known)}")
+
+    async def events(self, once: bool) -> AsyncIterator[bytes]:
+        """Events until the run, or the page, is gone."""
+        seen: Look | None = None
+        async with self._streams.watching(self._name) as watcher:
+            while not self._streams.is_ending:
+                look = watcher.latest
+                if watcher.error is not None:
+                    yield _event("problem", {"error": str(watcher.error)}, None)
+                    return
+                if look is None or look == seen:
+                    if not await watcher.news(BEAT_SECONDS):
+                        yield b": beat\n\n"
+                    continue
+                seen = look
+                try:
+                    told = await anyio.to_thread.run_sync(guarded, self._news, look, limiter=self._streams.readers)
+                except VarioError as error:
+                    told, watcher.error = [], error
+                for event in told:
+                    yield event
+                if look.is_over:
+                    yield _event("bye", {"state": look.state}, look.cursor)
+                    return
+                if once:
+                    return
+
+    def _news(self, look: Look) -> list[bytes]:
+        """What this page has not seen of a look."""
+        return list(self._new_events(look))
+
+    def _new_events(self, look: Look) -> Iterator[bytes]:
+        before = self._cursor or look.cursor
+        self._cursor = look.cursor
+        num_columns = look.cursor.step - before.step
+        is_behind = num_columns > MOST_COLUMNS or num_columns * len(self._order) > MOST_CELLS
+        if before.session != look.cursor.session or is_behind:
+            yield _event("reset", {}, look.cursor)
+            before = look.cursor
+        yield _event("progress", look.progress, look.cursor)
+        if before.step < look.cursor.step:
+            first, last = before.step + 1, look.cursor.step
+            if self._quantity and (columns := self._columns(first, last)) is not None:
+                yield _event("heat", columns, look.cursor)
+            if self._series:
+                yield _event("points", {"curves": list(self._points(first, last))}, look.cursor)
+        leads = {(found["rule"], found["step"], found["place"]): found for found in look.incidents}
+        if self._told or before.num_incidents != look.cursor.num_incidents:
+            for lead, found in leads.items():
+                if lead not in self._told:
+                    yield _event("incident", found, look.cursor)
+        self._told |= leads.keys()
+
+    def _columns(self, first: int, last: int) -> dict[str, Any] | None:
+        rank = "all" if self._rank == "each" else self._ranks[0]
+        try:
+            heat = self._looks.heat(self._quantity, self._statistic, rank, first, last)
+        except ConfigError:
+            return None  # nobody has recorded it yet
+        fresh = [name for name in heat.targets if name not in self._order]
+        for name in fresh:
+            self._order[name] = len(self._order)
+        columns, bad = column_list(heat, self._order, len(self._order))
+        found = {"steps": heat.last, "targets": fresh, "values": columns, "bad": bad}
+        if not self._is_order_told:
+            self._is_order_told = True
+            found["order"] = list(self._order)
+        return found
+
+    def _points(self, first: int, last: int) -> Iterator[dict[str, Any]]:
+        for text in self._series:
+            for rank in self._ranks:
+                try:
+                    curve = self._looks.curve(text, rank, first, last)
+                except ConfigError:
+                    continue  # that rank, or nobody yet, has it
+                yield {
+                    "quantity": curve.quantity,
+                    "target": curve.target,
+                    "statistic": curve.statistic,
+                    "rank": curve.rank,
+                    "steps": curve.steps,
+                    "values": curve.last,
+                    "bad": curve.bad,
+                    "times": curve.times,
+                }
+
+
+async def _of_list(streams: Streams, cursor: str, once: bool) -> AsyncIterator[bytes]:
+    async with streams.row_watcher as watcher:
+        while not streams.is_ending:
+            latest = watcher.latest
+            if latest is not None and latest != cursor:
+                rows = await anyio.to_thread.run_sync(streams.rows.since, cursor, limiter=streams.readers)
+                cursor = latest
+                yield _event("runs", {"runs": rows}, cursor)
+            if once and latest is not None:
+                return
+            if not await watcher.news(BEAT_SECONDS):
+                yield b": beat\n\n"
+
+
+def _event(kind: str, content: Mapping[str, Any], cursor: object) -> bytes:
+    number = b"" if cursor is None else b"id: " + str(cursor).encode() + b"\n"
+    return b"event: " + kind.encode() + b"\n" + number + b"data: " + encode(content) + b"\n\n"
+
+
+async def _streamed(*_: object) -> None:
+    raise AssertionError("a stream is opened by `live`")
+
+
+SOME_SERIES = Parameter(**{**vars(SERIES), "is_required": False})
+LIVE = Endpoint(
+    "/api/live",
+    "News as server-sent events: of one run, or of the list where no run is named. Event ids are cursors.",
+    _streamed,
+    (
+        Parameter("run", "The run; left out: news of the list of runs."),
+        Parameter("cursor", "What was seen already: the cursor of /api/run or /api/runs.", default=""),
+        QUANTITY,
+        STATISTIC,
+        RANK_OR_EACH,
+        SOME_SERIES,
+        Parameter("once", "1 ends it after what there is now, for scripts that ask again.", "switch", False),
+    ),
+    (EVENTS,),
+    is_stream=True,
+)

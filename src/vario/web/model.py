@@ -1,0 +1,184 @@
+"""The model of a run with its newest numbers, its memory, and what it was started with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vario.errors import ConfigError
+from vario.records import ROOT
+from vario.runs.curves import read_curve
+from vario.runs.extent import newest_step
+from vario.runs.heat import read_heat
+from vario.runs.run import Run
+from vario.web.answers import FRESH_SECONDS, Endpoint
+from vario.web.overview import RUN
+from vario.web.served import Served
+
+LATEST: tuple[tuple[str, str, str], ...] = (
+    ("gradient", "norm", ""),
+    ("weight", "rms", ""),
+    ("update", "mean", ":ratio"),
+    ("activation", "rms", ":output"),
+)
+"""The newest numbers that are shown: quantity, statistic, and how the names of its rows end."""
+MOST_TARGETS = 200_000
+
+
+def model(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Modules and parameters in model order."""
+    run = served.open(values["run"])
+    if not run.ranks:
+        return {"modules": [], "memory": _memory(run), "num_parameters": 0}
+    structure = run.structure(run.ranks[0])
+    latest = _latest(run)
+    parameters = [_parameter(found, latest) for found in structure["parameters"]]
+    total = sum(found["count"] for found in parameters)
+    modules = _modules(structure["modules"], parameters)
+    below = _below(parameters)
+    for module in modules:
+        own = module["name"]
+        inside = below.get(own, [])
+        module["num_parameters"] = sum(found["count"] for found in inside)
+        module["share"] = module["num_parameters"] / total if total else 0.0
+        module["latest"] = _together(inside) | _of_module(latest, own)
+    return {"modules": modules, "memory": _memory(run), "num_parameters": total}
+
+
+def _parameter(found: Mapping[str, Any], latest: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    name = str(found["name"])
+    shape = [int(size) for size in found.get("shape") or ()]
+    return {
+        "name": name,
+        "shape": shape,
+        "dtype": found.get("dtype"),
+        "trainable": bool(found.get("trainable", True)),
+        "shared_with": found.get("shared_with") or [],
+        "count": int(np.prod(shape, dtype=np.int64)),
+        "latest": {key: values[name] for key, values in latest.items() if name in values and "activation" not in key},
+    }
+
+
+def _below(parameters: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """All parameters of each module and of those inside it."""
+    found: dict[str, list[dict[str, Any]]] = {ROOT: parameters}
+    for parameter in parameters:
+        module = parameter["name"].rpartition(".")[0]
+        while module:
+            found.setdefault(module, []).append(parameter)
+            module = module.rpartition(".")[0]
+    return found
+
+
+def _modules(structure: list[Mapping[str, Any]], parameters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names = {str(found["name"]) for found in structure}
+    owned: dict[str, list[dict[str, Any]]] = {}
+    for found in parameters:
+        owner = found["name"].rpartition(".")[0]
+        while owner and owner not in names:
+            owner = owner.rpartition(".")[0]
+        owned.setdefault(owner or ROOT, []).append(found)
+    return [
+        {
+            "name": (name := str(found["name"])),
+            "class": str(found.get("class") or ""),
+            "depth": 0 if name == ROOT else name.count(".") + 1,
+            "own_parameters": sum(parameter["count"] for parameter in owned.get(name, [])),
+            "parameters": owned.get(name, []),
+        }
+        for found in structure
+    ]
+
+
+def _latest(run: Run) -> dict[str, dict[str, float]]:
+    """The newest number of each target, by `quantity|statistic`."""
+    found: dict[str, dict[str, float]] = {}
+    for quantity, statistic, ending in LATEST:
+        step = newest_step(run, quantity)
+        if step is None:
+            continue
+        try:
+            heat = read_heat(run, quantity, statistic, first=step, last=step, rows=MOST_TARGETS, columns=1)
+        except ConfigError:
+            continue  # the columns it needs were not recorded
+        name = f"{quantity}|{ending.removeprefix(':') if quantity == 'update' else statistic}"
+        found[name] = {
+            target.removesuffix(ending): float("nan") if bad else float(value)
+            for target, value, bad in zip(heat.targets, heat.values[:, -1], heat.bad[:, -1], strict=True)
+            if target.endswith(ending)
+        }
+    return found
+
+
+def _together(inside: list[dict[str, Any]]) -> dict[str, float]:
+    """What the parameters of a module come to: norm of all gradients, size of all weights, the largest update."""
+    found: dict[str, float] = {}
+    norms = [parameter["latest"]["gradient|norm"] for parameter in inside if "gradient|norm" in parameter["latest"]]
+    if norms:
+        found["gradient|norm"] = float(np.linalg.norm(norms))
+    sizes = [
+        (parameter["count"], parameter["latest"]["weight|rms"])
+        for parameter in inside
+        if "weight|rms" in parameter["latest"]
+    ]
+    if sizes:
+        counts, values = np.array(sizes, np.float64).T
+        found["weight|rms"] = float(np.sqrt((counts * values**2).sum() / max(1.0, counts.sum())))
+    ratios = [parameter["latest"]["update|ratio"] for parameter in inside if "update|ratio" in parameter["latest"]]
+    if ratios:
+        found["update|ratio"] = float(np.max(ratios))
+    return found
+
+
+def _of_module(latest: Mapping[str, Mapping[str, float]], name: str) -> dict[str, float]:
+    return {key: values[name] for key, values in latest.items() if key.startswith("activation") and name in values}
+
+
+def _memory(run: Run) -> dict[str, Any]:
+    """Bytes at the peak, as predicted before the run and as measured in it; None where nobody looked."""
+    measured = None
+    rank = run.ranks[0] if run.ranks else 0
+    targets = run.targets("scalar", rank=rank) if run.ranks and "scalar" in run.quantities(rank) else []
+    peaks = [name for name in targets if name.startswith("device_memory_peak_bytes")]
+    for name in peaks or [name for name in targets if name == "process_memory_bytes"]:
+        highest = read_curve(run, name, "scalar", "value", rank).high
+        if len(highest) and np.isfinite(highest).any():
+            measured = max(measured or 0.0, float(np.nanmax(highest)))
+    predicted = None
+    if "predicted_peak_bytes" in targets:
+        last = read_curve(run, "predicted_peak_bytes", "scalar", "value", rank).last
+        predicted = float(last[-1]) if len(last) else None
+    return {"predicted": predicted, "measured": measured, "of": "device" if peaks else "process"}
+
+
+def settings(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run was started with, and what went wrong with watching it."""
+    run = served.open(values["run"])
+    return {
+        "config": run.config,
+        "versions": run.versions,
+        "command": run.command,
+        "path": run.path,
+        "host": next((found.host for found in run.rank_states), ""),
+        "engine": run.structure(run.ranks[0]).get("engine") if run.ranks else None,
+        "parts_off": run.parts_off,
+        "dropped_steps": run.dropped_steps,
+        "sessions": run.sessions,
+        "mesh": run.mesh,
+        "ranks": run.rank_states,
+        "world_size": run.world_size,
+    }
+
+
+ENDPOINTS = (
+    Endpoint("/api/model", "Modules and parameters in model order, with their newest numbers; memory.", model, (RUN,)),
+    Endpoint(
+        "/api/settings",
+        "Config, versions, ranks, parts of the monitor switched off.",
+        settings,
+        (RUN,),
+        fresh_seconds=FRESH_SECONDS,
+    ),
+)

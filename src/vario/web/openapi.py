@@ -1,0 +1,95 @@
+"""The description of all addresses, made from the same parameters that check them, and a page made from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.metadata import version
+from typing import Any
+
+from vario.web.answers import Endpoint
+
+ERROR = {
+    "type": "object",
+    "properties": {"error": {"type": "string"}, "key": {"type": ["string", "null"]}},
+    "required": ["error", "key"],
+}
+REFUSALS = {
+    "400": "A parameter cannot be used, or the run cannot be read; the text says why.",
+    "401": "No token, or a wrong one.",
+    "403": "Asked by another name, or by a page of another site.",
+    "404": "No such run.",
+    "405": "Only reading is possible.",
+    "429": "Too many pages are open.",
+}
+
+
+def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """The OpenAPI document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "vario",
+            "version": version("vario"),
+            "description": "What the dashboard reads, for scripts. Everything is read-only. JSON is strict: a NaN or "
+            "Inf is null, and flagged where that matters.",
+        },
+        "servers": [{"url": "."}],
+        "security": [{"bearer": []}, {}],
+        "components": {
+            "schemas": {"Error": ERROR},
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+        "paths": {endpoint.path: {"get": _operation(endpoint)} for endpoint in endpoints},
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    refusals = {status: {"description": text, "content": error} for status, text in REFUSALS.items()}
+    content = {media: {"schema": _shape(media)} for media in endpoint.media}
+    return {
+        "operationId": endpoint.path.removeprefix("/api/").replace("/", "_"),
+        "summary": endpoint.summary,
+        "parameters": [parameter.described() for parameter in endpoint.parameters],
+        "responses": {"200": {"description": "The answer.", "content": content}, **refusals},
+    }
+
+
+def _shape(media: str) -> dict[str, Any]:
+    if media in ("application/json", "text/event-stream"):
+        return {"type": "object"}
+    return {"type": "string"} if media.startswith("text/") else {"type": "string", "format": "binary"}
+
+
+def page(described: Mapping[str, Any]) -> str:
+    """The same as a page to read: no script, no style, nothing from elsewhere."""
+    parts = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>vario: what a script can ask for</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"></head><body>',
+        f"<h1>vario {escape(described['info']['version'])}</h1><p>{escape(described['info']['description'])}</p>",
+        '<p>The same for programs: <a href="openapi.json">openapi.json</a>. <a href="./">The dashboard.</a></p>',
+    ]
+    for path, methods in described["paths"].items():
+        parts.append(_section(path, methods["get"]))
+    return "\n".join([*parts, "</body></html>"])
+
+
+def _section(path: str, operation: Mapping[str, Any]) -> str:
+    rows = "".join(_row(parameter) for parameter in operation["parameters"])
+    table = f"<table><tr><th>parameter</th><th>what</th><th>values</th></tr>{rows}</table>" if rows else ""
+    answers = ", ".join(operation["responses"]["200"]["content"])
+    return (
+        f'<section><h2 id="{escape(operation["operationId"])}"><code>GET {escape(path)}</code></h2>'
+        f"<p>{escape(operation['summary'])} Answers: {escape(answers)}.</p>{table}</section>"
+    )
+
+
+def _row(parameter: Mapping[str, Any]) -> str:
+    name = escape(parameter["name"]) + (" (needed)" if parameter.get("required") else "")
+    schema = {key: value for key, value in parameter["schema"].items() if key not in ("maxLength", "minLength")}
+    shown = escape(json.dumps(schema, ensure_ascii=False))
+    return (
+        f"<tr><td><code>{name}</code></td><td>{escape(parameter['description'])}</td><td><code>{shown}</code></td></tr>"
+    )

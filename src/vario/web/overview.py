@@ -1,0 +1,264 @@
+"""The list of runs, and one run at a glance."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vario.errors import VarioError
+from vario.runs.brief import read_brief
+from vario.runs.run import Run
+from vario.runs.status import read_ranks
+from vario.runs.vitals import Pace, read_vitals
+from vario.statistics import STATISTICS, columns_needed
+from vario.web.answers import FRESH_SECONDS, Endpoint
+from vario.web.cursor import Cursor, complete_step
+from vario.web.incidents import described, recorded
+from vario.web.parameters import Parameter
+from vario.web.reading import guarded
+from vario.web.served import LeftOut, Served, Stamp
+
+RUN = Parameter(
+    "run", "The run: its path below the served folder, as /api/runs tells; '.' where that is a run.", is_required=True
+)
+SEVERITY_NAMES = {"page": "critical", "warn": "warning"}
+SHORT_SECONDS = 0.3
+"""A list is answered after this long; of runs that were not read by then only the name and the start are told."""
+
+
+class RunRows:
+    """What the list says of each run, read again only when a file of the run has changed."""
+
+    def __init__(self, served: Served, seconds: float = SHORT_SECONDS) -> None:
+        self._served = served
+        self._seconds = seconds
+        self._known: dict[str, _Known] = {}
+        self._version = 0
+        self._birth = f"{time.time_ns():x}"
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+
+    def read(self, seconds: float | None = None) -> dict[str, Any]:
+        """All runs, the newest first; in a limited time, so that the first look at very many is not a long wait."""
+        until = time.monotonic() + (self._seconds if seconds is None else seconds)
+        names, left_out = self._served.names()
+        changed = {name: self._served.changed(name) for name in names}
+        rows = []
+        for name in sorted(names, key=changed.__getitem__, reverse=True):
+            try:
+                rows.append(self._row(name, changed[name], until))
+            except VarioError as error:
+                left_out.append(LeftOut(name, str(error)))
+        with self._lock:
+            for name in self._known.keys() - changed.keys():
+                del self._known[name]
+        rows.sort(key=lambda row: (row["started"] or 0.0, row["name"]), reverse=True)
+        return {"folder": self._served.name, "runs": rows, "left_out": left_out, "cursor": self.cursor}
+
+    @property
+    def cursor(self) -> str:
+        """Stands for what the rows say now."""
+        return f"{self._birth}.{self._version}"
+
+    def since(self, cursor: str) -> list[dict[str, Any]]:
+        """The rows that changed since then; all, where nobody knows that cursor."""
+        birth, _, version = cursor.partition(".")
+        seen = int(version) if birth == self._birth and version.isdecimal() and len(version) < 19 else -1
+        rows = self.read()["runs"]
+        with self._lock:
+            fresh = {name for name, known in self._known.items() if known.version > seen}
+        return [row for row in rows if row["run"] in fresh]
+
+    def _row(self, name: str, changed: int, until: float) -> dict[str, Any]:
+        known = self._known.get(name)
+        # Of a run that has ended nothing changes unless its folder does: many are told of by a look at that.
+        if known is not None and known.is_settled and known.changed == changed:
+            return known.row
+        if time.monotonic() > until:
+            return self._note(name, changed, (), _short_row(self._served, name)) if known is None else known.row
+        # Two who read the same list read each run once.
+        with self._reading, self._served.reading():
+            return guarded(self._read, name, changed)
+
+    def _read(self, name: str, changed: int) -> dict[str, Any]:
+        stamp = self._served.stamp(name)
+        known = self._known.get(name)
+        if known is None or known.stamp != stamp or not known.row["is_read"]:
+            row = _row(self._served.open(name, stamp), name)
+        elif known.row["state"] in ("running", "stalled"):
+            # That depends on the clock and on processes as well.
+            row = known.row | {"state": self._served.open(name, stamp).state}
+        else:
+            row = known.row
+        return self._note(name, changed, stamp, row)
+
+    def _note(self, name: str, changed: int, stamp: Stamp, row: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            known = self._known.get(name)
+            if known is None or known.row != row:
+                self._version += 1
+                version = self._version
+            else:
+                version = known.version
+            self._known[name] = _Known(changed, stamp, version, row)
+        return row
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A row, and the files it was made from."""
+
+    changed: int
+    stamp: Stamp
+    version: int
+    row: dict[str, Any]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it stays as it is."""
+        return bool(self.row["is_read"]) and self.row["state"] in ("finished", "crashed")
+
+
+def _row(run: Run, name: str) -> dict[str, Any]:
+    found = read_brief(run)
+    incidents = recorded(run)
+    counts = {label: sum(one.severity == word for one in incidents) for word, label in SEVERITY_NAMES.items()}
+    return {
+        "run": name,
+        "name": run.name,
+        "state": found.state,
+        "started": found.started,
+        "ended": found.ended,
+        **_pace(found.pace),
+        "loss": found.loss,
+        "spark": found.spark,
+        **counts,
+        "world_size": found.world_size,
+        "host": found.host,
+        "error": found.error,
+        "is_read": True,
+    }
+
+
+def _short_row(served: Served, name: str) -> dict[str, Any]:
+    """What the header says; the rest follows."""
+    header = guarded(served.header, name)
+    unknown = dict.fromkeys(("ended", "step", "total_steps", "progress", "eta_seconds", "loss", "error"))
+    return {
+        "run": name,
+        "name": Path(name).name if name != "." else served.name,
+        "state": str(header.get("state")),
+        "started": float(header.get("started") or 0.0),
+        **unknown,
+        "spark": (),
+        "critical": 0,
+        "warning": 0,
+        "world_size": int(header.get("world_size") or 1),
+        "host": "",
+        "is_read": False,
+    }
+
+
+def _pace(pace: Pace) -> dict[str, Any]:
+    return {
+        "step": pace.step,
+        "total_steps": pace.total_steps,
+        "progress": pace.progress,
+        "eta_seconds": pace.eta_seconds,
+    }
+
+
+def _host(run: Run) -> str:
+    return next((str(content.get("host") or "") for content in read_ranks(run.path)), "")
+
+
+def rows_of(served: Served) -> RunRows:
+    """The rows of a served folder, the same for all who ask."""
+    found: RunRows = served.shared("rows", lambda: RunRows(served))
+    return found
+
+
+def runs(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+    """All runs below the served folder."""
+    return rows_of(served).read()
+
+
+def run(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+    """One run at a glance."""
+    found = served.open(values["run"])
+    vitals = read_vitals(found)
+    incidents = recorded(found)
+    cursor = Cursor(max(0, len(found.sessions) - 1), complete_step(found), len(incidents))
+    return {
+        "run": values["run"],
+        "name": found.name,
+        "path": found.path,
+        "state": found.state,
+        "error": found.error,
+        "started": found.started,
+        "ended": found.ended,
+        **_pace(vitals.pace),
+        "steps_per_second": vitals.pace.steps_per_second,
+        "world_size": found.world_size,
+        "ranks": found.ranks,
+        "host": _host(found),
+        "command": found.command,
+        "sessions": found.sessions,
+        "vital": vitals.vitals,
+        "quantities": _quantities(found),
+        "incidents": [described(incident) for incident in incidents],
+        "parts_off": len(found.parts_off),
+        "dropped_steps": found.dropped_steps,
+        "cursor": str(cursor),
+    }
+
+
+def _quantities(run: Run) -> list[dict[str, Any]]:
+    if not run.ranks:
+        return []
+    every = run.config.get("every") or {}
+    statistics = _statistics(run)
+    return [
+        {
+            "name": name,
+            "num_targets": len(run.targets(name)),
+            "statistics": ["value"] if name == "scalar" else statistics,
+            "default_statistic": "value" if name == "scalar" else _default(statistics),
+            "steps": len(run.steps(name, _having(run, name))),
+            "every": every.get(name, 1) if isinstance(every, Mapping) else every,
+        }
+        for name in run.quantities("all")
+    ]
+
+
+def _having(run: Run, quantity: str) -> int:
+    return next(rank for rank in run.ranks if quantity in run.quantities(rank))
+
+
+def _statistics(run: Run) -> list[str]:
+    """What can be worked out from the columns that were recorded."""
+    chosen = run.config.get("statistics")
+    if chosen is None:
+        return [found.name for found in STATISTICS]
+    columns = columns_needed(name for name in chosen if name in STATISTICS)
+    return [found.name for found in STATISTICS if columns.issuperset(found.part.needs)]
+
+
+def _default(statistics: list[str]) -> str:
+    return next((name for name in ("norm", "rms", "absmax") if name in statistics), statistics[0])
+
+
+ENDPOINTS = (
+    Endpoint("/api/runs", "All runs below the served folder, the newest first.", runs, is_kept=False),
+    Endpoint(
+        "/api/run",
+        "One run at a glance: progress, vital signs, what was recorded.",
+        run,
+        (RUN,),
+        fresh_seconds=FRESH_SECONDS,
+    ),
+)

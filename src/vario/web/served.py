@@ -1,0 +1,207 @@
+"""Which runs lie under the served folder, and nothing else: a path that leads out of it is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vario.errors import RunError, RunNotFound
+from vario.runs.run import Run
+from vario.runs.status import is_run, read_run_json
+from vario.text import suggestion
+
+DEPTH = 4
+"""How deep below the served folder a run may lie."""
+MOST_FOLDERS = 20_000
+RUNS_KEPT = 32
+RANK = re.compile(r"rank\d+")
+
+Stamp = tuple[tuple[str, int, int], ...]
+"""Names, sizes and modification times of a run's files: while it is the same, so is the run."""
+
+
+class LeadsOut(RunNotFound):
+    """A link, or a path, that leads out of the served folder."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something that looks like a run and cannot be shown."""
+
+    path: str
+    error: str
+
+
+class Served:
+    """The runs under one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self._free: list[tuple[str, Stamp, Run]] = []
+        self._borrowed = threading.local()
+        self._shared: dict[str, Any] = {}
+        self._lock = threading.RLock()
+
+    def shared(self, name: str, make: Callable[[], Any]) -> Any:
+        """One thing for all who ask for this name, made when the first one does."""
+        with self._lock:
+            if name not in self._shared:
+                self._shared[name] = make()
+            return self._shared[name]
+
+    @property
+    def name(self) -> str:
+        """What the folder is called."""
+        return self.folder.name or str(self.folder)
+
+    def names(self) -> tuple[list[str], list[LeftOut]]:
+        """All runs below, relative to the folder, and what had to be left out."""
+        left_out: list[LeftOut] = []
+        found = sorted(self._walk(left_out))
+        return found, left_out
+
+    def path_of(self, name: str) -> Path:
+        """The folder of a run by its relative name; refuses whatever is not a run below the served folder."""
+        parts = Path(name).parts
+        if Path(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name or len(parts) > DEPTH + 1:
+            raise LeadsOut(f"run: '{name}' is not a path below the served folder")
+        place = self.folder / name
+        if not _is_inside(place, self.folder):
+            raise LeadsOut(f"run: '{name}' leads out of the served folder")
+        try:
+            if is_run(place):
+                return place
+        except OSError as error:
+            raise RunNotFound(f"run: '{name}' cannot be read: {error.strerror}") from error
+        known, _ = self.names()
+        raise RunNotFound(f"run: there is no run '{name}'. {suggestion(name, known)}")
+
+    def stamp(self, name: str) -> Stamp:
+        """What changes whenever a run's files do; refuses a run with a link in it that leads out of the folder."""
+        return tuple(sorted(_entries(self.path_of(name), self.folder)))
+
+    def changed(self, name: str) -> int:
+        """When something was put into a run's folder, in nanoseconds."""
+        try:
+            return os.stat(self.folder / name).st_mtime_ns
+        except OSError:
+            return 0
+
+    def header(self, name: str) -> dict[str, Any]:
+        """What a run says of itself at its top, and nothing else of it."""
+        path = self.path_of(name)
+        for entry in _listed(path):
+            if entry.is_symlink():
+                _entry(entry, "", self.folder)
+        return read_run_json(path)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Runs opened inside are this thread's own; afterwards they are kept for whoever reads them next.
+
+        What was read of closed parts is not read again then, and no run is read by two threads at a time.
+        """
+        borrowed: dict[str, tuple[Stamp, Run]] = {}
+        before = getattr(self._borrowed, "runs", {})
+        self._borrowed.runs = borrowed
+        try:
+            yield
+        finally:
+            self._borrowed.runs = before
+            with self._lock:
+                self._free += [(name, *found) for name, found in borrowed.items()]
+                del self._free[:-RUNS_KEPT]
+
+    def open(self, name: str, stamp: Stamp | None = None) -> Run:
+        """The run of this name; its stamp, if it is known already."""
+        borrowed: dict[str, tuple[Stamp, Run]] = getattr(self._borrowed, "runs", {})
+        if name in borrowed:
+            return borrowed[name][1]
+        # What stands in the files at the top of a run is read when it is opened; folders have no size.
+        header = tuple(entry for entry in stamp or self.stamp(name) if "/" not in entry[0] and entry[1])
+        with self._lock:
+            at = next((at for at, found in enumerate(self._free) if found[:2] == (name, header)), None)
+            run = None if at is None else self._free.pop(at)[2]
+        run = run or Run(self.path_of(name))
+        borrowed[name] = (header, run)
+        return run
+
+    def _walk(self, left_out: list[LeftOut]) -> Iterator[str]:
+        if is_run(self.folder):
+            yield "."
+            return
+        waiting = [(self.folder, 0)]
+        num_folders = 0
+        while waiting and num_folders < MOST_FOLDERS:
+            folder, depth = waiting.pop()
+            num_folders += 1
+            for entry in _listed(folder):
+                path = Path(entry.path)
+                name = str(path.relative_to(self.folder))
+                try:
+                    if entry.name.startswith(".") or not entry.is_dir():
+                        continue
+                    if entry.is_symlink():
+                        if not _is_inside(path, self.folder) and is_run(path):
+                            left_out.append(LeftOut(name, "a link that leads out of the served folder"))
+                    elif is_run(path):
+                        yield name
+                    elif depth < DEPTH:
+                        waiting.append((path, depth + 1))
+                except OSError as error:
+                    left_out.append(LeftOut(name, str(error)))
+
+
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _entries(path: Path, folder: Path) -> Iterator[tuple[str, int, int]]:
+    """The files of a run: at its top, of its ranks, and the folders of their quantities."""
+    for entry in _listed(path):
+        is_rank = RANK.fullmatch(entry.name) is not None
+        if is_rank or entry.name == "watch" or not _is_folder(entry):
+            yield _entry(entry, "", folder)
+        if (is_rank or entry.name == "watch") and entry.is_dir():
+            for inner in _listed(Path(entry.path)):
+                # A link in a folder of parts is looked for too: its folder's time changes when one is put there.
+                yield _entry(inner, f"{entry.name}/", folder)
+                if _is_folder(inner):
+                    for part in _listed(Path(inner.path)):
+                        if part.is_symlink():
+                            _entry(part, f"{entry.name}/{inner.name}/", folder)
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(folder)
+    except (OSError, RuntimeError, ValueError):
+        return False  # links that lead to each other, or a name no file can have
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)
+
+
+def _entry(entry: os.DirEntry[str], above: str, folder: Path) -> tuple[str, int, int]:
+    if entry.is_symlink() and not _is_inside(Path(entry.path), folder):
+        raise LeadsOut(f"{above}{entry.name} is a link that leads out of the served folder")
+    try:
+        found = entry.stat()
+    except FileNotFoundError:
+        return f"{above}{entry.name}", 0, 0  # it became a part since we looked
+    except OSError as error:
+        raise RunError(f"{above}{entry.name}: {error.strerror}") from error
+    size = 0 if stat.S_ISDIR(found.st_mode) else found.st_size
+    return f"{above}{entry.name}", size, found.st_mtime_ns

@@ -1,0 +1,146 @@
+"""Listening: which address, which port, and the printed link."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from starlette.applications import Starlette
+
+from vario.errors import ConfigError
+
+FIRST_PORT = 8765
+PORTS_TRIED = 64
+BACKLOG = 128
+WARM_SECONDS = 60.0
+SHUTDOWN_SECONDS = 3
+"""What has not been answered by then is not answered any more."""
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A socket that listens, and where."""
+
+    socket: socket.socket
+    host: str
+    port: int | None
+    path: Path | None = None
+    """Of a Unix socket."""
+    passed_over: int | None = None
+    """The port that was asked for by default and taken by another."""
+
+    def url(self, token: str | None, root_path: str = "") -> str:
+        """The address to open."""
+        query = "" if token is None else f"?token={token}"
+        if self.path is not None:
+            return f"unix:{self.path} (as http://localhost{root_path}/{query})"
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        if self.host in ("0.0.0.0", "::"):
+            name = socket.gethostname()
+        return f"http://{name}:{self.port}{root_path}/{query}"
+
+
+def listen(host: str, port: int | None) -> Listening:
+    """Listen on a port: the one asked for or none; without one the first free from 8765 on."""
+    if port is not None and not 0 <= port < 1 << 16:
+        raise ConfigError(f"--port: expected a number from 0 (any free one) to 65535, got {port}")
+    candidates = [port] if port is not None else range(FIRST_PORT, FIRST_PORT + PORTS_TRIED)
+    for number in candidates:
+        try:
+            return Listening(
+                bound := _bound(host, number),
+                host,
+                int(bound.getsockname()[1]),
+                passed_over=FIRST_PORT if port is None and number != FIRST_PORT else None,
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ConfigError(f"--host: cannot listen on {host}, port {number}: {error.strerror}") from error
+    if port is not None:
+        raise ConfigError(f"--port: {port} is in use by another program. Leave it out to take the next free one.")
+    raise ConfigError(f"--port: all from {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} are in use. Name a free one.")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def listen_on_path(path: Path) -> Listening:
+    """Listen on a Unix socket that nobody else on this machine can open."""
+    if path.exists() or path.is_symlink():
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ConfigError(f"--uds: {path} exists and is no socket")
+        if _is_answered(path):
+            raise ConfigError(f"--uds: another program listens on {path}")
+        path.unlink()
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Made private before it exists: a mode that is set later leaves a moment in which others may connect.
+    before = os.umask(0o177)
+    try:
+        bound.bind(str(path))
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"--uds: cannot listen on {path}: {error.strerror or error}") from error
+    finally:
+        os.umask(before)
+    return Listening(bound, "localhost", None, path)
+
+
+def _is_answered(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+        try:
+            trial.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+class _Server(uvicorn.Server):
+    """Ends open event streams first: they would go on for ever."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.config.app.state.streams.end()  # type: ignore[union-attr]
+        super().handle_exit(sig, frame)
+
+
+def serve(app: Starlette, listening: Listening, root_path: str = "") -> None:
+    """Answer until interrupted."""
+
+    config = uvicorn.Config(
+        app,
+        root_path=root_path,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        h11_max_incomplete_event_size=1 << 16,
+    )
+    # Read while the browser starts: of very many runs the first list would lack some.
+    rows = app.state.streams.rows
+    threading.Thread(target=rows.read, args=(WARM_SECONDS,), name="vario-rows", daemon=True).start()
+    try:
+        _Server(config).run(sockets=[listening.socket])
+    finally:
+        listening.socket.close()
+        if listening.path is not None:
+            listening.path.unlink(missing_ok=True)

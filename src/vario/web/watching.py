@@ -1,0 +1,196 @@
+"""One look after the other at a run that goes on, shared by all pages that show it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import numpy as np
+
+from vario.errors import VarioError
+from vario.runs.curves import Curve, read_curve
+from vario.runs.heat import Heat, read_heat
+from vario.runs.run import Run
+from vario.runs.vitals import RECENT_STEPS, read_vitals
+from vario.web.charts import split_series
+from vario.web.cursor import Cursor, complete_step
+from vario.web.incidents import described, recorded
+from vario.web.reading import guarded
+from vario.web.served import Served, Stamp
+
+POLL_SECONDS = 1.0
+LOOK_SHARE = 5
+"""A look that takes long is followed by a pause this many times as long."""
+MOST_COLUMNS = 2000
+MOST_CELLS = 400_000
+"""A page that is further behind starts anew: to read it once more costs less."""
+READINGS_KEPT = 16
+MOST_TARGETS = 200_000
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a run looked like at one moment."""
+
+    cursor: Cursor
+    state: str
+    progress: Mapping[str, Any]
+    incidents: Sequence[Mapping[str, Any]]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing follows."""
+        return self.state not in ("running", "stalled")
+
+
+class Watcher:
+    """Looks at one thing while anybody waits for news of it."""
+
+    def __init__(self, look: Callable[[], Any], readers: anyio.CapacityLimiter) -> None:
+        self._look = look
+        self._readers = readers
+        self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._num_waiting = 0
+        self.error: VarioError | None = None
+        self.latest: Any = None
+
+    @property
+    def is_going(self) -> bool:
+        """Whether anybody waits for news."""
+        return self._task is not None
+
+    async def __aenter__(self) -> Watcher:
+        self._num_waiting += 1
+        if self._task is None:
+            self.latest, self.error = None, None
+            self._task = asyncio.create_task(self._go_on())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._num_waiting -= 1
+        if not self._num_waiting and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def wake(self) -> None:
+        """Let all who wait look again; may be called from anywhere."""
+        if self._task is not None:
+            self._task.get_loop().call_soon_threadsafe(self._tell)
+
+    async def news(self, seconds: float) -> bool:
+        """Wait until there is a new look; False when none came in time."""
+        waited_for = self._news
+        try:
+            await asyncio.wait_for(waited_for.wait(), seconds)
+        except (asyncio.TimeoutError, TimeoutError):
+            return False
+        return True
+
+    async def _go_on(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                found = await anyio.to_thread.run_sync(guarded, self._look, limiter=self._readers)
+            except VarioError as error:
+                self.error = error
+                self._tell()
+                return
+            if found != self.latest:
+                self.latest = found
+                self._tell()
+            await asyncio.sleep(max(POLL_SECONDS, LOOK_SHARE * (time.monotonic() - began)))
+
+    def _tell(self) -> None:
+        # Those who wait have the old one; whoever comes next waits for the next look.
+        told, self._news = self._news, asyncio.Event()
+        told.set()
+
+
+class RunLooks:
+    """Looks at one run, and reads what came between two of them once for all pages."""
+
+    def __init__(self, served: Served, name: str) -> None:
+        self._served = served
+        self._name = name
+        self._stamp: object = None
+        self._before: Look | None = None
+        self._told: Stamp = ()
+        self._incidents: list[dict[str, Any]] = []
+        self._readings: OrderedDict[object, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def look(self) -> Look:
+        """The run as it is now; what is the same as before is not read again."""
+        with self._served.reading():
+            return self._look(self._served.open(self._name))
+
+    def _look(self, run: Run) -> Look:
+        stamp = self._served.stamp(self._name)
+        state = run.state
+        if self._before is not None and stamp == self._stamp and state == self._before.state:
+            return self._before
+        told = tuple(entry for entry in stamp if entry[0].endswith(".jsonl"))
+        if self._before is None or told != self._told:
+            self._told, self._incidents = told, [described(incident) for incident in recorded(run)]
+        incidents = self._incidents
+        step = complete_step(run)
+        vitals = read_vitals(run, first=max(0, step - RECENT_STEPS))
+        pace = vitals.pace
+        progress = {
+            "step": pace.step,
+            "state": state,
+            "total_steps": pace.total_steps,
+            "progress": pace.progress,
+            "eta_seconds": pace.eta_seconds,
+            "steps_per_second": pace.steps_per_second,
+            "vital": [
+                {"name": found.name, "target": found.target, "value": found.value, "unit": found.unit}
+                for found in vitals.vitals
+            ],
+        }
+        cursor = Cursor(max(0, len(run.sessions) - 1), step, len(incidents))
+        self._stamp, self._before = stamp, Look(cursor, state, progress, incidents)
+        return self._before
+
+    def heat(self, quantity: str, statistic: str, rank: int | str, first: int, last: int) -> Heat:
+        """All columns of a range of steps, one for each step."""
+        key = ("heat", quantity, statistic, rank, first, last)
+        columns = last - first + 1
+        found: Heat = self._once(
+            key, lambda run: read_heat(run, quantity, statistic, rank, first, last, MOST_TARGETS, columns)
+        )
+        return found
+
+    def curve(self, text: str, rank: int | str, first: int, last: int) -> Curve:
+        """All points of a series in a range of steps."""
+        quantity, target, statistic = split_series(text)
+        found: Curve = self._once(
+            ("curve", text, rank, first, last),
+            lambda run: read_curve(run, target, quantity, statistic, rank, first, last, last - first + 1),
+        )
+        return found
+
+    def _once(self, key: object, read: Callable[[Run], Any]) -> Any:
+        with self._lock:
+            if key not in self._readings:
+                with self._served.reading():
+                    self._readings[key] = read(self._served.open(self._name))
+                while len(self._readings) > READINGS_KEPT:
+                    self._readings.popitem(last=False)
+            return self._readings[key]
+
+
+def column_list(heat: Heat, places: Mapping[str, int], num_rows: int) -> tuple[list[Any], list[list[int]]]:
+    """One list of values for each column in the order a page has its rows, and the places of NaN and Inf."""
+    table = np.full((heat.values.shape[1], num_rows), np.nan, np.float64)
+    rows = [places[name] for name in heat.targets]
+    table[:, rows] = heat.values.T
+    bad = [[rows[row], int(column)] for row, column in np.argwhere(heat.bad)]
+    return list(table), bad

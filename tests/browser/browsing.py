@@ -1,0 +1,75 @@
+"""A browser as a person uses it: pages that are opened, looked at and listened to."""
+
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import expect, sync_playwright
+
+BUILT = Path(__file__).parents[2] / "src" / "vario" / "web" / "built"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+MARKUP_NAME = "<img src=x onerror=alert(1)>"
+"""A run's name as an attacker would like it; a slash cannot be in one."""
+PATIENCE_MS = 20_000
+"""How long a page may take on a busy machine."""
+
+IS_PINK = """canvas => {
+  const { width, height } = canvas;
+  const pixels = canvas.getContext('2d').getImageData(0, 0, width, height).data;
+  let first = width, number = 0;
+  for (let at = 0; at < pixels.length; at += 4)
+    if (pixels[at] === 255 && pixels[at + 1] === 0 && pixels[at + 2] === 140) {
+      number++;
+      first = Math.min(first, (at / 4) % width);
+    }
+  return { first: first / width, number };
+}"""
+"""How many pixels of a canvas say NaN, and how far from the left the first of them is."""
+
+
+@contextmanager
+def open_browser():
+    """Chromium, as it is installed here."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    assert path, "the browser tests need Chromium: apt-get install chromium (or google-chrome)"
+    assert (BUILT / "index.html").exists(), "the dashboard is not built: cd frontend && npm ci && npm run build"
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visitor:
+    """Opens pages and keeps what they complain of."""
+
+    def __init__(self, browser, address):
+        self._browser = browser
+        self._contexts = []
+        self.address = address
+        self.complaints = []
+
+    def __call__(self, query="", width=1280, height=900, dark=False, touch=False):
+        context = self._browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", has_touch=touch
+        )
+        context.set_default_timeout(PATIENCE_MS)
+        self._contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        page.on("dialog", lambda dialog: self.complaints.append(f"a dialog: {dialog.message}") or dialog.dismiss())
+        page.goto(self.address + query)
+        return page
+
+    def leave(self):
+        for context in self._contexts:
+            context.close()
+        assert not self.complaints, self.complaints
+
+
+def asked(page, part):
+    """A list that grows with each request whose address has `part` in it."""
+    found = []
+    page.on("request", lambda request: part in request.url and found.append(request.url))
+    return found

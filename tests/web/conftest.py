@@ -1,0 +1,34 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+# Trainings and models serve the tests of other parts too, so they lie above.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from web_client import SCRIPT_NAME, serving, write_ranks
+
+import little_trainings
+
+
+@pytest.fixture
+def serve():
+    """Serve a folder of one's own: `with serve(folder) as client`."""
+    return serving
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A folder of runs: one in order, one that broke at step 60, one of two ranks, and one with a nasty name."""
+    place = tmp_path_factory.mktemp("served")
+    little_trainings.train(place / "healthy", steps=60)
+    little_trainings.train(place / "deeper" / "broken", steps=60, nan_step=45)
+    little_trainings.train(place / SCRIPT_NAME, steps=4)
+    write_ranks(place / "ranks")
+    return place
+
+
+@pytest.fixture(scope="session")
+def client(folder):
+    with serving(folder) as found:
+        yield found

@@ -1,0 +1,87 @@
+"""Whatever is asked, the answer is good or a refusal: addresses made from the server's own description."""
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import checks
+from web_client import SCRIPT_NAME, serving
+
+EXAMPLES = 80
+"""Of each address, and kind."""
+RUNS = ["healthy", "deeper/broken", "ranks", SCRIPT_NAME, "../healthy", "", "healthy/rank0"]
+REAL = {
+    "run": RUNS,
+    "a": RUNS,
+    "b": RUNS,
+    "quantity": ["gradient", "weight", "activation", "scalar", "gradiant"],
+    "statistic": ["norm", "mean", "nans", "value", ""],
+    "series": ["scalar|loss|value", "gradient|head.weight|norm", "activation|head|rms", "weight|head|", "|||"],
+    "rank": ["0", "1", "all", "each", "spread", "7"],
+    "cursor": ["0.10.0", "0.-1.0", "3.2.1", "0.999999999.0"],
+    "target": ["step_seconds", "head.weight", "loss"],
+    "last": ["5", "0", "59"],
+}
+"""Values that lead further than a random text does."""
+OPERATIONS = [
+    "/api/runs",
+    "/api/run",
+    "/api/heat",
+    "/api/series",
+    "/api/targets",
+    "/api/changes",
+    "/api/alerts",
+    "/api/ranks",
+    "/api/compare",
+    "/api/compare/heat",
+    "/api/model",
+    "/api/settings",
+    "/api/live",
+]
+WANTED = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+]
+
+
+@pytest.fixture(scope="module")
+def described(folder):
+    with serving(folder) as client:
+        schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{client.port}/openapi.json")
+        assert sorted(schema) == sorted(OPERATIONS)
+        yield schema, f"http://127.0.0.1:{client.port}"
+        assert client.ask("/healthz").status == 200
+
+
+MODES = [
+    pytest.param(path, mode, id=f"{path}-{mode.value}")
+    for path in OPERATIONS
+    for mode in schemathesis.GenerationMode
+    # Without parameters there is nothing to get wrong.
+    if path != "/api/runs" or mode is schemathesis.GenerationMode.POSITIVE
+]
+
+
+@pytest.mark.parametrize(("path", "mode"), MODES)
+def test_nothing_but_good_answers_and_refusals_come_back(described, path, mode):
+    schema, base_url = described
+    operation = schema[path]["GET"]
+    real = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in REAL.items()})
+
+    @given(case=operation.as_strategy(generation_mode=mode), real=real)
+    @settings(
+        max_examples=EXAMPLES, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    def ask(case, real):
+        known = {parameter.name for parameter in operation.query}
+        query = dict(case.query or {}) | {key: value for key, value in real.items() if key in known}
+        if path == "/api/live":
+            query["once"] = "1"
+        case.query = query
+        response = case.call_and_validate(base_url=base_url, checks=WANTED)
+        # That is said of damaged files, of which there are none here.
+        assert b"cannot be read" not in response.content
+
+    ask()
