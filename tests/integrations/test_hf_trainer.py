@@ -42,6 +42,7 @@ def test_a_run_has_the_trainers_steps_and_everything_it_logs(tmp_path):
     for name in ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss", "train_loss"):
         assert series(run, name) == pytest.approx(history(trainer, name)), name
     assert sorted(series(run, "eval_loss")) == [3, 6]
+    assert list(series(run, "total_steps").values()) == [6]
     assert {"gradient", "weight", "moment", "activation", "activation_gradient"} <= set(run.quantities())
     # The Trainer's norm is that before clipping to 0.1; so are vario's gradients.
     assert norms(run) == pytest.approx(history(trainer, "grad_norm"), rel=1e-4)

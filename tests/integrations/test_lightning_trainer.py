@@ -122,6 +122,7 @@ def test_a_run_has_lightnings_steps_and_everything_that_is_logged(package, tmp_p
     assert run.steps("gradient").tolist() == run.steps("activation").tolist() == list(range(8))
     assert series(run, "train_loss") == pytest.approx(losses_of(model))
     assert series(run, "loss") == pytest.approx(losses_of(model))
+    assert series(run, "total_steps") == {0: 8}
     assert series(run, "loss_local") == pytest.approx(losses_of(model))
     # The second epoch brings the rows of the first again.
     assert series(run, "batch_repeated") == {step: float(step >= 4) for step in range(8)}

@@ -7,6 +7,7 @@ which the weights were updated.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -150,6 +151,9 @@ class MonitorCallback(Callback):
             probes=[self._passes],
         )
         self.run_folder = None if monitor.path is None else str(monitor.path.resolve())
+        total_steps = trainer.estimated_stepping_batches
+        if 0 < total_steps < math.inf:
+            self._recording.log({"total_steps": float(total_steps)})
         reduce = trainer.strategy.reduce_boolean_decision
         self._decisions = Decisions(
             self._recording.config, trainer.world_size, lambda wish: bool(reduce(wish, all=False))
@@ -225,8 +229,10 @@ class MonitorCallback(Callback):
         self._log_what_is_new(trainer)
         if self._losses:
             loss = sum(self._losses) / len(self._losses)
-            # "loss" may be the module's own word for something else, or for the mean over ranks.
-            self._recording.log({"loss_local": loss} if "loss" in self._seen else {"loss_local": loss, "loss": loss})
+            monitor.log(loss_local=loss)  # every rank has its own
+            # The module's own word for something else, or for the mean over ranks.
+            if "loss" not in self._seen:
+                self._recording.log({"loss": loss})
         self._losses.clear()
         if (monitor.step_number + 1) % max(trainer.log_every_n_steps, 1) == 0:
             added = self._recording.for_reports(pl_module.device)

@@ -118,6 +118,8 @@ class MonitorCallback(TrainerCallback, ExportableState):
             speaks=state.is_world_process_zero,
         )
         self.run_folder = None if monitor.path is None else str(monitor.path.resolve())
+        if state.max_steps > 0:
+            self._recording.log({"total_steps": state.max_steps})
         self._decisions = Decisions(self._recording.config, args.world_size, _any_rank)
         # A checkpoint written without this callback knows no such entry, and the Trainer would miss it when it saves.
         state.stateful_callbacks.setdefault(type(self).__name__, self.state())
