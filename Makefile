@@ -7,7 +7,7 @@ PAGE := src/vario/web/built/index.html
 .PHONY: help demo test lint docs peers page browser bench clean
 
 help:
-	@echo "make demo   train a small transformer for a minute, break it, see what vario says"
+	@echo "make demo   train a small transformer for a minute, live in the dashboard, break it, see what vario says"
 	@echo "make test   everything CI checks: lint, types, tests"
 	@echo "make lint   ruff and mypy alone"
 	@echo "make page   build the dashboard's page from frontend/ (Node 20)"
@@ -36,8 +36,8 @@ browser:
 	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
 
-demo: $(READY)
-	$(BIN)/vario demo
+demo: $(READY) page
+	$(BIN)/vario demo --serve
 
 # Two at a time, a file each: much of the time tests wait for processes that import torch.
 test: lint peers page browser

@@ -111,6 +111,8 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
     watch = vario.watch(model, optimizer, quantities=WATCHED, every=1, directory=directory)
     with watch as monitor, pace.bar(console) as bar:
         step = 0
+        if steps is not None:
+            monitor.log(total_steps=steps)
         while step == 0 or pace.share(step) < 1.0:
             starts = torch.randint(len(tokens) - CONTEXT - 1, (BATCH, 1))
             window = tokens[starts + torch.arange(CONTEXT + 1)]
