@@ -1,11 +1,14 @@
-"""How fast is a very long run seen? Heat map, series and lists of a run of many targets and steps, each asked first.
+"""How fast is a very long run seen? Its heat map and series, by the reading functions and on the page, and long lists.
 
     python bench/dashboard.py                   # 2,000 targets x 10,000 steps: under a minute to write
     python bench/dashboard.py --full            # 20,000 x 100,000: about 35 GB and half an hour, once
-    python bench/dashboard.py --cold            # with the files out of the page cache before each answer
+    python bench/dashboard.py --cold            # with the files of the run out of the page cache before each answer
+    python bench/dashboard.py --page --runs     # some of it: --reading, --page, --runs, --tensorboard
 
-Every answer comes from a process of its own that has imported vario and nothing else, so nothing is known from the
-question before. The run is written by the store's own code (`long_run.py`) and kept for the next time.
+--reading: every answer comes from a process of its own that has imported vario and nothing else, so nothing is known
+from the question before. --page: the same run through a fresh `vario serve` in a real Chromium. --runs: the list of a
+thousand runs. --tensorboard: the same numbers in TensorBoard and in vario, 12,000 tags x 1,000 steps with --full. Runs
+are written by the store's own code (`long_run.py`) and kept for the next time.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from dashboard_page import NUM_RUNS, time_list, time_page
+from dashboard_server import print_lines
+from dashboard_tensorboard import NAMES, time_beside
 from long_run import RUNS, Size, long_run
 from vario.runs.curves import read_curve
 from vario.runs.heat import Heat, read_heat
@@ -119,14 +125,38 @@ def folder_bytes(folder: Path) -> int:
     return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
 
 
+def print_reading(path: Path, size: Size, cold: bool, as_json: bool) -> None:
+    """Ask each question in a process of its own."""
+    answers = []
+    for question in questions(size):
+        if cold:
+            forget(path)
+        command = [sys.executable, __file__, f"--targets={size.num_targets}", f"--steps={size.num_steps}"]
+        output = subprocess.run([*command, f"--ask={question}"], check=True, capture_output=True, text=True).stdout
+        answers.append(Answer(**json.loads(output)))
+    if as_json:
+        print(json.dumps([answer.__dict__ for answer in answers]))
+        return
+    rows, outlines = (folder_bytes(path / "rank0" / name) for name in ("gradient", "outlines"))
+    print(f"rows {rows / 2**30:.1f} GiB, outlines {outlines / 2**30:.2f} GiB\n")
+    print("| question | ms | again ms | memory MiB | |")
+    print("| --- | ---: | ---: | ---: | --- |")
+    for found in answers:
+        print(found.line(), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time how a very long run is seen.")
     parser.add_argument("--targets", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--full", action="store_true", help="20,000 targets x 100,000 steps")
+    parser.add_argument("--full", action="store_true", help="20,000 targets x 100,000 steps, 12,000 tags")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that write the run")
     parser.add_argument("--cold", action="store_true", help="with the files out of the page cache")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--reading", action="store_true", help="only this: the reading functions")
+    parser.add_argument("--page", action="store_true", help="only this: the page in a browser")
+    parser.add_argument("--runs", action="store_true", help="only this: a list of 1,000 runs")
+    parser.add_argument("--tensorboard", action="store_true", help="only this: TensorBoard beside it")
+    parser.add_argument("--json", action="store_true", help="of the reading functions alone")
     parser.add_argument("--ask", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     size = Size(20_000, 100_000) if arguments.full else Size(arguments.targets, arguments.steps)
@@ -134,25 +164,29 @@ def main() -> None:
     if arguments.ask is not None:
         print(json.dumps(answer(path, size, arguments.ask).__dict__))
         return
-    long_run(size, arguments.processes)
-    answers = []
-    for question in questions(size):
-        if arguments.cold:
-            forget(path)
-        command = [sys.executable, __file__, f"--targets={size.num_targets}", f"--steps={size.num_steps}"]
-        output = subprocess.run([*command, f"--ask={question}"], check=True, capture_output=True, text=True).stdout
-        answers.append(Answer(**json.loads(output)))
+    chosen = [name for name in ("reading", "page", "runs", "tensorboard") if getattr(arguments, name)]
     if arguments.json:
-        print(json.dumps([answer.__dict__ for answer in answers]))
-        return
-    rows, outlines = (folder_bytes(path / "rank0" / name) for name in ("gradient", "outlines"))
-    cache = "files out of the page cache" if arguments.cold else "files in the page cache"
-    print(f"{size.num_targets:,} targets x {size.num_steps:,} steps, {os.cpu_count()} cores, {cache}")
-    print(f"rows {rows / 2**30:.1f} GiB, outlines {outlines / 2**30:.2f} GiB\n")
-    print("| question | ms | again ms | memory MiB | |")
-    print("| --- | ---: | ---: | ---: | --- |")
-    for found in answers:
-        print(found.line())
+        chosen = ["reading"]
+    is_asked = {name: not chosen or name in chosen for name in ("reading", "page", "runs", "tensorboard")}
+    if is_asked["reading"] or is_asked["page"]:
+        long_run(size, arguments.processes)
+    title = f"{size.num_targets:,} targets x {size.num_steps:,} steps, {os.cpu_count()} cores, files "
+    title += "out of the page cache" if arguments.cold else "in the page cache"
+    if is_asked["reading"]:
+        if not arguments.json:
+            print(title)
+        print_reading(path, size, arguments.cold, arguments.json)
+    if is_asked["page"]:
+        prepare = (lambda: forget(path)) if arguments.cold else (lambda: None)
+        print_lines(f"The page: {title}", time_page(path, size, prepare))
+    if is_asked["runs"]:
+        print_lines(f"The list of {NUM_RUNS:,} runs", time_list())
+    if is_asked["tensorboard"]:
+        beside = Size(2000, 1000) if arguments.full else Size(200, 1000)
+        print_lines(
+            f"TensorBoard beside it: {beside.num_targets * len(NAMES):,} tags x {beside.num_steps:,} steps",
+            time_beside(beside, arguments.processes),
+        )
 
 
 if __name__ == "__main__":
