@@ -69,6 +69,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
         self._undo: list[Callable[[], None]] = []
         self._update_was_unseen = False
         self._decisions: Decisions | None = None
+        self._total_steps = 0
 
     @property
     def monitor(self) -> Monitor | None:
@@ -118,8 +119,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
             speaks=state.is_world_process_zero,
         )
         self.run_folder = None if monitor.path is None else str(monitor.path.resolve())
-        if state.max_steps > 0:
-            self._recording.log({"total_steps": state.max_steps})
+        self._total_steps = state.max_steps
         self._decisions = Decisions(self._recording.config, args.world_size, _any_rank)
         # A checkpoint written without this callback knows no such entry, and the Trainer would miss it when it saves.
         state.stateful_callbacks.setdefault(type(self).__name__, self.state())
@@ -150,6 +150,9 @@ class MonitorCallback(TrainerCallback, ExportableState):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """See whether the update was noticed: an engine may update the weights without a torch optimizer."""
         self._update_was_unseen = self.monitor is not None and not self.monitor.is_between_steps
+        if self._total_steps > 0:
+            self._recording.log({"total_steps": self._total_steps})
+            self._total_steps = 0
         if self._decisions is not None:
             checkpoint, stop = self._decisions.take(self.monitor)
             control.should_save = control.should_save or checkpoint
