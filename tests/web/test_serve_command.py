@@ -31,7 +31,10 @@ def process(*words, lines=5, **environment):
     finally:
         if started.poll() is None:
             started.send_signal(signal.SIGINT)
-        started.out, started.err = started.communicate(timeout=30)
+        try:
+            started.out, started.err = started.communicate(timeout=60)
+        finally:
+            started.kill()
 
 
 def link(text):

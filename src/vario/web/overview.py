@@ -41,6 +41,11 @@ class RunRows:
         self._birth = f"{time.time_ns():x}"
         self._lock = threading.Lock()
         self._reading = threading.Lock()
+        self._is_ended = False
+
+    def end(self) -> None:
+        """Read no further run."""
+        self._is_ended = True
 
     def read(self, seconds: float | None = None) -> dict[str, Any]:
         """All runs, the newest first; in a limited time, so that the first look at very many is not a long wait."""
@@ -78,7 +83,7 @@ class RunRows:
         # Of a run that has ended nothing changes unless its folder does: many are told of by a look at that.
         if known is not None and known.is_settled and known.changed == changed:
             return known.row
-        if time.monotonic() > until:
+        if self._is_ended or time.monotonic() > until:
             return self._note(name, changed, (), _short_row(self._served, name)) if known is None else known.row
         # Two who read the same list read each run once.
         with self._reading, self._served.reading():

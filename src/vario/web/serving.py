@@ -20,6 +20,7 @@ FIRST_PORT = 8765
 PORTS_TRIED = 64
 BACKLOG = 128
 WARM_SECONDS = 60.0
+ENDING_SECONDS = 10.0
 SHUTDOWN_SECONDS = 3
 """What has not been answered by then is not answered any more."""
 
@@ -137,10 +138,14 @@ def serve(app: Starlette, listening: Listening, root_path: str = "") -> None:
     )
     # Read while the browser starts: of very many runs the first list would lack some.
     rows = app.state.streams.rows
-    threading.Thread(target=rows.read, args=(WARM_SECONDS,), name="vario-rows", daemon=True).start()
+    reading = threading.Thread(target=rows.read, args=(WARM_SECONDS,), name="vario-rows", daemon=True)
+    reading.start()
     try:
         _Server(config).run(sockets=[listening.socket])
     finally:
+        # An interpreter that ends while a thread imports or reads may never come to its end.
+        rows.end()
+        reading.join(ENDING_SECONDS)
         listening.socket.close()
         if listening.path is not None:
             listening.path.unlink(missing_ok=True)
