@@ -24,7 +24,14 @@ def process(*words, lines=5, **environment):
     command = [sys.executable, "-m", "vario", *words]
     env = {**{key: value for key, value in os.environ.items() if key != "VARIO_TOKEN"}, **environment}
     started = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+        start_new_session=True,
+        # A shell starts what runs in the background deaf to Ctrl-C, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield started, "".join(started.stdout.readline() for _ in range(lines))
