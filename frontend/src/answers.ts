@@ -129,6 +129,8 @@ export interface HeatHead {
   rows: number;
   columns: number;
   is_outline: boolean;
+  /** Only targets whose names have these words were asked for. */
+  search?: string;
   low: Maybe;
   high: Maybe;
   step?: Maybe;

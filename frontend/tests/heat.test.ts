@@ -3,7 +3,8 @@ import { test } from "node:test";
 import { parting, RISING, type Rgb } from "../src/colors";
 import { appendColumns, decodeHeat, foldColumns, foldRows, NOT_FINITE, RECORDED, type Heat } from "../src/heat/folding";
 import { againstUsual, decades, findRange, position } from "../src/heat/range";
-import { columnOf, matches, shape, ticks } from "../src/heat/shape";
+import { columnOf, shape, ticks } from "../src/heat/shape";
+import { matches } from "../src/search";
 
 function heat(targets: string[], rows: number[][], groups = targets.map(() => 1)): Heat {
   const columns = rows[0]?.length ?? 0;
@@ -98,6 +99,16 @@ test("columns that come live are appended once, by name", () => {
   assert.deepEqual([...grown.values.slice(8)], [NaN, NaN, 7, 8]);
   assert.equal(grown.flags[11]! & NOT_FINITE, NOT_FINITE);
   assert.equal(appendColumns(grown, news, ["b", "a", "c"], 100), grown);
+});
+
+test("of a searched heat map only what was searched for grows", () => {
+  const start = heat(["a.weight"], [[1]], [2]);
+  start.head.search = "weight";
+  const news = { steps: [1], targets: [], values: [[5, 70, -6, 8]], bad: [[1, 0]] as [number, number][] };
+  const grown = appendColumns(start, news, ["a.weight", "a.bias", "b.weight", "b.bias"], 100);
+  assert.deepEqual(grown.targets, ["a.weight"]);
+  assert.deepEqual([...grown.values], [1, -6]);
+  assert.equal(grown.flags[1]! & NOT_FINITE, 0);
 });
 
 test("past the limit two columns become one, and rows that stand for several stay so", () => {

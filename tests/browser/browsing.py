@@ -1,6 +1,7 @@
 """A browser as a person uses it: pages that are opened, looked at and listened to."""
 
 import shutil
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,6 +67,17 @@ class Visitor:
         for context in self._contexts:
             context.close()
         assert not self.complaints, self.complaints
+
+
+def box_of(locator):
+    """Where something is, once it has come to rest: a page moves what it has while it learns how wide it is."""
+    expect(locator).to_be_visible()
+    before, until = None, time.monotonic() + PATIENCE_MS / 1e3
+    while (found := locator.bounding_box()) is None or found != before:
+        assert time.monotonic() < until, f"{locator} does not come to rest"
+        before = found
+        locator.page.wait_for_timeout(50)
+    return found
 
 
 def asked(page, part):

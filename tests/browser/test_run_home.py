@@ -3,10 +3,12 @@
 import re
 
 import pytest
-from browsing import IS_PINK, asked
+from browsing import IS_PINK, Visitor, asked, box_of
 from playwright.sync_api import expect
+from web_client import serving
 
 import vario
+from made_runs import frame, record, write_run
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +17,7 @@ SURFACE = ".heat-surface"
 
 def center(page, share_x, share_y):
     """A point of the heat map, as parts of its width and height."""
-    box = page.locator(SURFACE).bounding_box()
+    box = box_of(page.locator(SURFACE))
     return box["x"] + share_x * box["width"], box["y"] + share_y * box["height"]
 
 
@@ -49,8 +51,8 @@ def test_a_nan_has_a_colour_of_its_own_from_its_step_on(visit):
 def test_incidents_are_marked_at_their_step_and_lead_to_their_explanation(visit):
     page = visit("?run=deeper/broken&quantity=gradient")
     flag = page.get_by_role("button", name=re.compile("Step 45: .* Open it in alerts"))
-    expect(flag).to_be_visible()
-    left = flag.bounding_box()["x"] + flag.bounding_box()["width"] / 2
+    box = box_of(flag)
+    left = box["x"] + box["width"] / 2
     assert left == pytest.approx(center(page, 45 / 60, 0)[0], abs=2)
     flag.click()
     expect(page).to_have_url(re.compile("screen=alerts"))
@@ -100,6 +102,25 @@ def test_quantity_and_statistic_can_be_switched(visit):
     page.get_by_label("Statistic").select_option("std")
     expect(page.locator(SURFACE)).to_have_attribute("aria-label", re.compile("^weight std"))
     expect(page).to_have_url(re.compile("quantity=weight&statistic=std"))
+
+
+def test_a_search_among_very_many_rows_finds_those_that_share_one(browser, tmp_path):
+    names = [f"layers.{index}.{part}" for index in range(600) for part in ("weight", "bias")]
+    write_run(tmp_path / "wide", [record(step, frame(step, targets=names)) for step in range(3)])
+    with serving(tmp_path) as server:
+        visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
+        page = visitor("?run=wide&quantity=gradient")
+        note = page.locator(".heat-note")
+        expect(note).to_contain_text("1,200 targets in 800 rows")
+        searching = page.get_by_label("Show only rows whose name has")
+        for text, number in (("layers.59*.bias", 11), ("59 bias", 11 + 5)):
+            searching.fill(text)
+            expect(note).to_have_text(re.compile(f"^{number} rows"))
+        searching.fill("nothing like it")
+        expect(page.get_by_text("No row's name has 'nothing like it'")).to_be_visible()
+        page.get_by_role("button", name="Show all rows").click()
+        expect(note).to_contain_text("in 800 rows")
+        visitor.leave()
 
 
 def test_a_module_folds_into_one_row_and_back(visit):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from browsing import Visitor
+from browsing import Visitor, box_of
 from playwright.sync_api import expect
 from web_client import serving
 
@@ -99,7 +99,7 @@ def test_dragging_in_one_chart_zooms_all_of_them(visit):
     page = visit("?run=healthy&screen=series&series=scalar|loss|value&series=gradient|head.weight|norm")
     over = page.locator(".u-over")
     expect(over).to_have_count(2)
-    box = over.first.bounding_box()
+    box = box_of(over.first)
     page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 50)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60, steps=4)

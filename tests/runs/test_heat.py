@@ -218,3 +218,21 @@ def test_a_short_run_has_no_outlines_and_shows_every_step(tmp_path):
     heat = read_heat(open_run(tmp_path / "run"), "gradient")
     assert not heat.is_outline
     assert heat.first.tolist() == heat.last.tolist() == list(range(9))
+
+
+@pytest.mark.parametrize("columns", [40, 1000])
+def test_a_search_shows_the_same_numbers_of_fewer_targets(long_run, columns):
+    run, _ = long_run
+    whole = read_heat(run, "gradient", columns=columns)
+    found = read_heat(run, "gradient", columns=columns, search="LAYERS.1")
+    assert found.targets == ("layers.1.weight", "layers.10.weight", "layers.11.weight")
+    assert found.groups == (1, 1, 1)
+    rows = [whole.targets.index(name) for name in found.targets]
+    for name in ("values", "bad", "has"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name)[rows])
+
+
+def test_a_search_that_finds_nothing_is_an_empty_heat_map(long_run):
+    run, _ = long_run
+    for columns in (40, 1000):
+        assert read_heat(run, "gradient", columns=columns, search="bias").targets == ()

@@ -144,6 +144,8 @@ def test_targets_are_found_by_words(client):
     found = client.get("/api/targets", run="healthy", quantity="weight", search="BLOCKS bias")
     assert found["targets"] == [f"blocks.{number}.0.bias" for number in range(3)]
     assert client.get("/api/targets", run="healthy", quantity="weight", limit=1)["total"] == 10
+    assert client.get("/api/targets", run="healthy", quantity="weight", search="blocks.*.bias")["total"] == 3
+    assert client.get("/api/targets", run="healthy", quantity="weight", search="*.bia")["total"] == 0
 
 
 def test_what_changed_lately_comes_with_its_words(client):
@@ -311,7 +313,7 @@ def test_the_description_lists_every_address_and_the_page_is_made_from_it(client
     described = client.get("/openapi.json")
     assert "/api/live" in described["paths"]
     names = [parameter["name"] for parameter in described["paths"]["/api/heat"]["get"]["parameters"]]
-    assert names == ["run", "quantity", "statistic", "rank", "first", "last", "rows", "columns", "format"]
+    assert names == ["run", "quantity", "statistic", "rank", "first", "last", "rows", "columns", "search", "format"]
     page = client.ask("/api")
     assert page.headers["content-type"].startswith("text/html")
     text = page.body.decode()

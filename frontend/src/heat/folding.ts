@@ -1,6 +1,7 @@
 /** A heat map as rows of numbers, and how many rows or columns become one without losing a spike or a NaN. */
 
 import type { HeatHead } from "../answers";
+import { matches } from "../search";
 
 export const RECORDED = 1;
 export const NOT_FINITE = 2;
@@ -104,8 +105,9 @@ export function appendColumns(heat: Heat, added: NewColumns, names: readonly str
   const columnOf = new Map(fresh.map((index, position) => [index, heat.columns + position]));
   for (const [index, column] of columnOf)
     added.values[index]?.forEach((value, name) => {
-      if (value === null || rowOf[name] === undefined) return;
-      const at = rowOf[name] * columns + column;
+      const row = rowOf[name];
+      if (value === null || row === undefined) return;
+      const at = row * columns + column;
       const kept = longer.values[at]!;
       if (!(Math.abs(kept) >= Math.abs(value))) longer.values[at] = value;
       longer.flags[at] = longer.flags[at]! | RECORDED;
@@ -130,8 +132,11 @@ export function appendColumns(heat: Heat, added: NewColumns, names: readonly str
   return columns > most ? halved(grown) : grown;
 }
 
-/** The row of each name: its own, or, where rows stand for several targets, that of the last name before it. */
-function places(heat: Heat, names: readonly string[]): { rowOf: number[]; targets: string[] } {
+/**
+ * The row of each name: its own, or, where rows stand for several targets, that of the last name before it. Names that
+ * were not searched for have none.
+ */
+function places(heat: Heat, names: readonly string[]): { rowOf: (number | undefined)[]; targets: string[] } {
   const targets = [...heat.targets];
   const rows = new Map(targets.map((target, row) => [target, row]));
   const isGrouped = heat.groups.some((group) => group > 1);
@@ -139,6 +144,7 @@ function places(heat: Heat, names: readonly string[]): { rowOf: number[]; target
   const rowOf = names.map((name) => {
     const row = rows.get(name);
     if (row !== undefined) return (latest = row);
+    if (!matches(name, heat.head.search ?? "")) return undefined;
     if (isGrouped) return latest;
     rows.set(name, targets.length);
     return targets.push(name) - 1;

@@ -67,7 +67,10 @@ export function HeatMap(props: HeatMapProps) {
   }, [shape, width, height, scale, outerWidth]);
 
   const hasBad = useMemo(() => shape.plain.flags.some((flag) => flag & NOT_FINITE), [shape]);
-  const flags = useMemo(() => gatherFlags(incidents, heat, width), [incidents, heat, width]);
+  const flags = useMemo(
+    () => (outerWidth ? gatherFlags(incidents, heat, width) : []),
+    [incidents, heat, width, outerWidth],
+  );
   const rings = useMemo(() => findRings(incidents, heat, shape), [incidents, heat, shape]);
   const shown = shape.kept.reduce((sum, row) => sum + heat.groups[row]!, 0);
   const text = hover && describe(hover, heat, shape);

@@ -36,7 +36,7 @@ export function Flags(props: { flags: Flag[]; height: number; onOpen: (incident:
         const more = incidents.length > 1 ? `, and ${plural(incidents.length - 1, "more")}` : "";
         return (
           <button
-            key={x}
+            key={incidents[0]!.step}
             type="button"
             class={`flag ${tone(worst.severity)}`}
             style={{ left: `${x}px` }}

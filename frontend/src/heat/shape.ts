@@ -1,5 +1,6 @@
 /** From a heat map to what is drawn: rows chosen, modules folded, cells coloured by value or by change. */
 
+import { matches } from "../search";
 import { foldRows, type Grid, type Heat } from "./folding";
 import { againstUsual, findRange, type Range } from "./range";
 import { buildTree, outline, type Outline } from "./tree";
@@ -20,19 +21,6 @@ export interface Wishes {
   closed: readonly string[];
   colour: "value" | "change";
   kind?: Range["kind"] | "auto";
-}
-
-/** Whether a target's name has what was typed: words in any order, `*` for anything. */
-export function matches(target: string, only: string): boolean {
-  const name = target.toLowerCase();
-  return only
-    .toLowerCase()
-    .split(/\s+/)
-    .every((word) => {
-      if (!word.includes("*")) return name.includes(word);
-      const pattern = word.split("*").map((text) => text.replace(/[.+?^${}()|[\]\\]/g, "\\$&"));
-      return new RegExp(`^${pattern.join(".*")}$`).test(name);
-    });
 }
 
 /** Twice or half the usual is the least that gets full colour. */

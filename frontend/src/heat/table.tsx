@@ -1,10 +1,10 @@
 /** The heat map as a table: for each target the newest value, the largest and when, and the first NaN. */
 
 import { Name } from "../parts/basics";
+import { matches } from "../search";
 import { number, whole } from "../words";
 import { NOT_FINITE, type Heat } from "./folding";
 import { rowMiddle } from "./range";
-import { matches } from "./shape";
 
 interface RowFacts {
   target: string;

@@ -8,6 +8,7 @@ import { HeatTable } from "../heat/table";
 import { useHeard, useWanted } from "../live";
 import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
+import { useTyped } from "../search";
 import { isReport, useHeat } from "../server";
 import { inOrder, mostUrgent, tone } from "../severity";
 import { formatSeries, parseSeries, type View } from "../view";
@@ -159,9 +160,10 @@ function HeatCard(props: { home: RunHome }) {
   const quantity = startQuantity(home, view);
   const statistic =
     quantity && (quantity.statistics.includes(view.statistic) ? view.statistic : quantity.default_statistic);
-  // Neighbours share a row where there are very many. Who searches wants them apart, and needs fewer columns.
-  const isSearched = view.only !== "" && (quantity?.num_targets ?? 0) > MOST_ROWS;
-  const size = isSearched ? { rows: 5 * MOST_ROWS, columns: MOST_COLUMNS / 4 } : { columns: MOST_COLUMNS };
+  // Neighbours share a row where there are very many; who searches wants those that are found, apart.
+  const typed = useTyped(view.only);
+  const search = (quantity?.num_targets ?? 0) > MOST_ROWS && !isReport() ? typed : "";
+  const size = { rows: MOST_ROWS, columns: MOST_COLUMNS, ...(search ? { search } : {}) };
   const wishes = { quantity: quantity?.name, statistic, rank: view.rank };
   const query = quantity ? { run: home.run, ...wishes, first: view.first, last: view.last, ...size } : null;
   const answer = useHeat("heat", query);
@@ -231,8 +233,20 @@ function HeatCard(props: { home: RunHome }) {
       {!heat ? (
         <Waiting answer={answer} what="heat map" />
       ) : heat.targets.length === 0 || heat.columns === 0 ? (
-        <Empty title={isZoomed ? "Nothing was recorded in these steps" : "Nothing recorded yet"}>
-          {isZoomed ? (
+        <Empty
+          title={
+            search
+              ? `No row's name has '${search}'`
+              : isZoomed
+                ? "Nothing was recorded in these steps"
+                : "Nothing recorded yet"
+          }
+        >
+          {search ? (
+            <button type="button" class="link" onClick={() => go({ only: "" })}>
+              Show all rows
+            </button>
+          ) : isZoomed ? (
             <button type="button" class="link" onClick={() => go({ first: null, last: null })}>
               Show all steps
             </button>

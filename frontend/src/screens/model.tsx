@@ -2,10 +2,10 @@
 
 import { useMemo, useState } from "preact/hooks";
 import type { Maybe, Model, Module, RunHome } from "../answers";
-import { matches } from "../heat/shape";
 import { go, link, useView } from "../navigation";
 import { Card, Empty, Search, Waiting } from "../parts/basics";
 import { useStretch } from "../parts/virtual";
+import { matches } from "../search";
 import { useAnswer } from "../server";
 import { bytes, count, number, percent, whole } from "../words";
 

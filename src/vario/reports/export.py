@@ -12,6 +12,7 @@ import numpy as np
 
 from vario.errors import ConfigError, RunError
 from vario.records import COLUMNS, Table
+from vario.runs.arrays import numbers
 from vario.runs.run import Run
 from vario.statistics import STATISTICS
 from vario.text import unknown
@@ -87,7 +88,7 @@ def statistics_table(run: Run, quantity: str, rank: int) -> Any:
 
 
 def _floats(rows: Any, column: str) -> Table:
-    values: Table = rows.column(column).cast("double").to_numpy()
+    values: Table = numbers(rows.column(column).cast("double"))
     return values
 
 

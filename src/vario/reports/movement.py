@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vario.runs.arrays import numbers
 from vario.runs.onset import Onset
 from vario.runs.run import Run
 
@@ -124,5 +125,5 @@ def _magnitudes(run: Run, step: int, quantity: str, rank: int) -> list[tuple[int
 
 
 def _column(frame: Any, name: str) -> npt.NDArray[np.float64]:
-    column: npt.NDArray[np.float64] = frame.column(name).cast("double").to_numpy()
+    column: npt.NDArray[np.float64] = numbers(frame.column(name).cast("double"))
     return column

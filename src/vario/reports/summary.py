@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.reports.movement import Jump, Mover, find_jump, find_movers
+from vario.runs.arrays import numbers
 from vario.runs.desync import Desync, first_desync
 from vario.runs.diagnosis import Diagnosis, diagnose
 from vario.runs.onset import Onset, first_bad
@@ -134,7 +135,7 @@ def _scalars(run: Run, rank: int) -> dict[str, Series]:
 def _duration(run: Run, rank: int) -> float | None:
     if not run.ranks or "scalar" not in run.quantities(rank):
         return None
-    times: Any = run.to_arrow("scalar", rank).column("time").to_numpy()
+    times: Any = numbers(run.to_arrow("scalar", rank).column("time"))
     return float(times.max() - run.started) if len(times) else None
 
 

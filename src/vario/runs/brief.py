@@ -79,7 +79,7 @@ def _numbers(
         return make_pace(max(noted, default=None), None, None, is_running), None, ()
     steps, values = numbers(table.column("step")), numbers(table.column("value"))
     target = table.column("target").combine_chunks()
-    names, codes = target.dictionary.to_pylist(), target.indices.to_numpy()
+    names, codes = target.dictionary.to_pylist(), numbers(target.indices)
 
     def series(name: str) -> Values:
         rows = np.flatnonzero(codes == names.index(name))

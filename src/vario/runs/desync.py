@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vario.runs.arrays import numbers
 from vario.runs.run import Run
 
 _MOST_STEPS = 2**40
@@ -35,20 +36,20 @@ def first_desync(run: Run) -> Desync | None:
     """The first tensor, in time, that ranks known to hold alike hold differently; None while all agree."""
     ranks = [rank for rank in run.ranks if "checksum" in run.quantities(rank)]
     layout = run.layout
-    numbers: dict[tuple[str, int], int] = {}
+    seen: dict[tuple[str, int], int] = {}
     # By tensor and step: what the first rank of a group that has it says. Each other rank is held against that.
     known = np.zeros(0, np.int64)
     usual = np.zeros(0, np.float64)
     first: tuple[int, int, str, int] | None = None
     for rank in ranks:
         table = run.columns("checksum", ["step", "order", "target", "sum"], rank)
-        steps, orders, values = (table.column(name).to_numpy() for name in ("step", "order", "sum"))
+        steps, orders, values = (numbers(table.column(name)) for name in ("step", "order", "sum"))
         target = table.column("target").combine_chunks()
         names = target.dictionary.to_pylist()
         # Groups are told apart by their lowest rank.
         groups = [(name, layout.alike(name, rank)[0]) for name in names]
-        own = np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.int64)
-        codes = target.indices.to_numpy()
+        own = np.array([seen.setdefault(group, len(seen)) for group in groups], np.int64)
+        codes = numbers(target.indices)
         keys = own[codes] * _MOST_STEPS + steps
         places = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
         is_known = known[places] == keys if len(known) else np.zeros(len(keys), np.bool_)

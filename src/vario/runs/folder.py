@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class RunFolder:
     @property
     def ranks(self) -> list[int]:
         """Ranks that recorded something."""
-        found = [re.fullmatch(r"rank(\d+)", entry.name) for entry in self.path.iterdir()]
+        found = [re.fullmatch(r"rank(\d+)", name) for name in os.listdir(self.path)]
         return sorted(int(match[1]) for match in found if match)
 
     @property

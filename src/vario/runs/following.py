@@ -15,6 +15,7 @@ import pyarrow as pa
 from vario.detection.memory import Memory
 from vario.detection.step import Facts, Step
 from vario.records import Frame
+from vario.runs.arrays import numbers, take
 from vario.runs.pieces import LIVE, one_dictionary
 from vario.runs.replay import PASSED_OVER, frames_of, scalars_of
 from vario.runs.store_reader import QuantityReader, quantities
@@ -106,24 +107,24 @@ class QuantityFollower:
         later = [int(begun["first_step"]) for begun in sessions[session + 1 :]]
         if not later:
             return table
-        return table.take(pa.array(np.flatnonzero(table.column("step").to_numpy() < min(later))))
+        return take(table, np.flatnonzero(numbers(table.column("step")) < min(later)))
 
     def _note(self, table: Any) -> None:
-        steps = table.column("step").to_numpy()
+        steps = numbers(table.column("step"))
         if len(steps):
             newest = int(steps.max())
-            rows = table.take(pa.array(np.flatnonzero(steps == newest)))
+            rows = take(table, np.flatnonzero(steps == newest))
             keys = frozenset(_keys(rows))
             self._last = newest, keys | (self._last[1] if newest == self._last[0] else frozenset())
 
     def _unseen(self, table: Any) -> Any:
         newest, keys = self._last
-        steps = table.column("step").to_numpy()
+        steps = numbers(table.column("step"))
         fresh = steps > newest
         at = np.flatnonzero(steps == newest)
-        for index, key in zip(at, _keys(table.take(pa.array(at))), strict=True):
+        for index, key in zip(at, _keys(take(table, at)), strict=True):
             fresh[index] = key not in keys
-        return table.take(pa.array(np.flatnonzero(fresh)))
+        return take(table, np.flatnonzero(fresh))
 
 
 class RankFollower:

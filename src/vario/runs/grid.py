@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, merge
+from vario.runs.arrays import numbers
 from vario.runs.run import Run
 from vario.runs.store_reader import summaries
 
@@ -44,7 +45,7 @@ def read_grid(run: Run, quantity: str, first_step: int | None = None) -> Grid:
     """
     if quantity == "scalar":
         return _scalars(run, first_step)
-    numbers: dict[str, int] = {}
+    places: dict[str, int] = {}
     pieces, steps_of, targets_of, orders_of = [], [], [], []
     for rank in run.ranks:
         if quantity not in run.quantities(rank):
@@ -53,22 +54,22 @@ def read_grid(run: Run, quantity: str, first_step: int | None = None) -> Grid:
         if not table.num_rows:
             continue
         target = table.column("target").combine_chunks()
-        codes = np.array([numbers.setdefault(name, len(numbers)) for name in target.dictionary.to_pylist()], np.int64)
-        steps_of.append(table.column("step").to_numpy())
-        orders_of.append(table.column("order").to_numpy())
-        targets_of.append(codes[target.indices.to_numpy()])
+        codes = np.array([places.setdefault(name, len(places)) for name in target.dictionary.to_pylist()], np.int64)
+        steps_of.append(numbers(table.column("step")))
+        orders_of.append(numbers(table.column("order")))
+        targets_of.append(codes[numbers(target.indices)])
         pieces.append(summaries(table))
     if not pieces:
         return Grid(quantity, (), np.zeros(0), np.zeros(0, np.int64), {}, np.zeros((0, 0), np.bool_))
     rows, at, when = np.concatenate(pieces), np.concatenate(targets_of), np.concatenate(steps_of)
     steps, columns = np.unique(when, return_inverse=True)
-    order = np.full(len(numbers), LAST)
+    order = np.full(len(places), LAST)
     np.minimum.at(order, at, np.concatenate(orders_of).astype(np.float64))
-    merged = _merged(rows, at * len(steps) + columns.reshape(-1), len(numbers) * len(steps))
-    grid = merged.reshape(len(numbers), len(steps), len(COLUMNS))
+    merged = _merged(rows, at * len(steps) + columns.reshape(-1), len(places) * len(steps))
+    grid = merged.reshape(len(places), len(steps), len(COLUMNS))
     seen = np.unique(at)
     by_order = seen[np.argsort(order[seen], kind="stable")]
-    names = list(numbers)
+    names = list(places)
     grid = grid[by_order]
     return Grid(
         quantity,
@@ -103,7 +104,7 @@ def _derived(grid: Values) -> dict[str, Values]:
 
 
 def _scalars(run: Run, first_step: int | None) -> Grid:
-    numbers: dict[str, int] = {}
+    places: dict[str, int] = {}
     steps_of, targets_of, values_of = [], [], []
     for rank in run.ranks:
         if "scalar" not in run.quantities(rank):
@@ -112,18 +113,18 @@ def _scalars(run: Run, first_step: int | None) -> Grid:
         if table.num_rows:
             target = table.column("target").combine_chunks()
             names = target.dictionary.to_pylist()
-            codes = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
-            steps_of.append(table.column("step").to_numpy())
-            targets_of.append(codes[target.indices.to_numpy()])
-            values_of.append(table.column("value").to_numpy())
+            codes = np.array([places.setdefault(name, len(places)) for name in names], np.int64)
+            steps_of.append(numbers(table.column("step")))
+            targets_of.append(codes[numbers(target.indices)])
+            values_of.append(numbers(table.column("value")))
     if not steps_of:
         return Grid("scalar", (), np.zeros(0), np.zeros(0, np.int64), {}, np.zeros((0, 0), np.bool_))
     steps, columns = np.unique(np.concatenate(steps_of), return_inverse=True)
     keys = np.concatenate(targets_of) * len(steps) + columns.reshape(-1)
-    size = len(numbers) * len(steps)
+    size = len(places) * len(steps)
     with np.errstate(all="ignore"):
         means = np.bincount(keys, np.concatenate(values_of), size) / np.bincount(keys, minlength=size)
-    values = means.reshape(len(numbers), len(steps))
+    values = means.reshape(len(places), len(steps))
     is_there = np.bincount(keys, minlength=size).reshape(values.shape) > 0
     bad = is_there & ~np.isfinite(values)
-    return Grid("scalar", tuple(numbers), np.full(len(numbers), LAST), steps, {"value": values}, bad)
+    return Grid("scalar", tuple(places), np.full(len(places), LAST), steps, {"value": values}, bad)

@@ -17,6 +17,7 @@ from vario.runs.plans import choose_level, stretches_of
 from vario.runs.points import Steps
 from vario.runs.rank_merging import folded_numbers, merged_numbers
 from vario.runs.run import Run
+from vario.runs.search import matching
 from vario.runs.sources import Source, open_source
 
 MOST_ROWS = 12e6
@@ -58,19 +59,24 @@ def read_heat(
     last: int | None = None,
     rows: int = 800,
     columns: int = 1000,
+    search: str = "",
 ) -> Heat:
     """All targets of a quantity over the steps of a range, in at most so many rows and columns.
+
+    With a `search`, only those whose names have its words.
 
     `rank` is a number, "all" for what all ranks hold together, or what to make of the number of each: "min", "mean",
     "max" or "spread". A long run is read from its outlines: no NaN and no extreme is lost, only when within a column
     they were.
     """
-    return settled(lambda: _read(run, quantity, statistic, rank, Wanted(None, first, last), rows, columns))
+    return settled(lambda: _read(run, quantity, statistic, rank, Wanted(None, first, last), rows, columns, search))
 
 
-def _read(run: Run, quantity: str, statistic: str, rank: int | str, wanted: Wanted, rows: int, columns: int) -> Heat:
+def _read(
+    run: Run, quantity: str, statistic: str, rank: int | str, wanted: Wanted, rows: int, columns: int, search: str
+) -> Heat:
     source = open_source(run, quantity, statistic, rank, wanted)
-    names = model_order(run, quantity, source.targets())
+    names = matching(model_order(run, quantity, source.targets()), search)
     bounds = np.linspace(0, len(names), min(len(names), max(1, rows)) + 1).astype(np.int64)
     level = choose_level(source.views, source.wanted, columns, MOST_ROWS, MOST_FILES)
     fill = _from_rows if level == 0 else _from_outlines

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vario.records import Structure
+from vario.runs.arrays import numbers, take
 
 
 @dataclass
@@ -81,9 +82,9 @@ def first_of_each_step(tables: list[Any]) -> list[Any]:
     kept: list[Any] = []
     seen = np.zeros(0, np.int64)
     for table in tables:
-        steps = table.column("step").to_numpy()
+        steps = numbers(table.column("step"))
         is_new = ~np.isin(steps, seen)
         if is_new.any():
-            kept.append(table if is_new.all() else table.take(np.flatnonzero(is_new)))
+            kept.append(table if is_new.all() else take(table, np.flatnonzero(is_new)))
             seen = np.union1d(seen, steps)
     return kept

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vario.errors import ConfigError
+from vario.runs.arrays import numbers, take
 from vario.runs.run import Rank, Run
 from vario.runs.store_reader import LAST
 
@@ -107,8 +108,8 @@ def _bad_rows(run: Run, quantity: str, rank: int) -> list[BadRow]:
     table = run.bad_rows(quantity, rank)
     if table is None:
         return []
-    steps = table.column("step").to_numpy()
-    rows = table.take(np.flatnonzero(np.isin(steps, np.unique(steps)[:2]))).to_pylist()
+    steps = numbers(table.column("step"))
+    rows = take(table, np.flatnonzero(np.isin(steps, np.unique(steps)[:2]))).to_pylist()
     if quantity == "scalar":
         return [
             BadRow(row["step"], 0, rank, quantity, row["target"], int(is_nan), int(not is_nan), 1, LAST)

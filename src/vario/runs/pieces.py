@@ -146,9 +146,7 @@ class Part:
     @property
     def session(self) -> int:
         """Which session wrote it."""
-        if self.told is None:
-            self.told = self._from_footer()
-        return self.told[0]
+        return self.told[0] if self.told is not None else session_of(self.path, self.footer.metadata or {})
 
     @property
     def span(self) -> Span | None:
@@ -160,9 +158,7 @@ class Part:
     @property
     def num_rows(self) -> int:
         """Number of rows."""
-        if self.told is None:
-            self.told = self._from_footer()
-        return self.told[2]
+        return self.told[2] if self.told is not None else int(self.footer.num_rows)
 
     def ranges(self, column: str) -> list[tuple[Any, Any] | None]:
         """Smallest and largest value of a column in each row group; None where the footer does not tell."""
@@ -201,7 +197,7 @@ class Part:
     def _from_footer(self) -> tuple[int, Span, int]:
         known = [found for found in self.ranges("step") if found is not None]
         span = (min(first for first, _ in known), max(last for _, last in known)) if known else (0, -1)
-        return session_of(self.path, self.footer.metadata or {}), span, int(self.footer.num_rows)
+        return self.session, span, self.num_rows
 
     def _read_groups(self, groups: list[int], columns: list[str]) -> Any:
         try:

@@ -18,6 +18,7 @@ from vario.detection.step import Facts, RanksStep, Step
 from vario.records import Frame
 from vario.rules import RULES, Chosen, Rule, choose
 from vario.runs import status
+from vario.runs.arrays import numbers
 from vario.runs.run import Run
 from vario.runs.store_reader import summaries
 from vario.text import reason
@@ -199,12 +200,12 @@ def frames_of(quantity: str, table: Any) -> Iterator[Frame]:
     """The frames of a table of rows in the order of observation."""
     if not table.num_rows:
         return
-    steps = table.column("step").to_numpy()
-    micro = table.column("micro_step").to_numpy()
-    order = table.column("order").to_numpy().astype(np.int32)
+    steps = numbers(table.column("step"))
+    micro = numbers(table.column("micro_step"))
+    order = numbers(table.column("order")).astype(np.int32)
     target = table.column("target").combine_chunks()
     names = np.array(target.dictionary.to_pylist(), dtype=object)
-    codes = target.indices.to_numpy()
+    codes = numbers(target.indices)
     rows = summaries(table)
     starts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1) | np.diff(micro, prepend=micro[0]))
     ends = [*starts[1:], len(steps)]

@@ -17,6 +17,7 @@ from vario.errors import ConfigError, MissingExtra, RunError
 from vario.records import COLUMNS, HELD, Collective, Structure, merge
 from vario.runs import sql, status
 from vario.runs.alerts import read_alerts, read_incidents
+from vario.runs.arrays import numbers, take
 from vario.runs.collectives import read_collectives
 from vario.runs.finding import find_run, run_folders
 from vario.runs.folder import RunFolder
@@ -149,8 +150,8 @@ class Run(RunFolder):
         self.check_recorded(derived.needs, derived.name)
         columns = ["step", "micro_step", *(name for name in COLUMNS if name in derived.needs)]
         target, tables = self._rows(target, quantity, columns, rank)
-        steps = np.concatenate([table.column("step").to_numpy() for table in tables])
-        micro = np.concatenate([table.column("micro_step").to_numpy() for table in tables])
+        steps = np.concatenate([numbers(table.column("step")) for table in tables])
+        micro = np.concatenate([numbers(table.column("micro_step")) for table in tables])
         rows = np.concatenate([summaries(table) for table in tables])
         if not micro_steps:
             micro = np.zeros_like(micro)
@@ -222,7 +223,7 @@ class Run(RunFolder):
         for piece, limit in self._checked_reader(rank, quantity).suspects(self.sessions):
             if quantity == "scalar":
                 table = piece.read(["step", "target", "value"], EVERYTHING.at_most(limit))
-                table = table.take(np.flatnonzero(~np.isfinite(table.column("value").to_numpy())))
+                table = take(table, np.flatnonzero(~np.isfinite(numbers(table.column("value")))))
             else:
                 table = piece.bad_rows(columns, limit)
             if table.num_rows:
@@ -233,8 +234,8 @@ class Run(RunFolder):
         if statistic != "value":
             raise ConfigError(unknown("statistic", statistic, ["value"]))
         target, tables = self._rows(target, "scalar", ["step", "value"], rank)
-        steps = np.concatenate([table.column("step").to_numpy() for table in tables])
-        values = np.concatenate([table.column("value").to_numpy() for table in tables])
+        steps = np.concatenate([numbers(table.column("step")) for table in tables])
+        values = np.concatenate([numbers(table.column("value")) for table in tables])
         points, groups = np.unique(steps, return_inverse=True)
         with np.errstate(invalid="ignore"):
             # Plain numbers do not merge as Summaries do: over ranks they are averaged.

@@ -78,9 +78,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def read_ranks(folder: Path) -> list[dict[str, Any]]:
     """The content of every `rank.json`, lowest rank first."""
-    found = [(RANK.fullmatch(entry.name), entry) for entry in folder.iterdir()]
-    ranks = sorted((int(match[1]), entry) for match, entry in found if match)
-    contents = [(rank, read_json(entry / "rank.json")) for rank, entry in ranks]
+    found = filter(None, map(RANK.fullmatch, os.listdir(folder)))
+    ranks = sorted((int(match[1]), match[0]) for match in found)
+    contents = [(rank, read_json(folder / name / "rank.json")) for rank, name in ranks]
     return [{**content, "rank": rank} for rank, content in contents if content is not None]
 
 

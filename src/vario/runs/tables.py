@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from vario.records import COLUMNS, merge
+from vario.runs.arrays import numbers, take
 from vario.runs.store_reader import summaries
 
 
@@ -31,8 +32,8 @@ def together(tables: dict[str, Any]) -> Any:
 def in_order(table: Any) -> Any:
     """The rows in the order of observation."""
     keys = [name for name in ("step", "micro_step", "order") if name in table.column_names]
-    positions = np.lexsort([table.column(name).to_numpy() for name in reversed(keys)])
-    return table.take(positions)
+    positions = np.lexsort([numbers(table.column(name)) for name in reversed(keys)])
+    return take(table, positions)
 
 
 def merge_ranks(tables: Mapping[int, Any], part_of: Callable[[str, int], int | None] | None) -> Any:

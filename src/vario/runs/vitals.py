@@ -138,12 +138,15 @@ def spark_of(values: Values) -> tuple[float, ...]:
 def _spark(low: Values, high: Values, bad: npt.NDArray[np.bool_]) -> tuple[float, ...]:
     if not len(low):
         return ()
-    starts = np.unique(np.linspace(0, len(low), min(SPARK_POINTS, len(low)) + 1).astype(np.int64))[:-1]
+    stretches = min(SPARK_POINTS, len(low))
+    starts = np.arange(stretches) * len(low) // stretches
     with np.errstate(all="ignore"):
         lowest, highest = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
         middle = (np.add.reduceat(low, starts) + np.add.reduceat(high, starts)) / 2
         middle /= np.diff(np.append(starts, len(low)))
-        usual = np.nanmedian(highest - lowest) if np.isfinite(highest - lowest).any() else 0.0
+        heights = highest - lowest
+        known = heights[~np.isnan(heights)]
+        usual = np.median(known) if np.isfinite(known).any() else 0.0
         values = np.where(highest - middle > SPIKE_TIMES * usual, highest, middle)
         values = np.where(middle - lowest > SPIKE_TIMES * usual, lowest, values)
     return tuple(np.where(np.logical_or.reduceat(bad, starts), np.nan, values).tolist())

@@ -12,6 +12,7 @@ from vario.errors import ConfigError
 from vario.runs.curves import Curve, read_curve
 from vario.runs.heat import Heat, read_heat
 from vario.runs.run import Run
+from vario.runs.search import matching
 from vario.text import suggestion
 from vario.web.answers import ARROW, BYTES, CSV, JSON, Answer, Endpoint, encode
 from vario.web.overview import RUN
@@ -34,6 +35,7 @@ RANK = Parameter(
 FIRST = Parameter("first", "The first step.", "whole", low=0, high=MOST_STEP)
 LAST = Parameter("last", "The last step.", "whole", low=0, high=MOST_STEP)
 ROWS = Parameter("rows", "At most so many rows; neighbours share one where there are more.", "whole", 800, 1, 5000)
+SEARCH = Parameter("search", "Only targets whose names have these words; `*` in a word is anything.", default="")
 COLUMNS = Parameter("columns", "At most so many columns.", "whole", 1000, 1, 5000)
 
 
@@ -71,8 +73,9 @@ def heat(served: Served, values: Mapping[str, Any]) -> Answer:
         values["last"],
         values["rows"],
         values["columns"],
+        values["search"],
     )
-    return heat_answer(found, values["format"])
+    return heat_answer(found, values["format"], search=values["search"])
 
 
 def heat_answer(found: Heat, format: str, **more: Any) -> Answer:
@@ -207,9 +210,7 @@ def _csv(curves: list[tuple[str, Curve]]) -> str:
 def targets(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
     """Names of targets that hold all words of a search."""
     run = served.open(values["run"])
-    words = values["search"].lower().split()
-    names = run.targets(values["quantity"] or None) if run.ranks else []
-    found = [name for name in names if all(word in name.lower() for word in words)]
+    found = matching(run.targets(values["quantity"] or None) if run.ranks else [], values["search"])
     return {"targets": found[: values["limit"]], "total": len(found)}
 
 
@@ -239,7 +240,7 @@ ENDPOINTS = (
         "/api/heat",
         "A quantity at a glance: targets in model order by stretches of steps.",
         heat,
-        (RUN, QUANTITY, STATISTIC, RANK, FIRST, LAST, ROWS, COLUMNS, HEAT_FORMAT),
+        (RUN, QUANTITY, STATISTIC, RANK, FIRST, LAST, ROWS, COLUMNS, SEARCH, HEAT_FORMAT),
         (BYTES, JSON),
     ),
     Endpoint(
@@ -256,7 +257,7 @@ ENDPOINTS = (
         (
             RUN,
             QUANTITY,
-            Parameter("search", "Words that the names hold.", default=""),
+            SEARCH,
             Parameter("limit", "At most so many.", "whole", 200, 1, 100_000),
         ),
     ),

@@ -129,7 +129,8 @@ class Served:
         with self._lock:
             at = next((at for at, found in enumerate(self._free) if found[:2] == (name, header)), None)
             run = None if at is None else self._free.pop(at)[2]
-        run = run or Run(self.path_of(name))
+        # Whoever knows its stamp has asked for its path.
+        run = run or Run(self.folder / name if stamp else self.path_of(name))
         borrowed[name] = (header, run)
         return run
 
