@@ -10,11 +10,13 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import pytest
 
 from vario.cli import main
+from vario.cli.commands.serve import SCREEN_VARIABLES
 from vario.web.serving import FIRST_PORT, listen, listen_on_path
 
 
@@ -216,6 +218,35 @@ def test_without_the_extra_the_error_is_its_install_line(tmp_path, monkeypatch, 
     monkeypatch.setitem(sys.modules, "starlette", None)
     assert main(["serve", "."]) == 2
     assert "pip install 'vario[web]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "has_screen", "is_opened"), [((), True, True), ((), False, False), (("--no-browser",), True, False)]
+)
+def test_a_browser_is_opened_at_a_terminal_with_a_screen(folder, tmp_path, words, has_screen, is_opened):
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}.part && mv {opened}.part {opened}\n')
+    browser.chmod(0o755)
+    screen = {"BROWSER": str(browser)} if has_screen else {}
+    env = {**{key: value for key, value in os.environ.items() if key not in SCREEN_VARIABLES}, **screen}
+    terminal, its_end = os.openpty()
+    command = [sys.executable, "-m", "vario", "serve", str(folder), "--port", "0", *words]
+    with subprocess.Popen(command, stdout=its_end, stderr=its_end, env=env, start_new_session=True) as started:
+        os.close(its_end)
+        try:
+            printed = ""
+            while "Ctrl-C" not in printed:
+                printed += os.read(terminal, 4096).decode()
+            # It answers when it has done all it does at its start.
+            assert status(*link(printed)) in (200, 303)
+            until = time.monotonic() + 60
+            while is_opened and not opened.exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            assert opened.exists() == is_opened
+            assert not is_opened or opened.read_text().strip() in printed.split()
+        finally:
+            started.terminate()
+    os.close(terminal)
 
 
 def test_no_browser_is_opened_where_nobody_looks(folder):

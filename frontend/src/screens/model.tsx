@@ -175,7 +175,7 @@ function Memory(props: { model: Model }) {
   if (!memory || (memory.predicted === null && memory.measured === null)) return null;
   const top = Math.max(memory.predicted ?? 0, memory.measured ?? 0) || 1;
   const lines = [
-    ["Predicted", memory.predicted, "before the run, by vario memory"],
+    ["Predicted", memory.predicted, "highest of the device, before the run"],
     [
       "Measured",
       memory.measured,
@@ -208,7 +208,7 @@ function Memory(props: { model: Model }) {
               <small>
                 {value === null
                   ? name === "Predicted"
-                    ? "watch with predict_memory=True to have one"
+                    ? "log vario.predict_memory(...).scalars() to have one"
                     : "not recorded"
                   : note}
               </small>

@@ -28,6 +28,7 @@ vario vario_runs/demo
 """
 
 TOKEN_VARIABLE = "VARIO_TOKEN"
+SCREEN_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -90,10 +91,16 @@ def _tell(arguments: argparse.Namespace, folder: Path, listening: Listening, tok
         print(json.dumps(link), flush=True)
     else:
         print(f"vario shows {folder} at\n\n  {url}\n\nCtrl-C ends it.", flush=True)
-    if arguments.browser and listening.path is None and sys.stdout.isatty():
+    if arguments.browser and listening.path is None and _has_browser():
         import webbrowser
 
         webbrowser.open(url)
+
+
+def _has_browser() -> bool:
+    """Whether somebody looks, at a screen: over ssh, Python would open a browser of text inside the terminal."""
+    has_screen = sys.platform in ("darwin", "win32") or any(map(os.environ.get, SCREEN_VARIABLES))
+    return sys.stdout.isatty() and has_screen
 
 
 def checked_root(text: str) -> str:

@@ -1,0 +1,113 @@
+"""Runs in which something is wrong with a rank, with the monitor or with memory: what their screens say of it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from browsing import Visitor
+from playwright.sync_api import expect
+from web_client import serving
+
+import little_trainings
+import vario
+from vario.probes import PROBES
+from vario.registry import Found
+
+pytestmark = pytest.mark.slow
+
+TWO_RANKS = """
+import time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import vario
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+if dist.get_rank() == 1:
+    model.module[1].register_forward_hook(lambda *_: time.sleep(0.03))
+with vario.watch(model, optimizer, every=1, name="two") as monitor:
+    for step in range(20):
+        if step == 12 and dist.get_rank() == 1:
+            with torch.no_grad():
+                model.module[2].weight[0, 3] += 0.5
+        optimizer.zero_grad()
+        loss = model(torch.randn(16, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+        monitor.log(loss=loss.item())
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def visit_below(browser, tmp_path):
+    """Open pages over whatever lies below `tmp_path`."""
+    with serving(tmp_path) as server:
+        visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
+        yield visitor
+        visitor.leave()
+
+
+def test_a_slow_rank_and_one_that_differs_are_named(visit_below, tmp_path):
+    (tmp_path / "train.py").write_text(TWO_RANKS)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    subprocess.run(launch, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True)
+    page = visit_below("?run=vario_runs/two&screen=ranks")
+    slow = page.get_by_role("region", name="Straggler")
+    expect(slow).to_contain_text("Rank 1 is slow")
+    expect(slow).to_contain_text("Its forward takes")
+    different = page.get_by_role("region", name="Desync")
+    expect(different).to_contain_text("Ranks differ since step 12: weight of 2.weight")
+    expect(different).to_contain_text("Rank 1 holds something else than most")
+    slow.get_by_role("button", name="See it").click()
+    expect(page.get_by_role("figure")).to_contain_text("forward time, seconds")
+
+
+class FailingProbe:
+    """Fails at once."""
+
+    quantity = "update"
+    every = 1
+
+    def attach(self, watched, recorder):
+        def update_ended(optimizer):
+            raise ValueError("no <b>room</b> for updates")
+
+        watched.on_update_ended(recorder.guarded(self.quantity, update_ended))
+
+
+def test_a_part_that_was_switched_off_is_told_with_its_reason(visit_below, tmp_path, monkeypatch):
+    monkeypatch.setitem(PROBES._load(), "update", Found("update", FailingProbe, "tests"))
+    quantities = ["gradient", "update"]
+    little_trainings.train(tmp_path / "partly", steps=5, quantities=quantities, strict=False)
+    page = visit_below("?run=partly")
+    page.get_by_role("link", name="1 part off").click()
+    off = page.get_by_role("listitem").filter(has_text="update")
+    expect(off).to_contain_text("rank 0 · since step 0")
+    expect(off).to_contain_text("ValueError: no <b>room</b> for updates")
+
+
+def test_memory_is_shown_as_predicted_and_as_measured(visit_below, tmp_path):
+    net = little_trainings.Net()
+    optimizer = torch.optim.AdamW(net.parameters())
+    predicted = vario.predict_memory(net, (torch.empty(32, 8),), optimizer=optimizer)
+    with vario.watch(net, optimizer, directory=str(tmp_path), name="planned") as monitor:
+        monitor.log(**predicted.scalars())
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.randn(32, 8)).square().mean().backward()
+            optimizer.step()
+    little_trainings.train(tmp_path / "unplanned", steps=3)
+    memory = visit_below("?run=planned&screen=model").locator(".memory")
+    expected = predicted.scalars()["predicted_peak_bytes"]
+    assert 1 << 20 < expected < 1 << 30
+    expect(memory).to_contain_text(f"Predicted{float(f'{expected / 2**20:.3g}'):g}\u2009MiB")
+    expect(memory).to_contain_text("highest of the process")
+    memory = visit_below("?run=unplanned&screen=model").locator(".memory")
+    expect(memory).to_contain_text("log vario.predict_memory(...).scalars() to have one")
