@@ -45,18 +45,8 @@ export function link(changes: Partial<View>): { href: string; onClick: (event: M
 }
 
 /** What stays when another run or screen is opened: nothing of the former place. */
-export const CLEARED: Partial<View> = {
-  quantity: "",
-  statistic: "",
-  rank: "all",
-  first: null,
-  last: null,
-  series: [],
-  runs: [],
-  only: "",
-  closed: [],
-  incident: null,
-};
+const { quantity, statistic, rank, first, last, series, runs, only, closed, incident } = START;
+export const CLEARED: Partial<View> = { quantity, statistic, rank, first, last, series, runs, only, closed, incident };
 
 export function useView(): View {
   return useStore(view);

@@ -5,7 +5,8 @@ import type { Comparison, Curve, Incident, Place, RunHome, RunList } from "../an
 import { Chart } from "../curves/chart";
 import { HeatMap } from "../heat/map";
 import { go, link, useView } from "../navigation";
-import { Card, Choice, Empty, Name, Segments, Waiting } from "../parts/basics";
+import { Card, Choice, Empty, Name, Waiting } from "../parts/basics";
+import { QuantityChoice, ScaleChoice, zoomSteps } from "../parts/choices";
 import { useAnswer, useHeat } from "../server";
 import { formatSeries } from "../view";
 import { number, plural } from "../words";
@@ -121,12 +122,7 @@ function Overlay(props: { home: RunHome; parting: Place | null }) {
           last={view.last}
           incidents={marks}
           height={230}
-          onZoom={(first, last, isDragging) =>
-            go(
-              { first: first === null ? null : Math.round(first), last: last === null ? null : Math.round(last) },
-              isDragging,
-            )
-          }
+          onZoom={zoomSteps}
         />
       ))}
     </div>
@@ -186,27 +182,8 @@ function DifferenceMap(props: { home: RunHome; other: string; parting: Place | n
       class="heat-card"
       side={
         <>
-          <Choice
-            label="Quantity"
-            value={quantity.name}
-            onChange={(name) => go({ quantity: name, statistic: "" })}
-            options={known.map((each) => [each.name, each.name.replaceAll("_", " ")] as const)}
-          />
-          <Choice
-            label="Statistic"
-            value={statistic!}
-            onChange={(name) => go({ quantity: quantity.name, statistic: name })}
-            options={quantity.statistics.map((name) => [name, name] as const)}
-          />
-          <Segments
-            label="Scale of curves"
-            value={view.log ? "log" : "linear"}
-            onChange={(scale) => go({ log: scale === "log" })}
-            options={[
-              ["linear", "Linear"],
-              ["log", "Log"],
-            ]}
-          />
+          <QuantityChoice known={known} quantity={quantity} statistic={statistic!} />
+          <ScaleChoice view={view} label="Scale of curves" />
         </>
       }
     >

@@ -8,6 +8,7 @@ import { HeatTable } from "../heat/table";
 import { useHeard, useWanted } from "../live";
 import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
+import { QuantityChoice } from "../parts/choices";
 import { useTyped } from "../search";
 import { isReport, useHeat } from "../server";
 import { inOrder, mostUrgent, tone } from "../severity";
@@ -194,18 +195,7 @@ function HeatCard(props: { home: RunHome }) {
       }
       side={
         <>
-          <Choice
-            label="Quantity"
-            value={quantity.name}
-            onChange={(name) => go({ quantity: name, statistic: "", closed: [] })}
-            options={known.map((each) => [each.name, each.name.replaceAll("_", " ")] as const)}
-          />
-          <Choice
-            label="Statistic"
-            value={statistic!}
-            onChange={(name) => go({ quantity: quantity.name, statistic: name })}
-            options={quantity.statistics.map((name) => [name, name] as const)}
-          />
+          <QuantityChoice known={known} quantity={quantity} statistic={statistic!} />
           {(home.world_size ?? 1) > 1 && !isReport() && (
             <Choice label="Rank" value={view.rank} onChange={(rank) => go({ rank })} options={rankOptions(home)} />
           )}

@@ -6,7 +6,8 @@ import { LINES } from "../colors";
 import { Chart } from "../curves/chart";
 import type { Line } from "../curves/lines";
 import { go, link, useView } from "../navigation";
-import { Card, Choice, Empty, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
+import { Card, Choice, Empty, Pill, Search, Spark, Waiting } from "../parts/basics";
+import { ScaleChoice, zoomSteps } from "../parts/choices";
 import { useAnswer } from "../server";
 import { useDark } from "../theme";
 import { formatSeries, parseSeries } from "../view";
@@ -112,15 +113,7 @@ export function RanksScreen(props: { home: RunHome }) {
                 label="Find a target"
               />
             )}
-            <Segments
-              label="Scale"
-              value={view.log ? "log" : "linear"}
-              onChange={(scale) => go({ log: scale === "log" })}
-              options={[
-                ["linear", "Linear"],
-                ["log", "Log"],
-              ]}
-            />
+            <ScaleChoice view={view} />
           </>
         }
       >
@@ -135,12 +128,7 @@ export function RanksScreen(props: { home: RunHome }) {
             last={view.last}
             incidents={home.incidents}
             height={300}
-            onZoom={(first, last, isDragging) =>
-              go(
-                { first: first === null ? null : Math.round(first), last: last === null ? null : Math.round(last) },
-                isDragging,
-              )
-            }
+            onZoom={zoomSteps}
           />
         ) : (
           <Empty title="No rank recorded this">Choose another quantity or target.</Empty>

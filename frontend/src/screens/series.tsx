@@ -9,6 +9,7 @@ import { appendPoints, type Line } from "../curves/lines";
 import { useHeard, useWanted } from "../live";
 import { go, useView } from "../navigation";
 import { Card, Choice, Empty, Segments, Waiting } from "../parts/basics";
+import { ScaleChoice } from "../parts/choices";
 import { address, isReport, useAnswer } from "../server";
 import { useDark } from "../theme";
 import { formatSeries, parseSeries, type View } from "../view";
@@ -53,15 +54,7 @@ export function SeriesScreen(props: { home: RunHome }) {
           )}
         </div>
         <div class="controls push">
-          <Segments
-            label="Scale"
-            value={view.log ? "log" : "linear"}
-            onChange={(scale) => go({ log: scale === "log" })}
-            options={[
-              ["linear", "Linear"],
-              ["log", "Log"],
-            ]}
-          />
+          <ScaleChoice view={view} />
           <Segments<View["x"]>
             label="Axis"
             value={view.x}

@@ -1,0 +1,46 @@
+/** Choices that several screens have: each writes the view into the address. */
+
+import type { Quantity } from "../answers";
+import { go } from "../navigation";
+import type { View } from "../view";
+import { Choice, Segments } from "./basics";
+
+export function ScaleChoice(props: { view: View; label?: string }) {
+  return (
+    <Segments
+      label={props.label ?? "Scale"}
+      value={props.view.log ? "log" : "linear"}
+      onChange={(scale) => go({ log: scale === "log" })}
+      options={[
+        ["linear", "Linear"],
+        ["log", "Log"],
+      ]}
+    />
+  );
+}
+
+/** Which tensor of the targets, and which number of it. */
+export function QuantityChoice(props: { known: readonly Quantity[]; quantity: Quantity; statistic: string }) {
+  const { known, quantity, statistic } = props;
+  return (
+    <>
+      <Choice
+        label="Quantity"
+        value={quantity.name}
+        onChange={(name) => go({ quantity: name, statistic: "", closed: [] })}
+        options={known.map((each) => [each.name, each.name.replaceAll("_", " ")] as const)}
+      />
+      <Choice
+        label="Statistic"
+        value={statistic}
+        onChange={(name) => go({ quantity: quantity.name, statistic: name })}
+        options={quantity.statistics.map((name) => [name, name] as const)}
+      />
+    </>
+  );
+}
+
+/** Show a stretch of whole steps; null: to the end. */
+export function zoomSteps(first: number | null, last: number | null, isDragging = false): void {
+  go({ first: first && Math.round(first), last: last && Math.round(last) }, isDragging);
+}
