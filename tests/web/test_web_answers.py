@@ -12,6 +12,8 @@ from web_client import SCRIPT_NAME
 
 import little_trainings
 import vario
+from outlined_runs import write_outlined
+from vario.web import charts
 from vario.web.answers import Answer
 from vario.web.kept import Kept
 from vario.web.overview import RunRows
@@ -138,6 +140,31 @@ def test_series_can_be_had_whole_as_a_table(client, folder, format):
     values = np.array([np.nan if value is None else value for value in table.column("value").to_pylist()])
     np.testing.assert_array_equal(values, vario.open_run(folder / "deeper" / "broken").series("loss", "scalar").values)
     assert answer.headers["content-disposition"] == f'attachment; filename="series.{format}"'
+
+
+def test_a_table_has_every_step_of_a_run_that_charts_show_by_its_outlines(serve, tmp_path):
+    write_outlined(tmp_path / "long", range(1500))
+    run = vario.open_run(tmp_path / "long")
+    with serve(tmp_path) as client:
+        asked = {"run": "long", "series": "gradient|layers.1.weight|norm"}
+        assert not client.get("/api/series", **asked)["curves"][0]["is_whole"]
+        whole = csv.read_csv(io.BytesIO(client.ask("/api/series", **asked, format="csv").body))
+        part = csv.read_csv(io.BytesIO(client.ask("/api/series", **asked, format="csv", first=700, last=702).body))
+    series = run.series("layers.1.weight", "gradient", "norm")
+    assert whole.column("step").to_pylist() == series.steps.tolist()
+    np.testing.assert_array_equal(whole.column("value").to_numpy(), series.values)
+    assert part.column("step").to_pylist() == [700, 701, 702]
+
+
+def test_more_points_than_are_sent_at_once_are_refused(client, monkeypatch):
+    monkeypatch.setattr(charts, "MOST_POINTS", 119)
+    asked = {"run": "healthy", "format": "csv"}
+    series = ["scalar|loss|value", "gradient|head.weight|norm"]
+    assert client.ask("/api/series", **asked, series=series[:1]).status == 200
+    assert client.ask("/api/series", **asked, series=series, last=58).status == 200
+    refused = client.refused("/api/series", **asked, series=series)
+    assert refused["key"] == "series"
+    assert "120 points are more than the 119" in refused["error"]
 
 
 def test_targets_are_found_by_words(client):

@@ -56,9 +56,9 @@ def read_curve(
     rank: int | str = "all",
     first: int | None = None,
     last: int | None = None,
-    points: int = 1000,
+    points: int | None = 1000,
 ) -> Curve:
-    """A series over the steps of a range in at most so many points.
+    """A series over the steps of a range in at most so many points; None: in all of them.
 
     `rank` is as in `read_heat`. A long run is read from its outlines: no NaN and no extreme is lost.
     """
@@ -73,19 +73,19 @@ def _read(
     rank: int | str,
     first: int | None,
     last: int | None,
-    points: int,
+    points: int | None,
 ) -> Curve:
     names = [target, f"{target}:output"] if quantity in SIDED and ":" not in target else [target]
     for name in names:
         source = open_source(run, quantity, statistic, rank, Wanted(name, first, last))
-        level = choose_level(source.views, source.wanted, points, MOST_ROWS, MOST_FILES)
+        level = 0 if points is None else choose_level(source.views, source.wanted, points, MOST_ROWS, MOST_FILES)
         found = _from_rows(source) if level == 0 else _from_outlines(source, level)
         if len(found.steps):
             break
     else:
         # A name that is known has nothing in this range; of one that is not, the error says so.
         name = run.series(target, quantity, source.statistic, rank if isinstance(rank, int) else "all").target
-    small = _fewer(found, points)
+    small = found if points is None else _fewer(found, points)
     is_whole = level == 0 and len(small.steps) == len(found.steps)
     times = run.reader(run.ranks[0], "scalar").times(run.sessions, small.steps) if run.ranks else np.zeros(0)
     return Curve(

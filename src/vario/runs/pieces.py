@@ -22,8 +22,8 @@ FORMAT = 1
 
 LIVE = ".live.arrow"
 
-MOST_FOOTERS = 100
-"""A long run has thousands of parts, and their footers do not fit into memory together."""
+MOST_FOOTERS = 16
+"""A long run has thousands of parts: reading through them, every footer that is kept holds on to much more memory."""
 
 Span = tuple[int, int]
 """A first and a last step."""

@@ -21,8 +21,8 @@ from vario.web.served import Served
 
 MOST_STEP = 10**15
 FOLDS = ("all", "min", "mean", "max", "spread")
-WHOLE_POINTS = 10_000_000
-"""Points of a curve that is asked for whole."""
+MOST_POINTS = 1_000_000
+"""Of all curves together that are asked for whole."""
 
 QUANTITY = Parameter("quantity", "Which tensor of the targets, for example gradient; scalar for plain numbers.")
 STATISTIC = Parameter("statistic", "Which number of it, for example norm; left out: the usual one.", default="")
@@ -119,6 +119,8 @@ def heat_bytes(head: Mapping[str, Any], found: Heat) -> bytes:
 def series(served: Served, values: Mapping[str, Any]) -> Any:
     """Curves of one run or several."""
     whole = values["format"] != "json"
+    if whole:
+        _check_number(served, values)
     curves = [
         (name, curve)
         for name in values["run"]
@@ -126,16 +128,35 @@ def series(served: Served, values: Mapping[str, Any]) -> Any:
         for curve in _curves(served.open(name), text, values, whole)
     ]
     if values["format"] == "csv":
-        return Answer(_csv(curves).encode(), CSV, "series.csv")
+        return Answer(_csv(curves), CSV, "series.csv")
     if values["format"] == "arrow":
         return Answer(_arrow(curves), ARROW, "series.arrow")
     return {"curves": [{"run": name, **described_curve(curve)} for name, curve in curves]}
 
 
+def _check_number(served: Served, values: Mapping[str, Any]) -> None:
+    """Refuse more points than are sent at once."""
+    number = 0
+    for name in values["run"]:
+        run = served.open(name)
+        for text in values["series"]:
+            quantity, _, _ = split_series(text)
+            steps = run.steps(quantity, "all") if quantity in run.quantities("all") else np.zeros(0, np.int64)
+            last = MOST_STEP if values["last"] is None else values["last"]
+            low, high = np.searchsorted(steps, [values["first"] or 0, last + 1])
+            number += int(high - low) * (len(run.ranks) if values["rank"] == "each" else 1)
+    if number > MOST_POINTS:
+        raise BadParameter(
+            "series",
+            f"{number:,} points are more than the {MOST_POINTS:,} that are sent at once. Ask for fewer series or"
+            " steps, or run `vario export` on it.",
+        )
+
+
 def _curves(run: Run, text: str, values: Mapping[str, Any], whole: bool) -> Iterator[Curve]:
     quantity, target, statistic = split_series(text)
     ranks = run.ranks if values["rank"] == "each" else [read_rank(values["rank"], ("each",))]
-    points = WHOLE_POINTS if whole else values["points"]
+    points = None if whole else values["points"]
     for rank in ranks:
         yield read_curve(run, target, quantity, statistic, rank, values["first"], values["last"], points)
 
@@ -172,11 +193,11 @@ def _table(curves: list[tuple[str, Curve]]) -> Any:
     tables = [
         pa.table(
             {
-                "run": pa.array([name] * len(curve.steps), pa.string()),
-                "quantity": pa.array([curve.quantity] * len(curve.steps), pa.string()),
-                "target": pa.array([curve.target] * len(curve.steps), pa.string()),
-                "statistic": pa.array([curve.statistic] * len(curve.steps), pa.string()),
-                "rank": pa.array([str(curve.rank)] * len(curve.steps), pa.string()),
+                "run": pa.repeat(name, len(curve.steps)),
+                "quantity": pa.repeat(curve.quantity, len(curve.steps)),
+                "target": pa.repeat(curve.target, len(curve.steps)),
+                "statistic": pa.repeat(curve.statistic, len(curve.steps)),
+                "rank": pa.repeat(str(curve.rank), len(curve.steps)),
                 "step": pa.array(curve.steps),
                 "time": pa.array(curve.times),
                 "value": pa.array(curve.last),
@@ -197,14 +218,14 @@ def _arrow(curves: list[tuple[str, Curve]]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _csv(curves: list[tuple[str, Curve]]) -> str:
+def _csv(curves: list[tuple[str, Curve]]) -> bytes:
     import io
 
     from pyarrow.csv import write_csv
 
     sink = io.BytesIO()
     write_csv(_table(curves), sink)
-    return sink.getvalue().decode()
+    return sink.getvalue()
 
 
 def targets(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
