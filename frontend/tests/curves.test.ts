@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Curve } from "../src/answers";
 import { align, appendPoints, type Line } from "../src/curves/lines";
+import { inside } from "../src/curves/moves";
 import { logTicks } from "../src/curves/ticks";
 import { smooth } from "../src/smoothing";
 import { ago, bytes, count, duration, number, percent } from "../src/words";
@@ -120,4 +121,14 @@ test("numbers read as people write them", () => {
   );
   assert.deepEqual([percent(0.001), percent(0.5), percent(1)], ["<1\u2009%", "50\u2009%", "100\u2009%"]);
   assert.deepEqual([ago(100, 110), ago(0, 600), ago(0, 7200)], ["just now", "10 min ago", "2 h ago"]);
+});
+
+test("a stretch stays where the run has steps", () => {
+  assert.deepEqual(inside(10.4, 19.6, 99), { first: 10, last: 19 });
+  assert.deepEqual(inside(-8, 12, 99), { first: 0, last: 20 });
+  assert.deepEqual(inside(90, 110, 99), { first: 79, last: 99 });
+  assert.deepEqual(inside(90, 110, null), { first: 90, last: 110 });
+  assert.deepEqual(inside(-5, 120, 99), { first: null, last: null });
+  assert.deepEqual(inside(null, null, 99), { first: null, last: null });
+  assert.deepEqual(inside(50, 50.2, 99), { first: 50, last: 51 });
 });

@@ -4,6 +4,23 @@ import type uPlot from "uplot";
 
 export type Zoom = (first: number | null, last: number | null) => void;
 
+/**
+ * A stretch in whole steps, moved back to where the run has any; all of it where the stretch covers that. Of a run whose
+ * last step nobody knows only the beginning is an end.
+ */
+export function inside(
+  first: number | null,
+  last: number | null,
+  end: number | null,
+): { first: number | null; last: number | null } {
+  if (first === null || last === null || (first <= 0 && end !== null && last >= end))
+    return { first: null, last: null };
+  const span = Math.max(1, Math.round(last - first));
+  const latest = end === null ? Infinity : Math.max(0, end - span);
+  const low = Math.round(Math.max(0, Math.min(first, latest)));
+  return { first: low, last: low + span };
+}
+
 /** Arrows pan, plus and minus zoom, Escape shows all. */
 export function keyMoves(event: KeyboardEvent, u: uPlot, zoom: Zoom): void {
   const low = u.scales.x?.min ?? 0;

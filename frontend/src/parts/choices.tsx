@@ -3,6 +3,7 @@
 import type { Quantity } from "../answers";
 import { go } from "../navigation";
 import type { View } from "../view";
+import { inside } from "../curves/moves";
 import { Choice, Segments } from "./basics";
 
 export function ScaleChoice(props: { view: View; label?: string }) {
@@ -40,7 +41,9 @@ export function QuantityChoice(props: { known: readonly Quantity[]; quantity: Qu
   );
 }
 
-/** Show a stretch of whole steps; null: to the end. */
-export function zoomSteps(first: number | null, last: number | null, isDragging = false): void {
-  go({ first: first && Math.round(first), last: last && Math.round(last) }, isDragging);
+/** Shows a stretch of whole steps of a run with this last one; null: all. */
+export function stepZoom(
+  end: number | null,
+): (first: number | null, last: number | null, isDragging?: boolean) => void {
+  return (first, last, isDragging = false) => go(inside(first, last, end), isDragging);
 }

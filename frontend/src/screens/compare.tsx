@@ -6,7 +6,7 @@ import { Chart } from "../curves/chart";
 import { HeatMap } from "../heat/map";
 import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Name, Waiting } from "../parts/basics";
-import { QuantityChoice, ScaleChoice, zoomSteps } from "../parts/choices";
+import { QuantityChoice, ScaleChoice, stepZoom } from "../parts/choices";
 import { useAnswer, useHeat } from "../server";
 import { formatSeries } from "../view";
 import { number, plural } from "../words";
@@ -122,7 +122,7 @@ function Overlay(props: { home: RunHome; parting: Place | null }) {
           last={view.last}
           incidents={marks}
           height={230}
-          onZoom={zoomSteps}
+          onZoom={stepZoom(null)}
         />
       ))}
     </div>

@@ -7,7 +7,7 @@ import { Chart } from "../curves/chart";
 import type { Line } from "../curves/lines";
 import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Pill, Search, Spark, Waiting } from "../parts/basics";
-import { ScaleChoice, zoomSteps } from "../parts/choices";
+import { ScaleChoice, stepZoom } from "../parts/choices";
 import { useAnswer } from "../server";
 import { useDark } from "../theme";
 import { formatSeries, parseSeries } from "../view";
@@ -128,7 +128,7 @@ export function RanksScreen(props: { home: RunHome }) {
             last={view.last}
             incidents={home.incidents}
             height={300}
-            onZoom={zoomSteps}
+            onZoom={stepZoom(home.step)}
           />
         ) : (
           <Empty title="No rank recorded this">Choose another quantity or target.</Empty>

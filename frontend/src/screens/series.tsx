@@ -9,7 +9,7 @@ import { appendPoints, type Line } from "../curves/lines";
 import { useHeard, useWanted } from "../live";
 import { go, useView } from "../navigation";
 import { Card, Choice, Empty, Segments, Waiting } from "../parts/basics";
-import { ScaleChoice } from "../parts/choices";
+import { ScaleChoice, stepZoom } from "../parts/choices";
 import { address, isReport, useAnswer } from "../server";
 import { useDark } from "../theme";
 import { formatSeries, parseSeries, type View } from "../view";
@@ -35,8 +35,10 @@ export function SeriesScreen(props: { home: RunHome }) {
   useWanted({ series, rank: view.rank });
   const groups = useGroups(curves ?? [], view.runs.length > 0);
   const starts = isTime && view.runs.length > 0;
+  // Runs beside this one may be longer.
+  const zoomSteps = stepZoom(view.runs.length ? null : home.step);
   const zoom = (first: number | null, last: number | null, isDragging = false) =>
-    go({ first: whole(first), last: whole(last) }, isDragging);
+    isTime ? go({ first: whole(first), last: whole(last) }, isDragging) : zoomSteps(first, last, isDragging);
   const remove = (line: Line) => {
     const gone = formatSeries(line.curve);
     const left = series.filter(
