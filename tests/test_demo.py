@@ -1,6 +1,11 @@
 """The demo, short: a real training run on the CPU, through the command."""
 
 import json
+import re
+import signal
+import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -58,3 +63,15 @@ def test_left_whole_the_model_learns(run_folder, capsys):
     loss = vario.open_run("elsewhere").series("loss", "scalar").values
     assert len(loss) == 12
     assert loss[-1] < loss[0] - 0.5
+
+
+def test_a_dashboard_ends_with_the_demo_that_opened_it(tmp_path):
+    command = [sys.executable, "-m", "vario", "demo", "--serve", "--seconds", "300"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as demo:
+        printed = next(line for line in demo.stdout if "http://" in line)
+        port = int(re.search(r":(\d+)/", printed)[1])
+        with socket.create_connection(("127.0.0.1", port), timeout=60):
+            demo.terminate()
+        assert demo.wait(60) == 128 + signal.SIGTERM
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=60)

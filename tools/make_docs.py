@@ -130,7 +130,7 @@ def large_weight(step, limit: float = 100.0):
 
     Why: in this project no weight should get there.
 
-    Next: its learning rate.
+    Next: Lower its learning rate.
     \"\"\"
     rows = step.rows("weight")
     for target, size in zip(rows.targets, rows.statistic("absmax")):
@@ -158,7 +158,7 @@ def rules_page() -> str:
         quiet = "; for reports only" if rule.is_quiet else ""
         lines.append(f"{rule.summary} *{rule.kind.capitalize()}, {over}{quiet}.*\n")
         lines.append(f"{rule.why[0].upper()}{rule.why[1:]}\n")
-        lines.append(f"Look at: {rule.next}\n")
+        lines.append(f"Next: {rule.next}\n")
         if options:
             lines.append(f"Options: {options}.\n")
     return "\n".join(lines).rstrip() + "\n"

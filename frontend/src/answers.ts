@@ -90,6 +90,7 @@ export interface ChainLink {
   quantity?: string | null;
   rule: string;
   text: string;
+  series: string | null;
 }
 
 export interface RunHome {
@@ -178,6 +179,8 @@ export interface Changes {
 export interface Alerts {
   incidents: Incident[];
   alerts: Alert[];
+  /** How many there are; of very many only the first are told. */
+  num_alerts: number;
   diagnosis: { paragraph: string; chain: ChainLink[] } | null;
   source: "recorded" | "replayed" | string;
 }

@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import type { Incident, Maybe, RunRow } from "./answers";
 import type { NewColumns } from "./heat/folding";
-import { address, isReport, noticeGone, type Query } from "./server";
+import { address, askAgain, isReport, isThere, type Query } from "./server";
 import { createStore } from "./store";
 
 export interface Progress {
@@ -28,12 +28,21 @@ export interface NewPoints {
   }[];
 }
 
+export interface NewRows {
+  /** Rows that are new or have changed. */
+  runs: RunRow[];
+  /** Runs that are not there any more. */
+  gone: string[];
+  /** Whether these are all there are: the server did not know what was seen before. */
+  is_whole: boolean;
+}
+
 export interface Heard {
   progress?: (body: Progress) => void;
   heat?: (body: NewColumns) => void;
   points?: (body: NewPoints) => void;
   incident?: (body: Incident) => void;
-  runs?: (body: { runs: RunRow[] } | RunRow[]) => void;
+  runs?: (body: NewRows) => void;
   /** Too much was missed, or the run began anew: ask for everything again. */
   reset?: () => void;
   bye?: () => void;
@@ -71,6 +80,9 @@ export function useWanted(query: Query): void {
   }, [text]);
 }
 
+const RETRY_MS = 3000;
+const MOST_RETRY_MS = 60_000;
+
 /** Keep one stream open; `null` closes it. */
 export function useStream(query: Query | null): void {
   const cursor = useRef("");
@@ -84,15 +96,21 @@ export function useStream(query: Query | null): void {
       cursor.current = "";
     }
     let retry = 0;
+    let pause = RETRY_MS;
     let stream: EventSource;
     const open = () => {
       stream = new EventSource(address("live", { ...asked, cursor: cursor.current || asked.cursor }));
-      stream.onopen = () => isLive.set(true);
+      stream.onopen = () => {
+        pause = RETRY_MS;
+        isLive.set(true);
+      };
       stream.onerror = () => {
         isLive.set(false);
-        if (stream.readyState !== EventSource.CLOSED) return;
-        noticeGone();
-        retry = window.setTimeout(open, 3000);
+        if (stream.readyState !== EventSource.CLOSED) return void isThere();
+        // It refuses, and whatever the page asks for says why.
+        void askAgain();
+        retry = window.setTimeout(open, pause);
+        pause = Math.min(2 * pause, MOST_RETRY_MS);
       };
       for (const name of ["progress", "heat", "points", "incident", "runs", "reset"] as const)
         stream.addEventListener(name, (event) => {

@@ -60,14 +60,19 @@ export function noticeGone(): void {
 }
 
 export async function askAgain(): Promise<void> {
-  try {
-    const response = await fetch("healthz", { cache: "no-store" });
-    if (!response.ok) throw new Error("not yet");
-    isGone.set(false);
-    window.dispatchEvent(new Event("server-back"));
-  } catch {
-    noticeGone();
-  }
+  if (!(await isThere())) return;
+  isGone.set(false);
+  window.dispatchEvent(new Event("server-back"));
+}
+
+/** Whether the server answers; where it does not, that is shown until it does. */
+export async function isThere(): Promise<boolean> {
+  const isUp = await fetch("healthz", { cache: "no-store" }).then(
+    (response) => response.ok,
+    () => false,
+  );
+  if (!isUp) noticeGone();
+  return isUp;
 }
 
 export const network: Source = {

@@ -1,5 +1,7 @@
 /** How urgent something is, and the colour that says so. */
 
+import { plural } from "./words";
+
 const URGENCY: Record<string, number> = { page: 3, warn: 2, note: 1 };
 
 export function tone(severity: string): "critical" | "warning" | "note" {
@@ -12,6 +14,19 @@ export function mostUrgent<Found extends { severity: string; step: number }>(
   found: readonly Found[],
 ): Found | undefined {
   return [...found].sort((a, b) => (URGENCY[b.severity] ?? 2) - (URGENCY[a.severity] ?? 2) || a.step - b.step)[0];
+}
+
+/** How many need a look; notes are counted apart. */
+export function countAlerts(found: readonly { severity: string }[]): { alerts: number; notes: number } {
+  const notes = found.filter(({ severity }) => tone(severity) === "note").length;
+  return { alerts: found.length - notes, notes };
+}
+
+/** The same in words: 2 alerts, 1 note. */
+export function alertsText(found: readonly { severity: string }[]): string {
+  const { alerts, notes } = countAlerts(found);
+  const parts = [alerts || !notes ? plural(alerts, "alert") : "", notes ? plural(notes, "note") : ""];
+  return parts.filter(Boolean).join(", ");
 }
 
 /** By step: the order in which screens count incidents. */

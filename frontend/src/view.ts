@@ -12,7 +12,7 @@ export interface View {
   rank: string;
   first: number | null;
   last: number | null;
-  /** QUANTITY|TARGET|STATISTIC, any number. */
+  /** QUANTITY|TARGET|STATISTIC, any number; NONE alone: none is wanted, not even those a screen begins with. */
   series: string[];
   /** Other runs shown with this one. */
   runs: string[];
@@ -21,7 +21,7 @@ export interface View {
   x: "step" | "time";
   /** Only targets whose name has this in it. */
   only: string;
-  /** Modules of the heat map that are folded into one row. */
+  /** Modules of the heat map that are folded into one row; with `!` those that are not, though they would be. */
   closed: string[];
   /** Colour by value, or by how far a row is from its own usual. */
   colour: "value" | "change";
@@ -34,6 +34,8 @@ export interface View {
   incident: number | null;
   theme: "" | "light" | "dark";
 }
+
+export const NONE = "";
 
 export const START: View = {
   run: "",
@@ -105,6 +107,12 @@ function wholeNumber(text: string | null): number | null {
 
 function between(value: number, low: number, high: number): number {
   return Number.isFinite(value) ? Math.min(high, Math.max(low, value)) : low;
+}
+
+/** Some steps before, some after; of what is measured now and then, some measured ones. */
+export function near(step: number, every: number): { first: number; last: number } {
+  const reach = Math.max(40, Math.ceil(10 * every));
+  return { first: Math.max(0, step - reach), last: step + reach };
 }
 
 export interface SeriesName {

@@ -52,6 +52,7 @@ export function bytes(value: number | null | undefined): string {
 /** How long: 42 s, 3 min 5 s, 2 h 14 min, 3 d 4 h. */
 export function duration(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
+  if (seconds === 0) return `0${THIN}s`;
   if (seconds < 1e-3) return `${Number((seconds * 1e6).toPrecision(3))}${THIN}µs`;
   if (seconds < 1) return `${Number((seconds * 1e3).toPrecision(3))}${THIN}ms`;
   if (seconds < 10) return `${Number(seconds.toPrecision(2))}${THIN}s`;
@@ -76,13 +77,13 @@ export function ago(then: number | null | undefined, now: number): string {
   if (seconds < 5400) return `${Math.max(1, Math.round(seconds / 60))} min ago`;
   if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
   if (seconds < 60 * 86400) return `${Math.round(seconds / 86400)} days ago`;
-  return new Date(then * 1000).toISOString().slice(0, 10);
+  return moment(then).slice(0, 10);
 }
 
-/** Date and clock of this machine, without seconds. */
+/** Date and clock of this machine, without seconds; no calendar has times of very broken clocks. */
 export function moment(then: number | null | undefined): string {
-  if (then === null || then === undefined) return "–";
-  const date = new Date(then * 1000);
+  const date = new Date((then ?? NaN) * 1000);
+  if (Number.isNaN(date.getTime())) return "–";
   const two = (value: number) => String(value).padStart(2, "0");
   const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
   return `${day} ${two(date.getHours())}:${two(date.getMinutes())}`;

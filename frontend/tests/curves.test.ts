@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Curve } from "../src/answers";
-import { align, appendPoints, type Line } from "../src/curves/lines";
+import { align, appendPoints, newestAt, type Line } from "../src/curves/lines";
 import { inside } from "../src/curves/moves";
+import { removal } from "../src/curves/removing";
 import { logTicks } from "../src/curves/ticks";
 import { smooth } from "../src/smoothing";
 import { ago, bytes, count, duration, number, percent } from "../src/words";
@@ -131,4 +132,44 @@ test("a stretch stays where the run has steps", () => {
   assert.deepEqual(inside(-5, 120, 99), { first: null, last: null });
   assert.deepEqual(inside(null, null, 99), { first: null, last: null });
   assert.deepEqual(inside(50, 50.2, 99), { first: 50, last: 51 });
+});
+
+test("under the cursor each line has its newest point, however the points of others lie", () => {
+  const found = align(lines(curve([0, 2], [1, null]), curve([1, 3], [5, 6])), PLAIN);
+  assert.deepEqual(
+    [0, 1, 2, 3].map((at) => found.last.map((column) => newestAt(column, at))),
+    [
+      [1, undefined],
+      [1, 5],
+      [null, 5],
+      [null, 6],
+    ],
+  );
+});
+
+test("no time is no seconds", () => {
+  assert.equal(duration(0), "0\u2009s");
+});
+
+test("a curve that is removed takes its series, or the other run where that was all of it", () => {
+  const loss = curve([0], [1]);
+  const both = ["scalar|loss|value", "gradient|head.weight"];
+  const head = curve([0], [1], { quantity: "gradient", target: "head.weight", statistic: "norm" });
+  assert.deepEqual(removal(head, "head.weight", both, []), {
+    text: "Remove head.weight",
+    series: ["scalar|loss|value"],
+    runs: [],
+  });
+  assert.deepEqual(removal(loss, "r", both, ["deeper/b"]), {
+    text: "Remove loss of all runs",
+    series: ["gradient|head.weight"],
+    runs: ["deeper/b"],
+  });
+  assert.deepEqual(removal({ ...loss, run: "deeper/b" }, "b", ["scalar|loss|value"], ["c", "deeper/b"]), {
+    text: "Remove the run b from the charts",
+    series: ["scalar|loss|value"],
+    runs: ["c"],
+  });
+  assert.deepEqual(removal(loss, "loss", ["scalar|loss|value"], []).series, [""]);
+  assert.equal(removal({ ...loss, rank: 1 }, "loss · rank 1", both, []).text, "Remove loss of all ranks");
 });

@@ -1,9 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import type { Incident } from "../src/answers";
 import { parting, RISING, type Rgb } from "../src/colors";
 import { appendColumns, decodeHeat, foldColumns, foldRows, NOT_FINITE, RECORDED, type Heat } from "../src/heat/folding";
 import { againstUsual, decades, findRange, position } from "../src/heat/range";
-import { columnOf, shape, ticks } from "../src/heat/shape";
+import { gatherFlags } from "../src/heat/marks";
+import { columnOf, placeOf, shape, ticks } from "../src/heat/shape";
+import { rowFacts } from "../src/heat/table";
 import { matches } from "../src/search";
 
 function heat(targets: string[], rows: number[][], groups = targets.map(() => 1)): Heat {
@@ -182,13 +185,52 @@ test("steps find their column, labels stand at round steps", () => {
   const first = Array.from({ length: 100 }, (_, column) => column * 10);
   const last = first.map((step) => step + 9);
   assert.deepEqual(ticks(first, last, 5), [
-    [0, 0],
-    [20, 200],
-    [40, 400],
-    [60, 600],
-    [80, 800],
+    [0.05, 0],
+    [20.05, 200],
+    [40.05, 400],
+    [60.05, 600],
+    [80.05, 800],
   ]);
   assert.deepEqual(decades(0.5, 2000, 6), [1, 10, 100, 1000]);
+});
+
+test("a step stands between the columns that were measured around it, and its label and its flag stand there too", () => {
+  const every = [0, 50, 100, 150];
+  assert.equal(placeOf(every, every, 100), 2.5);
+  assert.ok(Math.abs(placeOf(every, every, 134) - (2.5 + 34 / 50)) < 1e-9);
+  assert.equal(placeOf(every, every, -5), 0.5);
+  assert.equal(placeOf(every, every, 999), 3.5);
+  assert.equal(placeOf([0, 10], [9, 19], 10), 1.05);
+  assert.deepEqual(
+    ticks(every, every, 8).map(([place, step]) => [Number(place.toFixed(6)), step]),
+    [0, 20, 40, 60, 80, 100, 120, 140].map((step) => [Number((0.5 + step / 50).toFixed(6)), step]),
+  );
+  const measured = { ...heat(["a"], [[1, 1, 1, 1]]), first: every, last: every };
+  const [flag] = gatherFlags([{ step: 134 } as Incident], measured, 400);
+  assert.ok(Math.abs(flag!.x - 318) < 1e-6);
+});
+
+test("labels of steps that share a few columns do not cover each other", () => {
+  const steps = [0, 1, 2, 3, 4, 5, 6, 7, 8, 1000];
+  const places = ticks(steps, steps, 5).map(([place]) => place);
+  places.forEach((place, index) => index && assert.ok(place - places[index - 1]! >= 1.2));
+});
+
+test("what is newest in a row is not finite once it has become so", () => {
+  const broken = heat(
+    ["a", "b"],
+    [
+      [1, 2, NaN, NaN],
+      [1, NaN, 3, 4],
+    ],
+  );
+  assert.deepEqual([rowFacts(broken, 0).newest, rowFacts(broken, 0).badAt], [NaN, 2]);
+  assert.equal(rowFacts(broken, 1).newest, 4);
+  broken.flags[7] = 0;
+  broken.values[7] = NaN;
+  assert.equal(rowFacts(broken, 1).newest, 3);
+  broken.flags[6] = RECORDED | NOT_FINITE;
+  assert.ok(Number.isNaN(rowFacts(broken, 1).newest));
 });
 
 function lightness([red, green, blue]: Rgb): number {
@@ -211,4 +253,13 @@ test("the parting scale is lightest or darkest in the middle, in both themes", (
     const middle = colors[127]!;
     assert.ok(Math.abs((isDark ? Math.min(...colors) : Math.max(...colors)) - middle) < 0.01);
   }
+});
+
+test("steps beyond what a number tells apart have few ticks, and end", () => {
+  const first = [2 ** 62, 2 ** 62 + 1024];
+  assert.ok(ticks(first, first, 5).length <= 2);
+  assert.deepEqual(ticks([1e9, 1e9 + 10], [1e9 + 9, 1e9 + 19], 2), [
+    [0.05, 1e9],
+    [1.05, 1e9 + 10],
+  ]);
 });

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { formatSeries, formatView, parseSeries, parseView, START, type View } from "../src/view";
+import { alertsText, countAlerts } from "../src/severity";
+import { formatSeries, formatView, near, NONE, parseSeries, parseView, START, type View } from "../src/view";
 
 test("a view comes back from its address as it was", () => {
   const view: View = {
@@ -43,4 +44,25 @@ test("a series name keeps a target that has bars in it", () => {
   assert.deepEqual(parseSeries(formatSeries(name)), name);
   assert.deepEqual(parseSeries("loss"), { quantity: "scalar", target: "loss", statistic: "value" });
   assert.deepEqual(parseSeries("gradient|head.weight"), { quantity: "gradient", target: "head.weight", statistic: "" });
+});
+
+test("that no series is wanted can be said, and is another address than saying nothing", () => {
+  const none = { ...START, run: "r", series: [NONE] };
+  assert.equal(formatView(none), "?run=r&series=");
+  assert.deepEqual(parseView(formatView(none)), none);
+  assert.deepEqual(parseView("?run=r").series, []);
+});
+
+test("around a step some columns are shown, however seldom was measured", () => {
+  assert.deepEqual(near(100, 1), { first: 60, last: 140 });
+  assert.deepEqual(near(1340, 50), { first: 840, last: 1840 });
+  assert.deepEqual(near(10, 50), { first: 0, last: 510 });
+});
+
+test("notes are no alerts", () => {
+  const found = ["page", "warn", "note", "note"].map((severity) => ({ severity }));
+  assert.deepEqual(countAlerts(found), { alerts: 2, notes: 2 });
+  assert.equal(alertsText(found), "2 alerts, 2 notes");
+  assert.equal(alertsText(found.slice(0, 1)), "1 alert");
+  assert.equal(alertsText(found.slice(3)), "1 note");
 });

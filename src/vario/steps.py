@@ -42,6 +42,11 @@ class Clock:
             self._backward_seen = False
         return ended
 
+    @property
+    def awaits_pass(self) -> bool:
+        """Whether a forward that comes now is a new one: there was none yet, or its backward or update has been."""
+        return not self._passes or self._backward_seen or self.is_complete
+
     def pass_began(self, root: str) -> int:
         """A forward pass of one of the outermost modules begins; answers which one it is."""
         self._passes[root] += 1

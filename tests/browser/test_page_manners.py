@@ -121,6 +121,22 @@ def test_without_its_token_the_page_says_where_to_find_it(browser, folder):
         assert all("401" in complaint for complaint in visitor.complaints)
 
 
+def test_a_shared_address_asks_for_the_token_and_then_shows_what_was_meant(browser, folder):
+    with serving(folder, token="secret") as server:
+        visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
+        page = visitor("?run=healthy&screen=series&series=scalar|loss|value&only=%22%3E%3Cb%3E")
+        expect(page.get_by_role("heading")).to_have_text("This page needs its token")
+        page.get_by_label("Token").fill("guess")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_text("That is not this server's token")).to_be_visible()
+        page.get_by_label("Token").fill("secret")
+        page.get_by_label("Token").press("Enter")
+        expect(page.get_by_role("figure")).to_contain_text("loss")
+        assert "token" not in page.url
+        assert "series=scalar" in page.url
+        assert all("401" in complaint for complaint in visitor.complaints)
+
+
 def test_a_server_that_is_gone_is_told_and_what_was_seen_stays(browser, folder):
     with serving(folder) as server:
         visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")

@@ -1,13 +1,17 @@
 """rules, check, diagnose, rank, diff and watch, as they are typed."""
 
 import json
+import re
+import shlex
 
 import numpy as np
 import pytest
 
 from little_trainings import break_a_weight, scale_a_weight, train
-from vario.cli import main
+from vario.cli import main, make_parser
+from vario.cli.commands import load
 from vario.detection.alerts import Incident
+from vario.statistics import STATISTICS
 
 
 def answer(capsys, *words, code=0):
@@ -55,6 +59,17 @@ def test_a_rule_that_is_named_is_explained(run_folder, capsys):
         assert words in said
     assert "non_finite" not in said
     assert "Did you mean 'non_finite'?" in refused(capsys, "rules", "nonfinite")
+
+
+def test_commands_that_rules_advise_can_be_typed(run_folder, capsys):
+    advised = 0
+    for row in json.loads(answer(capsys, "rules", "--json")):
+        for command in re.findall(r"`vario ([^`]+)`", row["next"]):
+            name, *words = shlex.split(command.replace("--rank N", "--rank 1"))
+            arguments = make_parser(name, load(name)).parse_args(words)
+            assert getattr(arguments, "statistic", None) in (None, "norm", *STATISTICS.names()), command
+            advised += 1
+    assert advised > 10
 
 
 def test_rules_are_parts_like_others(run_folder, capsys):

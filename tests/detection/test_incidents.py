@@ -6,6 +6,7 @@ import json
 import pytest
 
 from vario.detection.alerts import Alert, Incident
+from vario.detection.causes import explain
 from vario.detection.incidents import Incidents, collect, diagnose
 from vario.rules import RULES
 
@@ -125,3 +126,24 @@ def test_alerts_and_incidents_come_back_from_strict_json():
     assert again.low != again.low
     incident = diagnose([alert("grad_spike", 5), alert("drift", 6)], KNOWN)
     assert Incident.from_json(json.loads(json.dumps(incident.to_json(), allow_nan=False))) == incident
+
+
+def test_a_likely_cause_says_more_than_what_was_seen_and_reads_on_after_a_colon():
+    for name, rule in KNOWN.items():
+        if rule.is_quiet:
+            continue
+        of_numbers = {"data_repeat": "batch_repeated", "data_shared": "batch_checksum"}
+        target = of_numbers.get(name, "loss" if name.startswith("loss") else "layers.1.weight")
+        quantity = "gradient" if target == "layers.1.weight" else "scalar"
+        scopes = ("batch", "rank") if quantity == "scalar" else ("tensor", "global")
+        found = [alert(name, 50, target, quantity=quantity, scope=scope) for scope in scopes]
+        causes = [explain(each, [each], rule)[0] for each in found]
+        seen = (rule.summary[:1].lower() + rule.summary[1:].rstrip("."), found[0].text)
+        assert any(cause not in seen for cause in causes), name
+        assert not any(cause.endswith(".") or cause[:1].isupper() for cause in causes), causes
+
+
+def test_a_rule_without_advice_still_gets_a_sentence():
+    cause, advice = explain(alert("grad_spike", 50), [], None)
+    assert advice == "Look at the place named, in the steps around this one."
+    assert cause

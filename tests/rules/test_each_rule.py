@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from courses import BIASES, PARAMETERS, Course, number_row, summary
+from courses import BIASES, COUNT, PARAMETERS, Course, number_row, summary
 
 from vario.errors import ConfigError
 from vario.rules import RULES, Finding, choose, rule, to_options
@@ -40,9 +40,13 @@ def test_non_finite_names_the_first_tensor_of_the_step():
 
 def test_non_finite_takes_a_mask_for_what_it_is():
     course = Course(["non_finite"])
-    mask = summary(infs=100, low=0.0, high=0.0)
+    mask = summary(infs=COUNT // 2, low=-np.inf, high=0.0, zeros=0.5)
+    bias = summary(infs=COUNT // 2, low=-np.inf, high=0.0, zeros=0.25)
     assert not course.step(("activation", {"attn:input[1]": mask}))
-    assert course.step(("activation", {"attn:input[1]": summary(infs=100)}))
+    assert not course.step(("activation", {"attn:input.attn_mask": bias}))
+    for bad in (bias, summary(infs=100, low=-np.inf, high=np.inf), summary(nans=1, infs=1, low=-np.inf, high=0.0)):
+        assert Course(["non_finite"]).step(("activation", {"attn:input[1]": bad}))
+    assert Course(["non_finite"]).step(("activation", {"attn:input.attn_mask": summary(infs=3, high=np.inf)}))
 
 
 def test_non_finite_leaves_gradients_of_a_skipped_step_to_the_scaler():
@@ -502,6 +506,16 @@ def test_every_rule_says_what_why_and_what_next():
         assert found.part.summary.endswith(".")
         assert found.part.why, found.name
         assert found.part.next, found.name
+
+
+VERBS = "Call|Check|Find|Go|Keep|Look|Lower|Raise"
+
+
+def test_what_to_do_next_is_one_or_two_sentences_that_begin_with_a_verb():
+    for found in RULES:
+        assert re.match(rf"({VERBS}) ", found.part.next), found.name
+        assert found.part.next.endswith("."), found.name
+        assert len(re.findall(r"\.(?= [A-Z]|$)", found.part.next)) <= 2, found.name
 
 
 def test_all_rules_are_silent_on_an_empty_step_and_on_healthy_noise():

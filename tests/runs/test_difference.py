@@ -72,7 +72,14 @@ def test_a_fault_stands_out_from_the_noise_of_another_seed(runs):
 
 def test_another_learning_rate_parts_them_at_the_first_update_and_is_named(runs):
     found = vario.diff(runs("base"), runs("rate", lr=0.012))
-    assert (found.parting.step, found.parting.quantity) == (0, "weight")
+    assert (found.parting.step, found.parting.quantity, found.parting.target) == (0, "scalar", "lr")
+    assert "They part at step 0: lr, 0.01 against 0.012" in str(found)
+
+
+def test_what_is_watched_rarely_comes_as_early_in_its_step_as_ever(runs):
+    rarely = {"every": {"activation": 10, "gradient": 1, "weight": 1}}
+    found = vario.diff(runs("rare", **rarely), runs("rare_nan", nan_step=FAULT, **rarely))
+    assert (found.parting.step, found.parting.quantity, found.parting.target) == (FAULT, "activation", "root:input")
 
 
 def test_a_nan_on_one_side_is_a_difference(runs):

@@ -73,7 +73,7 @@ def test_one_run_at_a_glance(client, folder):
     assert quantities["scalar"]["statistics"] == ["value"]
     assert found["incidents"][0]["rule"] == "non_finite"
     assert found["incidents"][0]["step"] == 45
-    assert found["cursor"] == f"0.59.{len(found['incidents'])}"
+    assert found["cursor"].startswith(f"0.59.{len(found['incidents'])}.")
 
 
 def test_a_heat_map_has_the_numbers_of_the_series_and_flags_what_is_bad(client, folder):
@@ -362,7 +362,7 @@ def test_very_many_runs_are_listed_in_time_and_read_one_after_the_other(folder):
     assert all(not row["is_read"] and row["loss"] is None and row["started"] > 0 for row in first["runs"])
     whole = rows.read(seconds=60)
     assert all(row["is_read"] and row["step"] is not None for row in whole["runs"])
-    assert rows.since(first["cursor"]) == whole["runs"], "all have changed"
+    assert rows.since(first["cursor"])["runs"] == whole["runs"], "all have changed"
     assert rows.read() == whole, "what was read stays"
 
 

@@ -5,7 +5,7 @@ import uPlot from "uplot";
 import type { Incident } from "../answers";
 import { useDark, useWidth } from "../theme";
 import { duration, number, plural, whole } from "../words";
-import { align, type Drawing, type Line } from "./lines";
+import { align, newestAt, type Drawing, type Line } from "./lines";
 import { addPanning, keyMoves } from "./moves";
 import { savePicture } from "./picture";
 import { drawMarks, makeOptions, type Bands } from "./plot";
@@ -22,6 +22,8 @@ export interface ChartProps {
   height?: number;
   onZoom: (first: number | null, last: number | null, isDragging?: boolean) => void;
   onRemove?: (line: Line) => void;
+  /** What that takes away. */
+  removeText?: (line: Line) => string;
 }
 
 export function Chart(props: ChartProps) {
@@ -107,7 +109,7 @@ export function Chart(props: ChartProps) {
       )}
       <ul class="chart-legend">
         {lines.map((line, index) => {
-          const value = at === null ? null : aligned.last[index]?.[at];
+          const value = at === null ? null : newestAt(aligned.last[index] ?? [], at);
           return (
             <li key={line.key}>
               <i style={{ background: line.color }} aria-hidden="true" />
@@ -121,8 +123,8 @@ export function Chart(props: ChartProps) {
                 <button
                   type="button"
                   class="remove"
-                  aria-label={`Remove ${line.label}`}
-                  title="Remove"
+                  aria-label={props.removeText?.(line) ?? `Remove ${line.label}`}
+                  title={props.removeText?.(line) ?? "Remove"}
                   onClick={() => props.onRemove!(line)}
                 >
                   ×
@@ -168,5 +170,7 @@ function shownRange(u: uPlot, props: ChartProps): [number, number] {
   const x = u.data[0];
   const low = props.first ?? x[0] ?? 0;
   const high = props.last ?? x[x.length - 1] ?? 1;
-  return high > low ? [low, high] : [low - 0.5, low + 0.5];
+  // Of very large numbers those near by are the same number.
+  const air = Math.max(0.5, Math.abs(low) * 1e-12);
+  return high > low ? [low, high] : [low - air, low + air];
 }

@@ -65,6 +65,13 @@ export function align(lines: readonly Line[], drawing: Drawing): Aligned {
   };
 }
 
+/** The newest point at or before a place: lines that share an axis seldom have their points at the same places. */
+export function newestAt(column: Column, at: number): Column[number] {
+  let index = Math.min(at, column.length - 1);
+  while (index >= 0 && column[index] === undefined) index--;
+  return column[index];
+}
+
 /** The chart writes no numbers beyond seventeen digits: very large and very small values are drawn in their own unit. */
 function unitOf(lines: readonly Line[]): number {
   let largest = 0;

@@ -48,7 +48,8 @@ export function makeOptions(
     axes: [
       {
         ...axis,
-        size: 28,
+        // The clock has the date in a second line.
+        size: isClock ? 44 : 28,
         values: isClock
           ? undefined
           : (_u, ticks) =>
@@ -115,6 +116,8 @@ function spacious(low: number | null, high: number | null, least: number): [numb
   return [low - air, high + air];
 }
 
+const INKS = { critical: "critical", warning: "warning", note: "faint" } as const;
+
 /** Incidents as lines through the chart, NaN and Inf as marks at its foot. */
 export function drawMarks(u: uPlot, incidents: readonly Incident[], bad: readonly number[]): void {
   const { ctx } = u;
@@ -122,11 +125,13 @@ export function drawMarks(u: uPlot, incidents: readonly Incident[], bad: readonl
   const density = devicePixelRatio || 1;
   ctx.save();
   ctx.beginPath();
-  ctx.rect(left, top - 10 * density, width, height + 10 * density);
+  // A mark at an end is whole.
+  ctx.rect(left - 6 * density, top - 10 * density, width + 12 * density, height + 10 * density);
   ctx.clip();
   for (const incident of incidents) {
     const x = u.valToPos(incident.step, "x", true);
-    ctx.strokeStyle = ctx.fillStyle = ink(tone(incident.severity) === "critical" ? "critical" : "warning");
+    if (x < left - 1 || x > left + width + 1) continue;
+    ctx.strokeStyle = ctx.fillStyle = ink(INKS[tone(incident.severity)]);
     ctx.lineWidth = density;
     ctx.setLineDash([4 * density, 3 * density]);
     ctx.beginPath();
@@ -144,7 +149,7 @@ export function drawMarks(u: uPlot, incidents: readonly Incident[], bad: readonl
   let until = -Infinity;
   for (const place of bad) {
     const x = u.valToPos(place, "x", true);
-    if (x < until) continue;
+    if (x < until || x < left - 1 || x > left + width + 1) continue;
     ctx.fillRect(x - 1.5 * density, top + height - 9 * density, 3 * density, 9 * density);
     until = x + 4 * density;
   }

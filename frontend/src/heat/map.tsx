@@ -12,7 +12,7 @@ import { findRings, Flags, gatherFlags } from "./marks";
 import { paint } from "./paint";
 import { shape as makeShape, ticks, type Wishes } from "./shape";
 import { describe, Tip, type Cell } from "./tip";
-import type { Line } from "./tree";
+import { ALL_OPEN, splitKind, withFolded, type Line } from "./tree";
 
 export interface HeatMapProps {
   heat: Heat;
@@ -32,6 +32,11 @@ export interface HeatMapProps {
 }
 
 const TALLEST_ROW = 18;
+/** The lowest row that has its name beside it, and how many of them a map may have. */
+const NAMED_ROW = 11;
+const MOST_NAMED = 400;
+const SCROLLBAR = 12;
+const AXIS = 40;
 
 export function HeatMap(props: HeatMapProps) {
   const { heat, wishes, incidents } = props;
@@ -41,6 +46,7 @@ export function HeatMap(props: HeatMapProps) {
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const surface = useRef<HTMLDivElement>(null);
+  const scroller = useRef<HTMLDivElement>(null);
 
   const shape = useMemo(
     () => makeShape(heat, wishes),
@@ -51,8 +57,11 @@ export function HeatMap(props: HeatMapProps) {
   const lineHeight = rowHeight(lines, tallest);
   const isNamed = lineHeight >= 10 || shape.outline.lines.some((line) => line.folded);
   const gutterWidth = gutterFor(outerWidth, shape.outline.depth, isNamed);
-  const width = Math.max(40, outerWidth - gutterWidth - 1);
   const height = Math.max(1, lines * lineHeight);
+  // Who scrolls the rows wants to see the steps below them all the while.
+  const seenHeight = height <= 1.5 * tallest ? height : tallest - AXIS;
+  const isScrolled = seenHeight < height;
+  const width = Math.max(40, outerWidth - gutterWidth - 1 - (isScrolled ? SCROLLBAR : 0));
   const scale = shape.range.kind === "log" ? RISING : parting(isDark);
 
   useEffect(() => {
@@ -104,7 +113,13 @@ export function HeatMap(props: HeatMapProps) {
   };
   const pointer = useRef<{ x: number; column: number; id: number } | null>(null);
   const fold = (name: string, isClosed: boolean) =>
-    props.onClosed(isClosed ? [...wishes.closed, name] : wishes.closed.filter((each) => each !== name));
+    props.onClosed(withFolded(shape.start, wishes.closed, name, isClosed));
+  const bringInSight = (line: number) => {
+    const box = scroller.current;
+    if (!box || !isScrolled) return;
+    const top = line * lineHeight;
+    box.scrollTop = Math.min(top, Math.max(box.scrollTop, top + lineHeight - seenHeight));
+  };
 
   const pressed = (event: KeyboardEvent) => {
     const moves: Record<string, [number, number]> = {
@@ -119,6 +134,7 @@ export function HeatMap(props: HeatMapProps) {
       const far = event.shiftKey ? 10 : 1;
       const line = Math.min(lines - 1, Math.max(0, here.line + (hover ? move[0] * far : 0)));
       const column = Math.min(heat.columns - 1, Math.max(0, here.column + (hover ? move[1] * far : 0)));
+      bringInSight(line);
       setHover({ line, column, x: ((column + 0.5) / heat.columns) * width, y: (line + 0.5) * lineHeight, isKey: true });
     } else if (event.key === "Enter" && hover) open(hover);
     else if (event.key === "Escape" || event.key === "-") props.onZoomOut();
@@ -132,104 +148,113 @@ export function HeatMap(props: HeatMapProps) {
   return (
     <div class="heat" ref={measure}>
       <div class="heat-above" style={{ marginLeft: `${gutterWidth}px` }}>
-        <Flags flags={flags} height={height + 18} onOpen={props.onIncident} />
+        <Flags flags={flags} height={seenHeight + 18} onOpen={props.onIncident} />
       </div>
       <div class="heat-body">
-        <Gutter
-          outline={shape.outline}
-          lineHeight={lineHeight}
-          width={gutterWidth}
-          hovered={hover?.line ?? null}
-          onFold={fold}
-          onOnly={props.onOnly}
-          onOpen={(line) => props.onOpen(targetsOf(line))}
-        />
         <div
-          ref={surface}
-          class={`heat-surface ${drag ? "is-dragging" : ""}`}
-          style={{ width: `${width}px`, height: `${height}px` }}
-          tabIndex={0}
-          role="application"
-          aria-roledescription="heat map"
-          aria-label={`${props.label}: ${plural(lines, "row")}, steps ${whole(heat.first[0] ?? 0)} to ${whole(heat.last[heat.columns - 1] ?? 0)}. Arrow keys move, Enter opens the series, plus zooms in, Escape zooms out.`}
-          onKeyDown={pressed}
-          onBlur={() => setHover(null)}
-          onPointerDown={(event) => {
-            if (event.button !== 0) return;
-            const cell = cellAt(event);
-            pointer.current = { x: cell.x, column: cell.column, id: event.pointerId };
-            if (event.pointerType === "mouse") surface.current!.setPointerCapture(event.pointerId);
-          }}
-          onPointerMove={(event) => {
-            const cell = cellAt(event);
-            setHover(cell);
-            const start = pointer.current;
-            if (start && event.pointerType === "mouse" && Math.abs(cell.x - start.x) > 5)
-              setDrag({ from: start.x, to: cell.x });
-          }}
-          onPointerUp={(event) => {
-            const cell = cellAt(event);
-            const start = pointer.current;
-            pointer.current = null;
-            setDrag(null);
-            if (!start) return;
-            if (drag) zoomTo(start.column, cell.column);
-            else if (
-              event.pointerType === "mouse" ||
-              (hover && hover.line === cell.line && hover.column === cell.column)
-            )
-              clicked(cell);
-            else setHover(cell);
-          }}
-          onPointerLeave={(event) => event.pointerType === "mouse" && !drag && setHover(null)}
-          onDblClick={zoomOut}
+          ref={scroller}
+          class={`heat-rows ${isScrolled ? "is-scrolled" : ""}`}
+          style={isScrolled ? { height: `${seenHeight}px` } : undefined}
+          onScroll={() => hover && !hover.isKey && setHover(null)}
         >
-          <canvas ref={canvas} style={{ width: `${width}px`, height: `${height}px` }} aria-hidden="true" />
-          {rings.map((ring) => (
-            <i
-              key={`${ring.line} ${ring.column}`}
-              class={`ring ${ring.severity}`}
-              style={{
-                left: `${((ring.column + 0.5) / heat.columns) * width}px`,
-                top: `${(ring.line + 0.5) * lineHeight}px`,
-              }}
-            />
-          ))}
-          {hover && (
-            <>
+          <Gutter
+            outline={shape.outline}
+            lineHeight={lineHeight}
+            width={gutterWidth}
+            hovered={hover?.line ?? null}
+            onFold={fold}
+            onOnly={(name) => props.onOnly(splitKind(name).filter(Boolean).join(" "))}
+            onOpen={(line) => props.onOpen(targetsOf(line))}
+          />
+          <div
+            ref={surface}
+            class={`heat-surface ${drag ? "is-dragging" : ""}`}
+            style={{ width: `${width}px`, height: `${height}px` }}
+            tabIndex={0}
+            role="application"
+            aria-roledescription="heat map"
+            aria-label={`${props.label}: ${plural(lines, "row")}, steps ${whole(heat.first[0] ?? 0)} to ${whole(heat.last[heat.columns - 1] ?? 0)}. Arrow keys move, Enter opens the series, plus zooms in, Escape zooms out.`}
+            onKeyDown={pressed}
+            onBlur={() => setHover(null)}
+            onPointerDown={(event) => {
+              if (event.button !== 0) return;
+              const cell = cellAt(event);
+              pointer.current = { x: cell.x, column: cell.column, id: event.pointerId };
+              if (event.pointerType === "mouse") surface.current!.setPointerCapture(event.pointerId);
+            }}
+            onPointerMove={(event) => {
+              const cell = cellAt(event);
+              setHover(cell);
+              const start = pointer.current;
+              if (start && event.pointerType === "mouse" && Math.abs(cell.x - start.x) > 5)
+                setDrag({ from: start.x, to: cell.x });
+            }}
+            onPointerUp={(event) => {
+              const cell = cellAt(event);
+              const start = pointer.current;
+              pointer.current = null;
+              setDrag(null);
+              if (!start) return;
+              if (drag) zoomTo(start.column, cell.column);
+              else if (
+                event.pointerType === "mouse" ||
+                (hover && hover.line === cell.line && hover.column === cell.column)
+              )
+                clicked(cell);
+              else setHover(cell);
+            }}
+            onPointerLeave={(event) => event.pointerType === "mouse" && !drag && setHover(null)}
+            onDblClick={zoomOut}
+          >
+            <canvas ref={canvas} style={{ width: `${width}px`, height: `${height}px` }} aria-hidden="true" />
+            {rings.map((ring) => (
               <i
-                class="hair hair-row"
-                style={{ top: `${hover.line * lineHeight}px`, height: `${Math.max(1, lineHeight)}px` }}
-              />
-              <i
-                class="hair hair-column"
+                key={`${ring.line} ${ring.place}`}
+                class={`ring ${ring.severity}`}
                 style={{
-                  left: `${(hover.column / heat.columns) * width}px`,
-                  width: `${Math.max(1, width / heat.columns)}px`,
+                  left: `${(ring.place / heat.columns) * width}px`,
+                  top: `${(ring.line + 0.5) * lineHeight}px`,
                 }}
               />
-            </>
-          )}
-          {drag && (
-            <i
-              class="brush"
-              style={{ left: `${Math.min(drag.from, drag.to)}px`, width: `${Math.abs(drag.to - drag.from)}px` }}
-            />
-          )}
-          {text && hover && !drag && (
+            ))}
+            {hover && (
+              <>
+                <i
+                  class="hair hair-row"
+                  style={{ top: `${hover.line * lineHeight}px`, height: `${Math.max(1, lineHeight)}px` }}
+                />
+                <i
+                  class="hair hair-column"
+                  style={{
+                    left: `${(hover.column / heat.columns) * width}px`,
+                    width: `${Math.max(1, width / heat.columns)}px`,
+                  }}
+                />
+              </>
+            )}
+            {drag && (
+              <i
+                class="brush"
+                style={{ left: `${Math.min(drag.from, drag.to)}px`, width: `${Math.abs(drag.to - drag.from)}px` }}
+              />
+            )}
+          </div>
+        </div>
+        {text && hover && !drag && (
+          <div class="tip-place" style={{ left: `${gutterWidth}px`, width: `${width}px` }}>
             <Tip
               text={text}
               x={hover.x}
-              y={hover.y}
+              y={hover.y - (scroller.current?.scrollTop ?? 0)}
               width={width}
               hint={hover.isKey ? "Enter opens the series" : "click: series · drag: zoom"}
             />
-          )}
-        </div>
+          </div>
+        )}
       </div>
       <div class="heat-axis" style={{ marginLeft: `${gutterWidth}px`, width: `${width}px` }} aria-hidden="true">
-        {ticks(heat.first, heat.last, Math.max(2, Math.floor(width / 90))).map(([column, step]) => (
-          <span key={step} style={{ left: `${((column + 0.5) / heat.columns) * 100}%` }}>
+        {ticks(heat.first, heat.last, Math.max(2, Math.floor(width / 90))).map(([place, step]) => (
+          <span key={step} style={{ left: `${(place / heat.columns) * 100}%` }}>
             {whole(step)}
           </span>
         ))}
@@ -248,6 +273,15 @@ export function HeatMap(props: HeatMapProps) {
           {plural(shape.kept.length, "row")} × {plural(heat.columns, "column")}
           {heat.head.is_outline ? " · drawn from outlines, zoom in for every step" : ""}
         </span>
+        {shape.start.size > 0 && (
+          <button
+            type="button"
+            onClick={() => props.onClosed(wishes.closed.includes(ALL_OPEN) ? [] : [ALL_OPEN])}
+            title={`${plural(shape.kept.length, "row")}: modules begin folded where there are very many`}
+          >
+            {wishes.closed.includes(ALL_OPEN) ? "Fold modules" : "Open all modules"}
+          </button>
+        )}
         {props.isZoomed && (
           <button type="button" onClick={props.onZoomOut}>
             Zoom out
@@ -264,7 +298,7 @@ export function HeatMap(props: HeatMapProps) {
 /** As tall as fits the window; names are worth some scrolling, but not many windows full. */
 function rowHeight(lines: number, tallest: number): number {
   const fitted = Math.min(TALLEST_ROW, tallest / Math.max(1, lines));
-  if (fitted < 11 && lines * 11 <= 1.5 * tallest) return 11;
+  if (fitted < NAMED_ROW && lines <= MOST_NAMED) return NAMED_ROW;
   return fitted >= 4 ? Math.floor(fitted) : fitted;
 }
 

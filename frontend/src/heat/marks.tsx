@@ -5,7 +5,7 @@ import { mostUrgent, tone } from "../severity";
 import { plural, whole } from "../words";
 import { parseSeries } from "../view";
 import type { Heat } from "./folding";
-import { columnOf, type Shape } from "./shape";
+import { placeOf, type Shape } from "./shape";
 
 interface Flag {
   x: number;
@@ -20,7 +20,7 @@ export function gatherFlags(incidents: readonly Incident[], heat: Heat, width: n
   const flags: Flag[] = [];
   for (const incident of [...incidents].sort((a, b) => a.step - b.step)) {
     if (incident.step < low || incident.step > high) continue;
-    const x = (columnOf(heat.last, incident.step) / heat.columns) * width;
+    const x = (placeOf(heat.first, heat.last, incident.step) / heat.columns) * width;
     const near = flags[flags.length - 1];
     if (near && x - near.x < 14) near.incidents.push(incident);
     else flags.push({ x, incidents: [incident] });
@@ -56,17 +56,20 @@ export function Flags(props: { flags: Flag[]; height: number; onOpen: (incident:
   );
 }
 
-/** The cells at which incidents began, as lines and columns. */
-export function findRings(
-  incidents: readonly Incident[],
-  heat: Heat,
-  shape: Shape,
-): { line: number; column: number; severity: string }[] {
+interface Ring {
+  line: number;
+  /** In columns from the left. */
+  place: number;
+  severity: string;
+}
+
+/** Where incidents began: on their rows, under their flags. */
+export function findRings(incidents: readonly Incident[], heat: Heat, shape: Shape): Ring[] {
   const lineOf = new Map<string, number>();
   shape.outline.lines.forEach((line, index) => {
     for (let row = line.from; row < line.to; row++) lineOf.set(heat.targets[shape.kept[row]!]!, index);
   });
-  const found = new Map<string, { line: number; column: number; severity: string }>();
+  const found = new Map<string, Ring>();
   for (const incident of incidents) {
     if (!heat.columns || incident.step < heat.first[0]! || incident.step > heat.last[heat.columns - 1]!) continue;
     // Where it is told to be, or else the first row here that it touched.
@@ -77,8 +80,8 @@ export function findRings(
     ];
     const line = names.map((name) => lineOf.get(name)).find((found) => found !== undefined);
     if (line === undefined) continue;
-    const column = columnOf(heat.last, incident.step);
-    found.set(`${line} ${column}`, { line, column, severity: tone(incident.severity) });
+    const place = placeOf(heat.first, heat.last, incident.step);
+    found.set(`${line} ${place}`, { line, place, severity: tone(incident.severity) });
   }
   return [...found.values()];
 }

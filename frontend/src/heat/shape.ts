@@ -3,7 +3,7 @@
 import { matches } from "../search";
 import { foldRows, type Grid, type Heat } from "./folding";
 import { againstUsual, findRange, type Range } from "./range";
-import { buildTree, outline, type Outline } from "./tree";
+import { buildTree, closedNow, outline, startClosed, type Outline } from "./tree";
 
 export interface Shape {
   outline: Outline;
@@ -14,6 +14,8 @@ export interface Shape {
   /** What colours are made from: the same, or each row against its usual. */
   colored: Grid;
   range: Range;
+  /** Modules that begin folded. */
+  start: ReadonlySet<string>;
 }
 
 export interface Wishes {
@@ -22,6 +24,9 @@ export interface Wishes {
   colour: "value" | "change";
   kind?: Range["kind"] | "auto";
 }
+
+/** With more rows than these, modules begin folded. */
+const MOST_LINES = 250;
 
 /** Twice or half the usual is the least that gets full colour. */
 const LEAST_CHANGE = 0.3;
@@ -37,21 +42,24 @@ export function shape(heat: Heat, wishes: Wishes): Shape {
           whole,
           kept.map((row) => [row, row + 1] as const),
         );
-  const tree = outline(buildTree(kept.map((row) => heat.targets[row]!)), new Set(wishes.closed));
+  const nodes = buildTree(kept.map((row) => heat.targets[row]!));
+  const start = startClosed(nodes, kept.length, MOST_LINES);
+  const tree = outline(nodes, closedNow(start, wishes.closed));
   const spans = tree.lines.map((line) => [line.from, line.to] as const);
   const isFolded = tree.lines.some((line) => line.folded);
   const plain = isFolded ? foldRows(chosen, spans) : chosen;
   if (wishes.colour !== "change") {
     const range = findRange(chosen.values, wishes.kind ?? "auto");
-    return { outline: tree, kept, plain, colored: plain, range };
+    return { outline: tree, kept, plain, colored: plain, range, start };
   }
   const values = againstUsual(chosen.values, chosen.rows, columns);
   const changed: Grid = { ...chosen, values };
   const colored = isFolded ? foldRows(changed, spans) : changed;
-  return { outline: tree, kept, plain, colored, range: findRange(values, "ratio", LEAST_CHANGE) };
+  const range = findRange(values, "ratio", LEAST_CHANGE);
+  return { outline: tree, kept, plain, colored, range, start };
 }
 
-/** Even places for step labels: [column, step]. */
+/** Even steps that get a label, and their places: [place, step]. */
 export function ticks(first: readonly number[], last: readonly number[], most: number): [number, number][] {
   if (!first.length) return [];
   const low = first[0]!;
@@ -59,14 +67,31 @@ export function ticks(first: readonly number[], last: readonly number[], most: n
   const rough = Math.max(1, (high - low) / Math.max(1, most));
   const power = 10 ** Math.floor(Math.log10(rough));
   const every = Math.max(1, [1, 2, 5, 10].map((part) => part * power).find((part) => part >= rough) ?? rough);
+  // Where few columns hold many steps, their labels would cover each other.
+  const least = (0.6 * first.length) / Math.max(1, most);
   const found: [number, number][] = [];
-  let column = 0;
-  for (let step = Math.ceil(low / every) * every; step <= high; step += every) {
-    while (column < last.length - 1 && last[column]! < step) column++;
-    if (found.length && found[found.length - 1]![0] === column) continue;
-    found.push([column, step]);
+  const start = Math.ceil(low / every) * every;
+  // Counted, not added up: beyond 2^53 a step and the one after it are the same number.
+  for (let index = 0; index <= Math.floor((high - start) / every); index++) {
+    const step = start + index * every;
+    const place = placeOf(first, last, step);
+    if (found.length && place - found[found.length - 1]![0] < least) continue;
+    found.push([place, step]);
   }
   return found;
+}
+
+/** Where a step is across the columns: that of a column of one step in its middle, one between two columns between. */
+export function placeOf(first: readonly number[], last: readonly number[], step: number): number {
+  const column = columnOf(last, step);
+  const inside = (index: number, at: number) => {
+    const num = last[index]! - first[index]! + 1;
+    return index + (Math.min(num - 1, Math.max(0, at - first[index]!)) + 0.5) / num;
+  };
+  if (step >= first[column]! || column === 0) return inside(column, step);
+  const [low, high] = [last[column - 1]!, first[column]!];
+  const [left, right] = [inside(column - 1, low), inside(column, high)];
+  return left + ((right - left) * (step - low)) / (high - low);
 }
 
 /** The column that holds a step, or the nearest after it. */

@@ -3,12 +3,13 @@
 import { Name } from "../parts/basics";
 import { matches } from "../search";
 import { number, whole } from "../words";
-import { NOT_FINITE, type Heat } from "./folding";
+import { NOT_FINITE, RECORDED, type Heat } from "./folding";
 import { rowMiddle } from "./range";
 
 interface RowFacts {
   target: string;
-  newest: number;
+  /** NaN where the newest that was recorded is not finite, null where nothing was. */
+  newest: number | null;
   usual: number;
   largest: number;
   at: number;
@@ -18,7 +19,7 @@ interface RowFacts {
 export function rowFacts(heat: Heat, row: number): RowFacts {
   const facts: RowFacts = {
     target: heat.targets[row]!,
-    newest: NaN,
+    newest: null,
     usual: rowMiddle(heat.values, row, heat.columns),
     largest: NaN,
     at: 0,
@@ -26,10 +27,13 @@ export function rowFacts(heat: Heat, row: number): RowFacts {
   };
   for (let column = 0; column < heat.columns; column++) {
     const value = heat.values[row * heat.columns + column]!;
-    if (facts.badAt === null && heat.flags[row * heat.columns + column]! & NOT_FINITE)
-      facts.badAt = heat.first[column]!;
+    const flags = heat.flags[row * heat.columns + column]!;
+    if (!(flags & RECORDED)) continue;
+    const isBad = (flags & NOT_FINITE) !== 0;
+    if (facts.badAt === null && isBad) facts.badAt = heat.first[column]!;
+    // A column of several steps keeps the largest finite value beside a NaN: what is newest is not known to be finite.
+    facts.newest = isBad ? NaN : value;
     if (Number.isNaN(value)) continue;
-    facts.newest = value;
     if (Number.isNaN(facts.largest) || Math.abs(value) > Math.abs(facts.largest)) {
       facts.largest = value;
       facts.at = heat.last[column]!;
@@ -62,7 +66,7 @@ export function HeatTable(props: { heat: Heat; only: string; onOpen: (target: st
                   <Name>{row.target}</Name>
                 </button>
               </td>
-              <td class="num">{number(row.newest)}</td>
+              <td class={`num ${Number.isNaN(row.newest) ? "is-bad" : ""}`}>{number(row.newest)}</td>
               <td class="num">{number(row.usual)}</td>
               <td class="num">{number(row.largest)}</td>
               <td class="num">{Number.isNaN(row.largest) ? "–" : whole(row.at)}</td>

@@ -4,6 +4,7 @@ import { number, plural, steps } from "../words";
 import { NOT_FINITE, RECORDED, type Heat } from "./folding";
 import { rowMiddle } from "./range";
 import type { Shape } from "./shape";
+import { splitKind } from "./tree";
 
 export interface Cell {
   line: number;
@@ -40,7 +41,7 @@ export function describe(cell: Cell, heat: Heat, shape: Shape): CellText | null 
   if (num > 1) notes.push(`largest of ${plural(num, "target")}`);
   else if (first !== last && flags & RECORDED) notes.push("largest in the stretch");
   return {
-    name: line.folded ? `${line.folded.name}.*` : num > 1 ? `${target} …` : target,
+    name: line.folded ? splitKind(line.folded.name).join(".*") : num > 1 ? `${target} …` : target,
     when: steps(first, last),
     value: !(flags & RECORDED)
       ? "nothing recorded"

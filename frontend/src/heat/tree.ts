@@ -6,7 +6,7 @@ export interface Leaf {
 }
 
 export interface Group {
-  /** The full name of the module. */
+  /** The full name of the module, and where it comes once for each kind of row, its kind: `blocks:ratio`. */
   name: string;
   /** What it is called inside its parent. */
   label: string;
@@ -33,7 +33,83 @@ export function parts(target: string): string[] {
 
 /** The tree over targets. A module of one or two rows is no group, and chains of one child are one label. */
 export function buildTree(targets: readonly string[]): (Group | Leaf)[] {
-  return level(targets.map(parts), 0, targets.length, 0);
+  const nodes = level(targets.map(parts), 0, targets.length, 0);
+  const times = new Map<string, number>();
+  const count = (node: Group | Leaf): void => {
+    if (!isGroup(node)) return;
+    times.set(node.name, (times.get(node.name) ?? 0) + 1);
+    node.children.forEach(count);
+  };
+  nodes.forEach(count);
+  return nodes.map((node) => tellApart(node, targets, times, false));
+}
+
+/** Where a module comes several times, its rows of a kind each time, the kind is part of its name. */
+function tellApart(
+  node: Group | Leaf,
+  targets: readonly string[],
+  times: ReadonlyMap<string, number>,
+  isTold: boolean,
+): Group | Leaf {
+  if (!isGroup(node)) return node;
+  const kind = times.get(node.name)! > 1 ? kindOf(targets.slice(node.from, node.to)) : "";
+  return {
+    ...node,
+    name: node.name + kind,
+    label: isTold ? node.label : node.label + kind,
+    children: node.children.map((child) => tellApart(child, targets, times, isTold || kind !== "")),
+  };
+}
+
+/** What all targets have after their colon, or nothing. */
+function kindOf(targets: readonly string[]): string {
+  const colon = targets[0]!.indexOf(":");
+  const kind = colon < 0 ? "" : targets[0]!.slice(colon);
+  return targets.every((target) => target.indexOf(":") >= 0 && target.slice(target.indexOf(":")) === kind) ? kind : "";
+}
+
+/** A module's name without its kind, and the kind. */
+export function splitKind(name: string): [string, string] {
+  const colon = name.indexOf(":");
+  return colon < 0 ? [name, ""] : [name.slice(0, colon), name.slice(colon)];
+}
+
+/** What makes a map of very many rows readable: the modules of the deepest level that leaves at most `most` lines. */
+export function startClosed(nodes: readonly (Group | Leaf)[], rows: number, most: number): ReadonlySet<string> {
+  let best: Group[] = [];
+  let groups = nodes.filter(isGroup);
+  while (rows > most && groups.length) {
+    const lines = rows - groups.reduce((sum, group) => sum + group.to - group.from - 1, 0);
+    // Of a handful of lines nothing could be learned.
+    if (lines <= most && lines >= FEWEST) best = groups;
+    groups = groups.flatMap((group) => group.children.filter(isGroup));
+  }
+  return new Set(best.map((group) => group.name));
+}
+
+const FEWEST = 6;
+/** Among folded modules of a view: all are open, also those that would begin folded. */
+export const ALL_OPEN = "!";
+
+/** Which modules are folded, of those that begin so and what was wished since. */
+export function closedNow(start: ReadonlySet<string>, wished: readonly string[]): Set<string> {
+  const closed = new Set(wished.includes(ALL_OPEN) ? [] : start);
+  for (const name of wished)
+    if (name.startsWith(ALL_OPEN)) closed.delete(name.slice(1));
+    else closed.add(name);
+  return closed;
+}
+
+/** The wishes after a module was folded or opened: only what differs from the beginning is said. */
+export function withFolded(
+  start: ReadonlySet<string>,
+  wished: readonly string[],
+  name: string,
+  isClosed: boolean,
+): string[] {
+  const rest = wished.filter((each) => each !== name && each !== ALL_OPEN + name);
+  if (closedNow(start, rest).has(name) === isClosed) return rest;
+  return [...rest, isClosed ? name : ALL_OPEN + name];
 }
 
 function level(names: readonly string[][], from: number, to: number, depth: number): (Group | Leaf)[] {

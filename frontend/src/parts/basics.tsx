@@ -44,8 +44,9 @@ export function Meter(props: { share: Maybe; label: string }) {
 export function Spark(props: { values: readonly Maybe[]; label?: string; tone?: string }) {
   const known = props.values.filter((value): value is number => value !== null && Number.isFinite(value));
   if (known.length < 2) return <svg class="spark" viewBox="0 0 100 28" aria-hidden="true" />;
-  const low = Math.min(...known);
-  const span = Math.max(...known) - low || 1;
+  // Halves: the distance of the largest numbers of both signs is none.
+  const low = Math.min(...known) / 2;
+  const span = Math.max(...known) / 2 - low || 1;
   const across = Math.max(1, props.values.length - 1);
   let path = "";
   let isPen = false;
@@ -54,7 +55,7 @@ export function Spark(props: { values: readonly Maybe[]; label?: string; tone?: 
     if (value === null || !Number.isFinite(value)) isPen = false;
     else {
       const x = 2 + (index / across) * 94;
-      const y = 25 - ((value - low) / span) * 22;
+      const y = 25 - ((value / 2 - low) / span) * 22;
       path += `${isPen ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
       if (!isPen && (props.values[index + 1] ?? null) === null) path += "h.01";
       isPen = true;
@@ -200,7 +201,7 @@ export function Name(props: { children: string }) {
   const cut = Math.max(0, text.length - 18);
   return (
     <span class="name" title={text}>
-      <span>{text.slice(0, cut)}</span>
+      {cut > 0 && <span>{text.slice(0, cut)}</span>}
       <span>{text.slice(cut)}</span>
     </span>
   );

@@ -7,7 +7,7 @@ import { KEYS, useKeys } from "../keys";
 import { isLive } from "../live";
 import { CLEARED, go, link, useView } from "../navigation";
 import { askAgain, isGone, isReport } from "../server";
-import { tone } from "../severity";
+import { alertsText, countAlerts, tone } from "../severity";
 import { useStore } from "../store";
 import { switchTheme, useDark } from "../theme";
 import { SCREENS, type Screen } from "../view";
@@ -136,8 +136,9 @@ function Head(props: { home: RunHome | null; onKeys: () => void }) {
 
 function Tabs(props: { shown: readonly Screen[]; home: RunHome | null }) {
   const view = useView();
-  const critical = props.home?.incidents.filter((incident) => tone(incident.severity) === "critical").length ?? 0;
-  const all = props.home?.incidents.length ?? 0;
+  const incidents = props.home?.incidents ?? [];
+  const isCritical = incidents.some((incident) => tone(incident.severity) === "critical");
+  const { alerts } = countAlerts(incidents);
   const box = useRef<HTMLElement>(null);
   // On a phone not all screens fit: the one that is shown is in sight.
   useEffect(() => {
@@ -153,7 +154,11 @@ function Tabs(props: { shown: readonly Screen[]; home: RunHome | null }) {
           aria-current={view.screen === screen ? "page" : undefined}
         >
           {TITLES[screen]}
-          {screen === "alerts" && all > 0 && <em class={critical ? "critical" : "warning"}>{all}</em>}
+          {screen === "alerts" && alerts > 0 && (
+            <em class={isCritical ? "critical" : "warning"} title={alertsText(incidents)}>
+              {alerts}
+            </em>
+          )}
         </a>
       ))}
     </nav>

@@ -7,9 +7,10 @@ import { go, link, useView } from "../navigation";
 import { Card, Empty, Waiting } from "../parts/basics";
 import { nextRow } from "../parts/virtual";
 import { isReport, useAnswer } from "../server";
-import { inOrder, mostUrgent, tone } from "../severity";
-import { parseSeries } from "../view";
+import { alertsText, inOrder, mostUrgent, tone } from "../severity";
+import { near, parseSeries } from "../view";
 import { plural, whole } from "../words";
+import { startQuantity } from "./home";
 
 export function AlertsScreen(props: { home: RunHome }) {
   const { home } = props;
@@ -64,7 +65,7 @@ export function AlertsScreen(props: { home: RunHome }) {
         />
       </Card>
       <div class="two">
-        <Card title={plural(incidents.length, "incident")} label="Incidents">
+        <Card title={alertsText(incidents)} label="Incidents">
           <ol class="incidents">
             {incidents.map((incident, index) => (
               <li key={index}>
@@ -84,7 +85,7 @@ export function AlertsScreen(props: { home: RunHome }) {
             ))}
           </ol>
         </Card>
-        <Explanation incident={shown} isTold={found.diagnosis?.paragraph.includes(shown.title) ?? false} />
+        <Explanation home={home} incident={shown} isTold={found.diagnosis?.paragraph.includes(shown.title) ?? false} />
       </div>
       <Found alerts={found} />
     </>
@@ -103,8 +104,8 @@ function Diagnosis(props: { text: string; chain: ChainLink[] }) {
                 step {whole(each.step)}
                 {each.rank !== null ? ` · rank ${each.rank}` : ""} · {each.rule}
               </small>
-              {each.target && each.quantity ? (
-                <a {...link({ screen: "series", series: [`${each.quantity}|${each.target}|`] })}>{each.target}</a>
+              {each.series ? (
+                <a {...link({ screen: "series", series: [each.series] })}>{each.target}</a>
               ) : (
                 <span>{each.target ?? each.text}</span>
               )}
@@ -155,9 +156,11 @@ function Timeline(props: {
   );
 }
 
-function Explanation(props: { incident: Incident; isTold: boolean }) {
-  const { incident } = props;
+function Explanation(props: { home: RunHome; incident: Incident; isTold: boolean }) {
+  const { home, incident } = props;
+  const view = useView();
   const series = incident.series ? parseSeries(incident.series) : null;
+  const quantity = series && series.quantity !== "scalar" ? series.quantity : "";
   return (
     <Card title={incident.title} class={`explanation ${tone(incident.severity)}`}>
       <dl class="facts">
@@ -200,9 +203,9 @@ function Explanation(props: { incident: Incident; isTold: boolean }) {
           class="button"
           {...link({
             screen: "home",
-            quantity: series && series.quantity !== "scalar" ? series.quantity : "",
+            quantity,
             statistic: "",
-            ...near(incident.step),
+            ...near(incident.step, startQuantity(home, { ...view, quantity })?.every ?? 1),
           })}
         >
           See it in the heat map
@@ -212,17 +215,12 @@ function Explanation(props: { incident: Incident; isTold: boolean }) {
   );
 }
 
-/** Some steps before, some after. */
-function near(step: number): { first: number; last: number } {
-  return { first: Math.max(0, step - 40), last: step + 40 };
-}
-
 function Found(props: { alerts: Alerts }) {
-  const { alerts, source } = props.alerts;
+  const { alerts, num_alerts, source } = props.alerts;
   const [isOpen, setOpen] = useState(false);
   return (
     <Card
-      title={`${plural(alerts.length, "alert")} behind ${alerts.length === 1 ? "it" : "them"}`}
+      title={`${plural(num_alerts, "alert")} behind ${num_alerts === 1 ? "it" : "them"}`}
       side={
         <>
           <small>
@@ -248,6 +246,11 @@ function Found(props: { alerts: Alerts }) {
               </tr>
             </thead>
             <tbody>
+              {alerts.length < num_alerts && (
+                <tr>
+                  <td colSpan={4}>The first {whole(alerts.length)}:</td>
+                </tr>
+              )}
               {alerts.map((alert, index) => (
                 <tr key={index}>
                   <td class="num">{whole(alert.step)}</td>

@@ -7,11 +7,12 @@ import { HeatMap } from "../heat/map";
 import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Name, Waiting } from "../parts/basics";
 import { QuantityChoice, ScaleChoice, stepZoom } from "../parts/choices";
+import { matches } from "../search";
 import { useAnswer, useHeat } from "../server";
-import { formatSeries } from "../view";
+import { formatSeries, NONE } from "../view";
 import { number, plural } from "../words";
-import { Parting, shortName, Unlike } from "./comparison";
-import { startQuantity } from "./home";
+import { hasShared, Parting, shortName, Unlike } from "./comparison";
+import { NoRow, startQuantity } from "./home";
 import { useGroups } from "./series";
 
 export function CompareScreen(props: { home: RunHome }) {
@@ -58,8 +59,12 @@ function Both(props: { home: RunHome; other: string }) {
   return (
     <>
       {found ? <Parting found={found} /> : <Waiting answer={answer} what="comparison" />}
-      <Overlay home={home} parting={parting} />
-      <DifferenceMap home={home} other={other} parting={parting} />
+      {(!found || hasShared(found)) && (
+        <>
+          <Overlay home={home} parting={parting} />
+          <DifferenceMap home={home} other={other} parting={parting} />
+        </>
+      )}
       {found && found.differences.length > 0 && (
         <Card title="Furthest apart">
           <div class="table-box" tabIndex={0} role="region" aria-label="Series that are furthest apart">
@@ -84,8 +89,12 @@ function Both(props: { home: RunHome; other: string }) {
                     <td>
                       {each.quantity.replaceAll("_", " ")} <small>{each.statistic}</small>
                     </td>
-                    <td class={`num ${each.a === null ? "is-bad" : ""}`}>{each.a === null ? "NaN" : number(each.a)}</td>
-                    <td class={`num ${each.b === null ? "is-bad" : ""}`}>{each.b === null ? "NaN" : number(each.b)}</td>
+                    <td class={`num ${each.a === null ? "is-bad" : ""}`}>
+                      {each.a === null ? "NaN or Inf" : number(each.a)}
+                    </td>
+                    <td class={`num ${each.b === null ? "is-bad" : ""}`}>
+                      {each.b === null ? "NaN or Inf" : number(each.b)}
+                    </td>
                     <td class="num">{number(each.deviations, 3)}</td>
                   </tr>
                 ))}
@@ -94,7 +103,7 @@ function Both(props: { home: RunHome; other: string }) {
           </div>
         </Card>
       )}
-      {found && (Object.keys(found.settings).length > 0 || found.unmatched.length > 0) && (
+      {found && (Object.keys(found.settings).length > 0 || (found.unmatched.length > 0 && hasShared(found))) && (
         <Unlike found={found} home={home} other={other} />
       )}
     </>
@@ -104,12 +113,18 @@ function Both(props: { home: RunHome; other: string }) {
 function Overlay(props: { home: RunHome; parting: Place | null }) {
   const { home, parting } = props;
   const view = useView();
-  const series = view.series.length
-    ? view.series
-    : [...new Set(["scalar|loss|value", ...(parting ? [formatSeries(parting)] : [])])];
-  const answer = useAnswer<{ curves: Curve[] }>("series", { run: [home.run, ...view.runs], series, points: 1000 });
+  const wished = view.series.filter((each) => each !== NONE);
+  const series = wished.length ? wished : [...new Set([...lossOf(home), ...(parting ? [formatSeries(parting)] : [])])];
+  const query = { run: [home.run, ...view.runs], series, points: 1000 };
+  const answer = useAnswer<{ curves: Curve[] }>("series", series.length ? query : null);
   const groups = useGroups(answer.value?.curves ?? NO_CURVES, true);
   const marks = usePartingMark(parting);
+  if (answer.error && !answer.value)
+    return (
+      <Card>
+        <Waiting answer={answer} what="curve" />
+      </Card>
+    );
   return (
     <div class="charts">
       {groups.map(({ title, lines }) => (
@@ -130,6 +145,12 @@ function Overlay(props: { home: RunHome; parting: Place | null }) {
 }
 
 const NO_CURVES: Curve[] = [];
+
+/** The series of its loss, whatever that is called. */
+function lossOf(home: RunHome): string[] {
+  const loss = home.vital.find((vital) => vital.name === "loss");
+  return loss ? [`scalar|${loss.target ?? loss.name}|value`] : [];
+}
 
 /** The parting, drawn as incidents are. */
 function usePartingMark(parting: Place | null): Incident[] {
@@ -193,6 +214,8 @@ function DifferenceMap(props: { home: RunHome; other: string; parting: Place | n
         <Empty title="Nothing in common">
           These runs share no target and step of this quantity. Choose another quantity.
         </Empty>
+      ) : !heat.targets.some((target) => matches(target, view.only)) ? (
+        <NoRow only={view.only} />
       ) : (
         <div class={answer.isLoading ? "is-stale" : ""}>
           <HeatMap

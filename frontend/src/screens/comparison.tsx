@@ -9,15 +9,22 @@ import { plural, whole } from "../words";
 export function Parting(props: { found: Comparison }) {
   const { found } = props;
   const { parting } = found;
+  const isShared = hasShared(found);
   const view = useView();
   return (
-    <section class={`cause ${parting ? "note" : "good"}`} aria-label="First parting">
+    <section class={`cause ${parting ? "note" : isShared ? "good" : "neutral"}`} aria-label="First parting">
       <svg viewBox="0 0 24 24" aria-hidden="true" class="stroke">
         <path d={parting ? "M3 12h6c5 0 5-7 12-7M9 12c5 0 5 7 12 7" : "M3 9h18M3 15h18"} />
       </svg>
       <div>
-        <h2>{parting ? `They part at step ${whole(parting.step)}` : "They do not part"}</h2>
-        <p>{found.text.replace(/^They part at step [\d,]+: /, "")}</p>
+        <h2>
+          {parting
+            ? `They part at step ${whole(parting.step)}`
+            : isShared
+              ? "They do not part"
+              : "Nothing to compare: they share no recorded series"}
+        </h2>
+        {isShared && <p>{found.text.replace(/^They part at step [\d,]+: /, "")}</p>}
         <p>
           <small>
             {plural(found.num_steps, "step")} and {plural(found.num_targets, "target")} in common
@@ -33,6 +40,11 @@ export function Parting(props: { found: Comparison }) {
       </div>
     </section>
   );
+}
+
+/** Whether anything could be compared. */
+export function hasShared(found: Comparison): boolean {
+  return found.num_steps > 0 && found.num_targets > 0;
 }
 
 export function Unlike(props: { found: Comparison; home: RunHome; other: string }) {
@@ -61,7 +73,7 @@ export function Unlike(props: { found: Comparison; home: RunHome; other: string 
           </table>
         </div>
       )}
-      {unmatched.length > 0 && (
+      {unmatched.length > 0 && hasShared(props.found) && (
         <p class="foot-note">
           Only one of them has: <span class="code">{unmatched.slice(0, 30).join(", ")}</span>
         </p>

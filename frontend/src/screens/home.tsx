@@ -9,9 +9,9 @@ import { useHeard, useWanted } from "../live";
 import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
 import { QuantityChoice } from "../parts/choices";
-import { useTyped } from "../search";
+import { matches, useTyped } from "../search";
 import { isReport, useHeat } from "../server";
-import { inOrder, mostUrgent, tone } from "../severity";
+import { alertsText, inOrder, mostUrgent, tone } from "../severity";
 import { formatSeries, parseSeries, type View } from "../view";
 import { ago, duration, measured, moment, number, percent, plural, whole } from "../words";
 
@@ -21,7 +21,7 @@ export function HomeScreen(props: { home: RunHome }) {
   return (
     <>
       <RunHead home={home} />
-      {worst && <Cause incident={worst} others={home.incidents.length - 1} />}
+      {worst && <Cause incident={worst} all={home.incidents} />}
       <Vitals home={home} />
       <HeatCard home={home} />
     </>
@@ -75,8 +75,8 @@ export function RunHead(props: { home: RunHome }) {
   );
 }
 
-export function Cause(props: { incident: Incident; others: number }) {
-  const { incident, others } = props;
+export function Cause(props: { incident: Incident; all: readonly Incident[] }) {
+  const { incident, all } = props;
   const series = incident.series;
   return (
     <section class={`cause ${tone(incident.severity)}`} aria-label="First cause">
@@ -97,7 +97,7 @@ export function Cause(props: { incident: Incident; others: number }) {
           </a>
         )}
         <a class="button" {...link({ screen: "alerts" })}>
-          {others > 0 ? `All ${plural(others + 1, "incident")}` : "Explain"}
+          {all.length > 1 ? `All: ${alertsText(all)}` : "Explain"}
         </a>
       </div>
     </section>
@@ -222,21 +222,11 @@ function HeatCard(props: { home: RunHome }) {
     >
       {!heat ? (
         <Waiting answer={answer} what="heat map" />
+      ) : search && heat.targets.length === 0 ? (
+        <NoRow only={search} />
       ) : heat.targets.length === 0 || heat.columns === 0 ? (
-        <Empty
-          title={
-            search
-              ? `No row's name has '${search}'`
-              : isZoomed
-                ? "Nothing was recorded in these steps"
-                : "Nothing recorded yet"
-          }
-        >
-          {search ? (
-            <button type="button" class="link" onClick={() => go({ only: "" })}>
-              Show all rows
-            </button>
-          ) : isZoomed ? (
+        <Empty title={isZoomed ? "Nothing was recorded in these steps" : "Nothing recorded yet"}>
+          {isZoomed ? (
             <button type="button" class="link" onClick={() => go({ first: null, last: null })}>
               Show all steps
             </button>
@@ -244,6 +234,8 @@ function HeatCard(props: { home: RunHome }) {
             "The first rows appear with the first watched step."
           )}
         </Empty>
+      ) : !heat.targets.some((target) => matches(target, view.only)) ? (
+        <NoRow only={view.only} />
       ) : isTable ? (
         <HeatTable heat={heat} only={view.only} onOpen={(target) => openSeries(heat, [target])} />
       ) : (
@@ -264,6 +256,17 @@ function HeatCard(props: { home: RunHome }) {
         </div>
       )}
     </Card>
+  );
+}
+
+/** Nothing that was searched for. */
+export function NoRow(props: { only: string }) {
+  return (
+    <Empty title={`No row's name has '${props.only}'`}>
+      <button type="button" class="link" onClick={() => go({ only: "" })}>
+        Show all rows
+      </button>
+    </Empty>
   );
 }
 

@@ -42,7 +42,7 @@ export function ModelScreen(props: { home: RunHome }) {
     setOpen(next);
   };
   const layout = {
-    gridTemplateColumns: `minmax(220px, 2.2fr) 118px minmax(130px, 1fr) ${columns.map(() => "minmax(96px, 0.8fr)").join(" ")}`,
+    gridTemplateColumns: `minmax(var(--name-column), 2.2fr) var(--count-column) minmax(var(--share-column), 1fr) ${columns.map(() => "minmax(96px, 0.8fr)").join(" ")}`,
   };
   return (
     <>
@@ -155,7 +155,6 @@ function Bar(props: { row: TreeRow; name: string; range: [number, number] }) {
       : size > 0
         ? 1
         : 0;
-  const [quantity, statistic] = name.split("|") as [string, string];
   const target = row.module ? "" : row.key;
   const bar = (
     <>
@@ -165,9 +164,15 @@ function Bar(props: { row: TreeRow; name: string; range: [number, number] }) {
   );
   return (
     <span role="gridcell" class="value-bar">
-      {target ? <a {...link({ screen: "series", series: [`${quantity}|${target}|${statistic}`] })}>{bar}</a> : bar}
+      {target ? <a {...link({ screen: "series", series: [seriesOf(name, target)] })}>{bar}</a> : bar}
     </span>
   );
+}
+
+/** The series of a newest number; that of updates is the mean of a target of its own. */
+function seriesOf(name: string, target: string): string {
+  const [quantity, statistic] = name.split("|") as [string, string];
+  return quantity === "update" ? `update|${target}:${statistic}|mean` : `${quantity}|${target}|${statistic}`;
 }
 
 function Memory(props: { model: Model }) {

@@ -18,13 +18,12 @@ export function RanksScreen(props: { home: RunHome }) {
   const view = useView();
   const isDark = useDark();
   const [by, setBy] = useState("step_seconds");
-  const wished = parseSeries(view.series[0] ?? `scalar|${by}|value`);
-  const names = useAnswer<{ targets: string[]; total: number }>("targets", {
-    run: home.run,
-    quantity: wished.quantity,
-    search: view.only,
-    limit: 200,
-  });
+  const wished = parseSeries(view.series[0] || `scalar|${by}|value`);
+  const quantity = home.quantities.find((each) => each.name === wished.quantity);
+  const names = useAnswer<{ targets: string[]; total: number }>(
+    "targets",
+    quantity ? { run: home.run, quantity: quantity.name, search: view.only, limit: 200 } : null,
+  );
   // A quantity that was just chosen begins with its first target.
   const chosen = {
     ...wished,
@@ -36,10 +35,17 @@ export function RanksScreen(props: { home: RunHome }) {
   useEffect(() => setBy(found?.slowest?.by ?? "step_seconds"), [found?.slowest?.by]);
   const warm = chosen.target.endsWith("_seconds") ? (found?.curves[0]?.steps[1] ?? null) : null;
   const lines = useMemo(() => toLines(found?.curves ?? [], home.run, isDark), [found, isDark]);
-  const quantity = home.quantities.find((each) => each.name === chosen.quantity);
   const choose = (changes: Partial<typeof chosen>) => go({ series: [formatSeries({ ...chosen, ...changes })] });
   const options = [...new Set([chosen.target, ...(names.value?.targets ?? [])])];
-  if (!found) return <Waiting answer={answer} what="ranks" />;
+  if (!chosen.target && (!quantity || names.value?.targets.length === 0))
+    return (
+      <Card>
+        <Empty title="No rank recorded this">
+          <a {...link({ series: [], only: "" })}>Show the time of their steps</a>
+        </Empty>
+      </Card>
+    );
+  if (!found) return <Waiting answer={chosen.target ? answer : names} what="ranks" />;
   return (
     <>
       {found.slowest && (

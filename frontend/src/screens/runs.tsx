@@ -4,7 +4,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import type { RunList, RunRow } from "../answers";
 import { NoToken } from "../app";
 import { useKeys } from "../keys";
-import { useHeard, useStream } from "../live";
+import { useHeard, useStream, type NewRows } from "../live";
 import { CLEARED, go, link } from "../navigation";
 import { Card, Empty, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
 import { nextRow, useStretch } from "../parts/virtual";
@@ -22,11 +22,11 @@ export function RunsScreen() {
   const [current, setCurrent] = useState(-1);
   useEffect(() => setRows(answer.value?.runs ?? null), [answer.value]);
   useStream(answer.value ? { cursor: answer.value.cursor } : null);
-  useHeard({ runs: (news) => setRows((last) => last && merge(last, Array.isArray(news) ? news : news.runs)) });
+  useHeard({ runs: (news) => setRows((last) => last && merge(last, news)) });
 
   const shown = useMemo(() => (rows ?? []).filter((row) => isShown(row, search, filter)), [rows, search, filter]);
   const isNarrow = useIsNarrow();
-  const rowHeight = isNarrow ? 104 : 56;
+  const rowHeight = isNarrow ? 110 : 56;
   const [stretch, box] = useStretch(shown.length, rowHeight);
   const pick = (run: string) =>
     setChosen((last) => (last.includes(run) ? last.filter((each) => each !== run) : [...last, run]));
@@ -90,7 +90,7 @@ export function RunsScreen() {
       ) : (
         <section class="card runs-card" role="table" aria-label="Runs" aria-rowcount={shown.length}>
           <div class="runs-row is-head" role="row">
-            {["", "Run", "State", "Progress", "Left", "Loss", "", "Alerts"].map((title, index) => (
+            {["", "Run", "State", "Progress", "Time", "Loss", "", "Alerts"].map((title, index) => (
               <span key={index} role="columnheader">
                 {title}
               </span>
@@ -150,7 +150,16 @@ function Row(props: { row: RunRow; isCurrent: boolean; isChosen: boolean; onPick
   const now = Date.now() / 1000;
   const isOpen = row.state === "running" || row.state === "stalled";
   return (
-    <div class={`runs-row ${props.isCurrent ? "is-current" : ""}`} role="row" aria-selected={props.isChosen}>
+    <div
+      class={`runs-row ${props.isCurrent ? "is-current" : ""}`}
+      role="row"
+      aria-selected={props.isChosen}
+      onClick={(event) => {
+        const isElsewhere = (event.target as Element).closest("a, .runs-pick") || event.ctrlKey || event.metaKey;
+        // Who marks a text to copy it does not mean to go anywhere.
+        if (!isElsewhere && !getSelection()?.toString()) go({ ...CLEARED, run: row.run, screen: "home" });
+      }}
+    >
       <span class="runs-pick" role="cell">
         <input
           type="checkbox"
@@ -170,7 +179,7 @@ function Row(props: { row: RunRow; isCurrent: boolean; isChosen: boolean; onPick
       <span role="cell">
         <Pill state={row.state} />
       </span>
-      <span class="runs-step" role="cell">
+      <span class={`runs-step ${row.error ? "has-error" : ""}`} role="cell">
         <span>
           {row.step === null ? (row.is_read ? "no step yet" : "…") : `step ${whole(row.step)}`}
           {row.total_steps ? ` of ${whole(row.total_steps)}` : ""}
@@ -184,13 +193,11 @@ function Row(props: { row: RunRow; isCurrent: boolean; isChosen: boolean; onPick
         )}
       </span>
       <span class="runs-eta" role="cell">
-        {isOpen && row.eta_seconds !== null ? (
-          duration(row.eta_seconds)
-        ) : !isOpen && row.started && row.ended ? (
-          <small>took {duration(row.ended - row.started)}</small>
-        ) : (
-          "–"
-        )}
+        {isOpen && row.eta_seconds !== null
+          ? `${duration(row.eta_seconds)} left`
+          : !isOpen && row.started && row.ended
+            ? `took ${duration(row.ended - row.started)}`
+            : "–"}
       </span>
       <span role="cell" class={`runs-loss ${isNaNLoss(row) ? "is-bad" : ""}`}>
         {isNaNLoss(row) ? "NaN" : number(row.loss)}
@@ -241,10 +248,13 @@ function isShown(row: RunRow, search: string, filter: Filter): boolean {
     .every((word) => text.includes(word));
 }
 
-/** Rows that changed take the place of the old ones; new runs come first. */
-function merge(rows: RunRow[], news: RunRow[]): RunRow[] {
-  const changed = new Map(news.map((row) => [row.run, row]));
-  const kept = rows.map((row) => {
+/** Rows that changed take the place of the old ones, new runs come first, and those that went are left out. */
+function merge(rows: RunRow[], news: NewRows): RunRow[] {
+  if (news.is_whole) return news.runs;
+  const changed = new Map(news.runs.map((row) => [row.run, row]));
+  const gone = new Set(news.gone);
+  const left = rows.filter((row) => !gone.has(row.run));
+  const kept = left.map((row) => {
     const other = changed.get(row.run);
     changed.delete(row.run);
     return other ?? row;

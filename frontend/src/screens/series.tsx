@@ -6,13 +6,14 @@ import { LINES } from "../colors";
 import { Chart } from "../curves/chart";
 import { Finder } from "../curves/finder";
 import { appendPoints, type Line } from "../curves/lines";
+import { removal } from "../curves/removing";
 import { useHeard, useWanted } from "../live";
 import { go, useView } from "../navigation";
 import { Card, Choice, Empty, Segments, Waiting } from "../parts/basics";
 import { ScaleChoice, stepZoom } from "../parts/choices";
 import { address, isReport, useAnswer } from "../server";
 import { useDark } from "../theme";
-import { formatSeries, parseSeries, type View } from "../view";
+import { NONE, type View } from "../view";
 import { rankOptions } from "./home";
 
 const POINTS = 1200;
@@ -20,7 +21,7 @@ const POINTS = 1200;
 export function SeriesScreen(props: { home: RunHome }) {
   const { home } = props;
   const view = useView();
-  const series = view.series.length ? view.series : startSeries(home);
+  const series = view.series.length ? view.series.filter((each) => each !== NONE) : startSeries(home);
   const isTime = view.x === "time";
   const query = {
     run: [home.run, ...view.runs],
@@ -39,14 +40,7 @@ export function SeriesScreen(props: { home: RunHome }) {
   const zoomSteps = stepZoom(view.runs.length ? null : home.step);
   const zoom = (first: number | null, last: number | null, isDragging = false) =>
     isTime ? go({ first: whole(first), last: whole(last) }, isDragging) : zoomSteps(first, last, isDragging);
-  const remove = (line: Line) => {
-    const gone = formatSeries(line.curve);
-    const left = series.filter(
-      (each) =>
-        formatSeries({ ...parseSeries(each), statistic: parseSeries(each).statistic || line.curve.statistic }) !== gone,
-    );
-    go({ series: left });
-  };
+  const removed = (line: Line) => removal(line.curve, line.label, series, view.runs);
   return (
     <>
       <section class="controls-bar" aria-label="Curves">
@@ -130,12 +124,16 @@ export function SeriesScreen(props: { home: RunHome }) {
               incidents={home.incidents}
               height={groups.length === 1 ? Math.max(280, window.innerHeight - 330) : 240}
               onZoom={zoom}
-              onRemove={remove}
+              removeText={(line) => removed(line).text}
+              onRemove={(line) => {
+                const left = removed(line);
+                go({ series: left.series, runs: left.runs });
+              }}
             />
           ))}
         </div>
       )}
-      {curves && (
+      {curves && series.length > 0 && (
         <p class="foot-note">
           Drag zooms, shift and drag pans, double click shows all. A shaded band holds every value of the points it
           stands for; pink marks at the foot are NaN or Inf.

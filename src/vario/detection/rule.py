@@ -85,7 +85,7 @@ class Rule:
     why: str
     """Why it matters."""
     next: str
-    """What to look at."""
+    """What to do then, in one or two sentences that begin with a verb."""
     module: str = field(default="")
 
     def findings(self, step: Step | RanksStep, options: Mapping[str, Any]) -> Iterable[Finding]:
@@ -109,7 +109,7 @@ class Rule:
             high=None if finding.high is None else float(finding.high),
             scope=finding.scope,
             micro_step=finding.micro_step,
-            stage=stage_of(finding),
+            stage=stage_of(finding.quantity, finding.target),
             order=float(finding.order),
             strength=float(finding.strength),
             others=finding.others,
@@ -141,7 +141,7 @@ def rule(
     """Turn a function over a step into a rule of the function's name.
 
     Its keyword arguments are the rule's options. The first line of its docstring says what it finds; paragraphs that
-    begin with `Why:` and `Next:` say why that matters and what to look at.
+    begin with `Why:` and `Next:` say why that matters and what to do then.
     """
 
     def wrap(look: Look) -> Rule:
@@ -167,12 +167,12 @@ def rule(
     return wrap
 
 
-def stage_of(finding: Finding) -> int:
-    """Where in a step a finding belongs."""
-    if finding.quantity == "scalar":
-        found = [stage for word, stage in SCALAR_STAGES.items() if (finding.target or "").startswith(word)]
+def stage_of(quantity: str, target: str | None) -> int:
+    """Where in a step something belongs."""
+    if quantity == "scalar":
+        found = [stage for word, stage in SCALAR_STAGES.items() if (target or "").startswith(word)]
         return found[0] if found else 5
-    return STAGES.get(finding.quantity, 5)
+    return STAGES.get(quantity, 5)
 
 
 def _paragraph(paragraphs: list[str], opening: str) -> str:

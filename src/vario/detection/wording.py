@@ -13,4 +13,4 @@ def in_one_line(incident: Incident, run: Path | None = None) -> str:
     more = len(incident.alerts) - 1
     rest = f" (and {more} more alert{'s' if more > 1 else ''})" if more else ""
     look = "" if run is None else f" More: vario diagnose {run}"
-    return f"{where}: {incident.lead.text} [{incident.lead.rule}]{rest}. Likely {incident.cause}.{look}"
+    return f"{where}: {incident.lead.text} [{incident.lead.rule}]{rest}. Likely cause: {incident.cause}.{look}"

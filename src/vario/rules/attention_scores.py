@@ -18,7 +18,8 @@ def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0, least: flo
 
     Why: runs whose logits pass a thousand diverge; it begins thousands of steps before the loss shows it.
 
-    Next: the norms of the query and key projections of the module named; QK normalisation or clipping.
+    Next: Check whether the query and key projections of the module named grow: `vario show 'MODULE*' --quantity
+    weight`. If they do, add QK normalisation, clip the logits, or lower their learning rate.
     """
     deviation = step.trend("attention", "max", "max_logit")
     if deviation is None:
@@ -51,7 +52,8 @@ def attn_entropy(step: Step, limit: float = 0.02, share: float = 0.6, threshold:
 
     Why: a collapsed head passes no gradient to its queries and keys; collapse goes together with loss spikes.
 
-    Next: the logits of the same module, and the learning rate of its projections.
+    Next: Look at the logits of the same module: `vario show 'MODULE:max_logit' --quantity attention --statistic max`.
+    If they grow, lower the learning rate of its projections or add QK normalisation.
     """
     rows = step.rows("attention", "head_entropy")
     deviation = step.trend("attention", "min", "head_entropy", linear=True, floor=0.01)

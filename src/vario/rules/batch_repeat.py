@@ -18,7 +18,8 @@ def batch_repeat(step: Step, share: float = 0.5, distance: float = 0.1, steps: i
     Why: the loader is stuck, its workers share a seed, or it was started again: the model learns a few rows by heart.
     Epochs that follow each other are told apart: their rows come back after all others.
 
-    Next: the sampler, the seeds of the loader's workers, and where the loader goes on after a resume.
+    Next: Check the sampler, the seeds of the loader's workers (`worker_init_fn`), and where the loader goes on after a
+    resume.
     """
     repeated = step.scalars.get("batch_repeated")
     if repeated is None:
@@ -45,7 +46,7 @@ def batch_shared(step: RanksStep, steps: int = 2) -> Iterator[Finding]:
 
     Why: ranks that see the same rows do the same work twice; the batch is smaller than you think.
 
-    Next: the sampler's rank and world size, and the seed of each rank.
+    Next: Check `rank` and `num_replicas` of the `DistributedSampler`, and that each rank has a seed of its own.
     """
     ranks = [rank for rank in step.ranks if "batch_checksum" in step.steps[rank].scalars]
     sums = [step.steps[rank].scalars["batch_checksum"] for rank in ranks]

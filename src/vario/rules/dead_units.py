@@ -17,7 +17,8 @@ def dead_units(step: Step, limit: float = 0.6, steps: int = 2) -> Iterator[Findi
 
     Why: a unit that never fires gets no gradient and never comes back.
 
-    Next: the bias in front of it, a learning rate that threw it off, a batch that is not normalised.
+    Next: Check the bias in front of the layer, and whether its input is normalised. If the units died at once, lower
+    the learning rate or lengthen its warm-up.
     """
     rows = step.rows("unit", "dead")
     if not len(rows):

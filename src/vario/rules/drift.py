@@ -32,7 +32,8 @@ def drift(
 
     Why: growth by a few per cent a step passes every test for spikes and ends in overflow all the same.
 
-    Next: what the named tensors share: a layer, an optimizer option, a loss term that is missing.
+    Next: Find out what the named tensors share: a layer, an optimizer option, a loss term that is missing. See with
+    `vario show NAME` when it began.
     """
     learnt = _learnt(step)
     looked_at = (

@@ -17,7 +17,8 @@ def eps_dominates(step: Step, limit: float = 0.5, steps: int = 3) -> Iterator[Fi
 
     Why: the step is then no longer scaled to the gradient: small gradients hardly move their weights.
 
-    Next: a smaller eps (1e-15 is safe in float32), or why gradients are that small.
+    Next: Lower the optimizer's `eps` (1e-15 is safe in float32). Otherwise find out why gradients are that small:
+    `vario show '*' --quantity gradient --statistic rms`.
     """
     rows = step.rows("update", "eps_share")
     shares = rows.statistic("max")[step.facts.are_matrices(rows.targets)]

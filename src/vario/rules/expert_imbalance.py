@@ -19,7 +19,8 @@ def expert_imbalance(
 
     Why: an expert without tokens does not learn; one with most of them makes the layer dense and slow.
 
-    Next: the router's balance loss or bias, and its logits.
+    Next: Check that the router's balance loss or bias is on, and make it stronger. Then look at the router's logits,
+    and at all loads: `vario show '*:load' --quantity expert --statistic max`.
     """
     rows = step.rows("expert", "load")
     if not len(rows):

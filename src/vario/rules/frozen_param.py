@@ -20,7 +20,8 @@ def frozen_param(step: Step, steps: int = 5) -> Iterator[Finding]:
     Why: it does not learn. It was left out of the optimizer, its group has no learning rate, or its updates are
     too small for its dtype and round to nothing.
 
-    Next: the optimizer's param groups; for 16-bit weights, keep a float32 copy of them.
+    Next: Check that one of the optimizer's param groups holds the parameter, with a learning rate above zero. If the
+    weights are 16-bit, keep a float32 copy of them.
     """
     change = step.rows("update", "change")
     gradient = step.rows("gradient")
@@ -80,7 +81,8 @@ def lost_updates(step: Step, share: float = 0.6, steps: int = 10) -> Iterator[Fi
     Why: an update smaller than the spacing of the dtype rounds to nothing. The run looks healthy and learns a part of
     what it could.
 
-    Next: float32 copies of the weights in the optimizer, stochastic rounding, or a larger learning rate.
+    Next: Keep float32 copies of the weights in the optimizer, or round stochastically. If you can do neither, raise the
+    learning rate.
     """
     change = step.rows("update", "change")
     short = np.array([_is_short(step.facts.dtypes.get(name, "")) for name in change.targets], np.bool_)

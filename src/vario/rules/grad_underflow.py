@@ -21,7 +21,8 @@ def grad_underflow(
     Why: what is below the smallest number of the dtype is zero, and teaches nothing. In most matrices at once it is the
     loss scale; in one it is a layer going silent.
 
-    Next: the loss scale and the dtype of the backward pass; for one layer, its activations.
+    Next: Raise the loss scale (`init_scale` of `GradScaler`), or run the backward pass in bfloat16. If one layer alone
+    is named, look at its activations: `vario show 'LAYER:*' --quantity activation --statistic zeros`.
     """
     deviation = step.trend("gradient", "zeros", linear=True, floor=0.003)
     if deviation is None or step.was_skipped:

@@ -19,7 +19,8 @@ def plateau(step: Step, steps: int = 500, share: float = 0.005) -> Iterator[Find
 
     Why: the rest of the run costs as much as the first part, and brings nothing.
 
-    Next: the learning rate; whether the model is large enough; whether the loss can fall at all.
+    Next: Check with `vario show lr` whether the learning rate is still high enough. If it is, try a larger model, and
+    work out how low this loss can get.
     """
     loss = step.scalars.get("loss", step.scalars.get("loss_local"))
     if loss is None:
@@ -49,7 +50,8 @@ def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
 
     Why: the model learns its training rows by heart.
 
-    Next: the checkpoint with the lowest validation loss; more rows, dropout, weight decay, fewer epochs.
+    Next: Go back to the checkpoint with the lowest validation loss. Then add rows, dropout or weight decay, or train
+    for fewer epochs.
     """
     training = step.scalars.get("loss", step.scalars.get("loss_local"))
     if training is not None:
@@ -83,7 +85,7 @@ def clipping_often(step: Step, share: float = 0.9, steps: int = 100) -> Iterator
 
     Why: the learning rate in effect is then set by the clipping; what the schedule says counts little.
 
-    Next: a larger clipping norm, or a smaller learning rate.
+    Next: Raise the clipping norm (`max_norm` of `clip_grad_norm_`), or lower the learning rate.
     """
     before, after = step.rows("gradient"), step.rows("gradient_applied")
     if not len(before) or not len(after) or step.was_skipped:
@@ -110,7 +112,8 @@ def memory_growth(step: Step, share: float = 0.1, steps: int = 100) -> Iterator[
 
     Why: it ends in an out-of-memory error, long after the start.
 
-    Next: losses or outputs kept in a list with their graphs; caches; a loader's workers.
+    Next: Look for losses or outputs that are kept with their graphs, and keep `loss.item()` or `output.detach()`
+    instead. Then check caches and the loader's workers.
     """
     if step.number % steps:
         return

@@ -27,7 +27,8 @@ def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator
     Why: a change of a third is nothing in one step and everything when it lasts: something in the code path, the input
     or the weights is different since then.
 
-    Next: the first place named, and what was changed at that step.
+    Next: Look at the first place named, and find out what was changed at that step. If there is a run that was well,
+    `vario diff WELL THIS` shows where the two part.
     """
     for quantity, part, statistic, linear in LOOKED_AT:
         floor = {"zeros": 0.003, "mean": 0.01}.get(statistic, 0.02)

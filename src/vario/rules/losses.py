@@ -18,7 +18,7 @@ def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Itera
 
     Why: the loss is the last to know; look for what came before it.
 
-    Next: the alerts of the steps before.
+    Next: Look at the alerts of the steps before: `vario check --all` lists them.
     """
     for name in ("loss", "loss_local"):
         deviation = step.scalar_trend(name, linear=True, floor=1e-6)
@@ -56,7 +56,8 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
     Why: when every layer looks as before and the loss does not, it is the batch or its labels that changed, or a term
     of the loss.
 
-    Next: what the loader gives since then; the masks, weights and terms of the loss.
+    Next: Look at what the loader gives since then, the labels first. Then check the masks, weights and terms of the
+    loss.
     """
     name = next((known for known in ("loss_local", "loss") if known in step.scalars), None)
     if name is None or not np.isfinite(step.scalars[name]):
@@ -108,7 +109,8 @@ def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int =
 
     Why: batches that are unlike each other: rows sorted by label or source, a batch that has become too small.
 
-    Next: the order in which the loader hands out rows, and whether it still shuffles.
+    Next: Check that the loader still shuffles (`shuffle=True`, or `set_epoch` of the sampler), and that batches are as
+    large as before.
     """
     name = next((known for known in ("loss_local", "loss") if known in step.scalars), None)
     if name is None or not np.isfinite(step.scalars[name]):

@@ -24,7 +24,8 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
     Why: schedules move in small steps. A jump is a scheduler that was stepped twice, made anew or loaded wrongly; a
     rate that shrinks by the same few per cent each step is gone before anybody notices.
 
-    Next: the scheduler's state and where it is stepped; after a resume, its last step.
+    Next: Look at the rate with `vario show 'lr*'`, then check where the scheduler is stepped. After a resume, check
+    that its state was loaded (`last_epoch`).
     """
     names = tuple(name for name in step.scalars if name == "lr" or name.startswith("lr/"))
     if not names or step.was_skipped:

@@ -18,7 +18,8 @@ def near_overflow(step: Step, margin: float = 8.0, steps: int = 50) -> Iterator[
 
     Why: one step further it is Inf, and the step after that everything is NaN.
 
-    Next: what feeds the module named: a missing normalisation, a residual that grows; bfloat16 has more room.
+    Next: Look at what feeds the module named, for a missing normalisation or a residual that grows. If it runs in
+    float16, use bfloat16, which has more room.
     """
     half = step.facts.is_half or "skipped_step" in step.scalars
     limit = LARGEST[half]

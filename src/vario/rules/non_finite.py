@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.records import INFS, MAX, MIN, NANS, Frame
+from vario.detection.masks import are_masks
+from vario.records import INFS, NANS, Frame
 from vario.rules import Finding, Step, rule
 
 BACKWARD = ("gradient", "gradient_local", "gradient_accumulated", "gradient_applied", "activation_gradient")
@@ -20,7 +21,8 @@ def non_finite(step: Step) -> Iterator[Finding]:
 
     Why: it spreads to every weight within one step, and nothing trains after that.
 
-    Next: the module named first; its inputs were finite if none of them is named. Then the batch of that step.
+    Next: Look at the module named first, whose inputs were finite unless they are named too, then at the batch of that
+    step. If a gradient is named first, repeat the step under `torch.autograd.detect_anomaly()`.
     """
     looked_at = [frame for frame in step.frames if frame.quantity in (*FORWARD, *BACKWARD, *STATE)]
     bad = [_first(frame) for frame in looked_at if not (step.was_skipped and frame.quantity in BACKWARD)]
@@ -39,9 +41,7 @@ def _first(frame: Frame) -> Finding | None:
     rows = frame.summaries
     bad = rows[:, NANS] + rows[:, INFS] > 0
     if frame.quantity == "activation" and bad.any():
-        # An attention mask is zero where one may look and -inf elsewhere.
-        is_mask = (rows[:, NANS] == 0) & (rows[:, MIN] == 0) & (rows[:, MAX] == 0)
-        bad = bad & ~is_mask
+        bad = bad & ~are_masks(frame.targets, rows)
     if not bad.any():
         return None
     at = np.flatnonzero(bad)

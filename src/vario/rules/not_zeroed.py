@@ -18,7 +18,7 @@ def not_zeroed(step: Step, steps: int = 3) -> Iterator[Finding]:
     Why: each update then uses the sum of all gradients so far, an accidental momentum that never fades; clipping and
     Adam hide it from every norm.
 
-    Next: where `zero_grad` is called; whether it is skipped in some branch.
+    Next: Call `optimizer.zero_grad()` once per update, and check that no branch skips it.
     """
     left = step.scalars.get("gradient_left_over")
     if left is None:

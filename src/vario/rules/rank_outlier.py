@@ -30,7 +30,8 @@ def rank_outlier(step: RanksStep, threshold: float = 8.0, factor: float = 3.0, w
     Why: ranks see different rows of the same kind, so what is hard is hard for all of them. One that is off alone has a
     broken batch, a broken device, or another model.
 
-    Next: that rank's batch of this step; then its device.
+    Next: Look at that rank's batch of this step. If there is nothing wrong with it, check the rank's device, and that
+    it runs the same model.
     """
     ranks = step.ranks
     if len(ranks) < 3:

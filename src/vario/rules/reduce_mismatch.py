@@ -18,7 +18,8 @@ def reduce_mismatch(step: RanksStep, factor: float = 1.01, steps: int = 2) -> It
     Why: the mean of vectors is never longer than their mean length. If it is, gradients were summed instead of
     averaged, or scaled on the way: the learning rate is not what you think.
 
-    Next: how gradients are divided by the world size, and by the number of micro-steps.
+    Next: Check that gradients are divided by the world size and by the number of micro-steps, each once. If one was not
+    reduced at all, check that its parameter is in the model that DDP wraps.
     """
     for quantity in ("gradient_accumulated", "gradient_local"):
         names, local = step.table(quantity, "norm")

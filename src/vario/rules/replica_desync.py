@@ -17,7 +17,7 @@ def replica_desync(step: RanksStep) -> Iterator[Finding]:
     Why: data-parallel training rests on replicas being equal, bit by bit. One that differs trains a model of its own
     and pulls the others along.
 
-    Next: on the rank named: its device, its collectives, code that only some ranks run.
+    Next: Look for code or collectives that only some ranks run. If there are none, check the device of the rank named.
     """
     sums: dict[str, dict[int, float]] = {}
     orders: dict[str, float] = {}

@@ -21,7 +21,8 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
     Why: an evaluation that forgets `model.train()`, a callback that freezes a layer, a state that was loaded over the
     options: the run goes on, and trains something else.
 
-    Next: what ran between this step and the one before.
+    Next: Look at what ran between this step and the one before: an evaluation without `model.train()` after it, a
+    callback, a state that was loaded.
     """
     names = tuple(name for name in step.scalars if name.startswith(PREFIX))
     if not names:

@@ -17,7 +17,8 @@ def skipped_updates(step: Step, steps: int = 8) -> Iterator[Finding]:
     Why: a scaler halves its scale once per skip; a scale that is right is found after a few. One that is never found
     means that gradients overflow whatever the scale is: training stands still.
 
-    Next: the first tensor whose gradient is infinite, and whether its activations grow.
+    Next: Find the tensors whose gradient is infinite: `vario show '*' --quantity gradient --statistic infs`. Then check
+    whether their activations grow.
     """
     if "skipped_step" not in step.scalars:
         return

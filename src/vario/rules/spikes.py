@@ -17,7 +17,8 @@ def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Itera
 
     Why: spikes of the loss begin as spikes of single gradients, often of the embedding, a few steps earlier.
 
-    Next: the batch of this step; if it comes again, the layer named.
+    Next: Look at the batch of this step. If spikes come back with other batches, look at the layer named and clip
+    gradients (`torch.nn.utils.clip_grad_norm_`).
     """
     deviation = step.trend("gradient", "rms")
     if deviation is None or step.was_skipped:
@@ -35,7 +36,8 @@ def activation_jump(step: Step, threshold: float = 8.0, factor: float = 2.5) -> 
 
     Why: activations are the first thing that changes when an input or a weight does; the first module named is where.
 
-    Next: the module's inputs; if they are named as well, go on to the first one in the model.
+    Next: Look at what goes into the first module named: `vario show 'MODULE:input*' --quantity activation --statistic
+    rms`. If that jumped too, go on to the module before it; if not, check this module's weights.
     """
     deviation = step.trend("activation", "rms")
     if deviation is None:
@@ -60,7 +62,8 @@ def update_jump(step: Step, threshold: float = 6.0, factor: float = 2.0) -> Iter
 
     Why: the learning rate is not what changed, so the optimizer did: its state, its weight decay, its eps.
 
-    Next: the optimizer's options and state, above all after a resume.
+    Next: Check the optimizer's weight decay, eps and betas. After a resume, check that its state was loaded
+    (`optimizer.load_state_dict`).
     """
     deviation = step.trend("update", "max", "pace")
     if deviation is None or step.was_skipped:

@@ -18,7 +18,8 @@ def stale_second_moment(step: Step, limit: float = 2.3, threshold: float = 8.0) 
     Why: Adam divides by what gradients used to be. Where that is out of date, its step is many times too large; loss
     spikes follow within a few steps.
 
-    Next: the batch of this step; after a resume, whether the optimizer's state was loaded; a smaller beta2.
+    Next: Look at the batch of this step; after a resume, check that the optimizer's state was loaded. If it comes
+    again, lower beta2.
     """
     deviation = step.trend("update", "mean", "surprise", floor=0.1)
     if deviation is None:

@@ -17,7 +17,8 @@ def state_lost(step: Step, known: int = 5) -> Iterator[Finding]:
     Why: without its second moments Adam moves every weight by the full learning rate, in the direction of one batch's
     sign. It happens when an optimizer is made anew, or its state is cleared or not loaded.
 
-    Next: where the optimizer is made and its state loaded; whether both happen more than once.
+    Next: Check where the optimizer is made and its state loaded (`optimizer.load_state_dict`), and that neither happens
+    a second time.
     """
     change, surprise = step.rows("update", "change"), step.rows("update", "surprise")
     if not len(change) or step.was_skipped:

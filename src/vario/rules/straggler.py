@@ -23,7 +23,8 @@ def straggler(step: RanksStep, score: float = 0.75, threshold: float = 6.0) -> I
 
     Why: all ranks wait for the slowest one.
 
-    Next: that rank's host: its clocks, its other processes, its data loading (`wait_seconds`).
+    Next: Check the clocks and other processes of that rank's host, and its data loading: `vario show wait_seconds
+    --rank N`.
     """
     for name, (ratio, share) in OWN.items():
         ranks = [rank for rank in step.ranks if name in step.steps[rank].scalars]

@@ -25,7 +25,8 @@ def unexplained_change(step: Step, clean_steps: int = 5) -> Iterator[Finding]:
     Why: nothing else may change it: memory that was corrupted, a checkpoint loaded half way, code that writes weights.
     What the loop does to weights after every update, as clipping them, is known from its first steps and passed over.
 
-    Next: what ran between the two updates; on one rank alone, that rank's device.
+    Next: Look at the code that ran between the two updates, for a checkpoint it loads or weights it writes. If one rank
+    alone is named, check that rank's device.
     """
     moved = _stray(step, clean_steps)
     rows = step.rows("stray")

@@ -17,7 +17,7 @@ def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Fin
 
     Why: a healthy update is about a thousandth of its weight. At a tenth the model forgets what it knew.
 
-    Next: the learning rate, its warm-up, and weight decay.
+    Next: Lower the learning rate or lengthen its warm-up, and check weight decay.
     """
     ratios = _ratios(step)
     if not len(ratios):
@@ -43,7 +43,8 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
 
     Why: the run costs what it costs and learns nothing.
 
-    Next: the learning rate, the size of the gradients, and eps of the optimizer.
+    Next: Check the learning rate with `vario show lr` and raise it if it is too low. If gradients are that small, lower
+    the optimizer's `eps`.
     """
     ratios = _ratios(step)
     rate = step.scalars.get("lr", np.nan)
@@ -76,7 +77,8 @@ def update_uneven(step: Step, factor: float = 50.0, steps: int = 10) -> Iterator
     Why: Adam moves all weights by about the learning rate. One that it moves fifty times less is in a group with
     another rate, or its gradients drown in eps.
 
-    Next: the param group it is in, and its gradients.
+    Next: Check the learning rate of the param group it is in. Then look at its gradients: `vario show NAME --quantity
+    gradient --statistic rms`.
     """
     change, surprise = step.rows("update", "change"), step.rows("update", "surprise")
     if not len(surprise) or step.was_skipped:

@@ -16,7 +16,7 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
 
     Why: nothing that is learnt reaches it: it is cut off from the loss, its input is all zero, or it is not used.
 
-    Next: the forward pass around it: a `detach`, a `no_grad`, a zero initialisation, an unused branch.
+    Next: Look at the forward pass around it for a `detach`, a `no_grad`, a zero initialisation or an unused branch.
     """
     rows = step.rows("gradient")
     if not len(rows) or step.was_skipped:

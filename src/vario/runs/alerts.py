@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vario.detection.alerts import Alert, Incident
+from vario.detection.alerts import SEVERITIES, Alert, Incident
 from vario.detection.incidents import collect
 from vario.rules import RULES
 from vario.runs.folder import RunFolder
@@ -28,7 +28,7 @@ Sessions = Sequence[Mapping[str, Any]]
 def read_alerts(run: RunFolder) -> list[Alert]:
     """All alerts that were stored, by step; each once, and none of steps that a resume took back."""
     found: dict[tuple[Any, ...], Alert] = {}
-    for alert in _parsed(run, "alerts.jsonl", Alert.from_json):
+    for alert in _parsed(run, "alerts.jsonl", _alert):
         found.setdefault((alert.step, alert.rank, alert.rule, alert.quantity, alert.target, alert.micro_step), alert)
     return sorted(found.values(), key=lambda alert: alert.step)
 
@@ -64,27 +64,42 @@ def _as_told(incident: Incident, told: Incident | None) -> Incident:
 
 
 def _parsed(run: RunFolder, name: str, parse: Callable[[Mapping[str, Any]], Found]) -> Iterator[Found]:
-    for plain in _lines(run, name):
+    """What all files of this name say, without what a later session took back and without lines nobody understands."""
+    sessions = run.sessions
+    for plain, session in _lines(run, name):
         try:
-            yield parse(plain)
-        except (TypeError, ValueError, KeyError) as error:
+            if not _is_taken_back(plain, sessions, session):
+                yield parse(plain)
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
             log.warning("%s: a line of %s was left out: %s", run.path, name, reason(error))
 
 
-def _lines(run: RunFolder, name: str) -> Iterator[Mapping[str, Any]]:
-    sessions = run.sessions
+def _alert(plain: Mapping[str, Any]) -> Alert:
+    """The alert of a line; refuses one that no rule can have written."""
+    found = Alert.from_json(plain)
+    texts = (found.rule, found.quantity, found.text, found.statistic, found.target or "", *found.others)
+    wholes = (found.step, found.rank or 0, found.micro_step, found.stage, found.since or 0)
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(whole, int) for whole in wholes):
+        raise TypeError("a text, or a whole number, is something else")
+    if found.severity not in SEVERITIES:
+        raise ValueError(f"unknown severity '{found.severity}'")
+    return found
+
+
+def _lines(run: RunFolder, name: str) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """The lines of all files of this name, and the session each was written in unless it says so itself."""
     written_in = {found["rank"]: int(found.get("session") or 0) for found in run.rank_contents}
     for rank in run.ranks:
-        yield from _shown(run.path / f"rank{rank}" / name, sessions, written_in.get(rank, 0))
-    yield from _shown(run.path / WATCH / name, sessions, 0)
+        for plain in read_lines(run.path / f"rank{rank}" / name):
+            yield plain, written_in.get(rank, 0)
+    for plain in read_lines(run.path / WATCH / name):
+        yield plain, 0
 
 
-def _shown(path: Path, sessions: Sessions, session: int) -> Iterator[Mapping[str, Any]]:
-    """The lines of a file without those that a later session took back; a rank cuts its own file when it goes back."""
-    for plain in read_lines(path):
-        later = sessions[int(plain.get("session", session)) + 1 :]
-        if all(int(plain["step"]) < int(begun["first_step"]) for begun in later):
-            yield plain
+def _is_taken_back(plain: Mapping[str, Any], sessions: Sessions, session: int) -> bool:
+    """Whether a later session went back before this line; a rank cuts its own file when it goes back."""
+    later = sessions[int(plain.get("session", session)) + 1 :]
+    return any(int(plain["step"]) >= int(begun["first_step"]) for begun in later)
 
 
 def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -49,7 +49,7 @@ def place_words(place: Place) -> str:
     """A place with its two numbers."""
     what = place.target if place.quantity == "scalar" else f"{place.quantity.replace('_', ' ')} of '{place.target}'"
     statistic = "" if place.quantity == "scalar" else f"{place.statistic} "
-    size = abs(float(np.log(place.a / place.b))) if place.a > 0 and place.b > 0 else place.size
+    size = abs(float(np.log(place.a) - np.log(place.b))) if place.a > 0 and place.b > 0 else place.size
     return f"{what}, {statistic}{number(place.a, 6)} against {number(place.b, 6)} ({size_words(size)} apart)"
 
 

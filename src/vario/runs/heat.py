@@ -14,7 +14,7 @@ from vario.runs.model_order import model_order
 from vario.runs.outlines import settled
 from vario.runs.pieces import Wanted
 from vario.runs.plans import choose_level, stretches_of
-from vario.runs.points import Steps
+from vario.runs.points import Steps, Values
 from vario.runs.rank_merging import folded_numbers, merged_numbers
 from vario.runs.run import Run
 from vario.runs.search import matching
@@ -41,7 +41,8 @@ class Heat:
     last: npt.NDArray[np.int64]
     """The last one, which belongs to it."""
     values: npt.NDArray[np.float32]
-    """Rows x columns: what is largest in magnitude; NaN where nothing is finite."""
+    """Rows x columns: what is largest in magnitude; NaN where nothing is finite. What is finite stays so: beyond what
+    float32 can say, it is the largest that it can."""
     bad: npt.NDArray[np.uint8]
     """1 where a NaN or Inf was counted."""
     has: npt.NDArray[np.uint8]
@@ -89,11 +90,16 @@ def _read(
         tuple(int(size) for size in np.diff(bounds)),
         found.columns.first,
         found.columns.last,
-        found.largest().astype(np.float32),
+        _in_float32(found.largest()),
         found.bad.astype(np.uint8),
         found.has.astype(np.uint8),
         level > 0,
     )
+
+
+def _in_float32(values: Values) -> npt.NDArray[np.float32]:
+    most = np.finfo(np.float32).max
+    return np.clip(values, -most, most).astype(np.float32)
 
 
 def _from_rows(source: Source, names: Sequence[str], bounds: Steps, limit: int, level: int) -> HeatTable:

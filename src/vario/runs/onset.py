@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vario.detection.masks import are_masks
 from vario.errors import ConfigError
+from vario.records import INFS, NANS
 from vario.runs.arrays import numbers, take
 from vario.runs.run import Rank, Run
-from vario.runs.store_reader import LAST
+from vario.runs.store_reader import LAST, summaries
 
 CHAIN_LENGTH = 8
 
@@ -160,10 +162,12 @@ def _inputs_were_finite(run: Run, bad: BadRow) -> bool | None:
     module, _, side = bad.target.rpartition(":")
     if bad.quantity != "activation" or not side.startswith("output"):
         return None
-    rows = run.frame(bad.step, bad.quantity, bad.rank).select(["micro_step", "target", "nans", "infs"]).to_pylist()
-    inputs = [
-        row for row in rows if row["micro_step"] == bad.micro_step and row["target"].startswith(f"{module}:input")
-    ]
-    if not inputs:
+    frame = run.frame(bad.step, bad.quantity, bad.rank)
+    names, micro_steps = frame.column("target").to_pylist(), numbers(frame.column("micro_step"))
+    is_input = np.array([name.startswith(f"{module}:input") for name in names], np.bool_)
+    at = np.flatnonzero(is_input & (micro_steps == bad.micro_step))
+    if not len(at):
         return None
-    return not any(row["nans"] or row["infs"] for row in inputs)
+    rows = summaries(take(frame, at))
+    is_bad = (np.nan_to_num(rows[:, NANS]) > 0) | (np.nan_to_num(rows[:, INFS]) > 0)
+    return not (is_bad & ~are_masks([names[index] for index in at], rows)).any()

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.detection.memory import Trend
+from vario.detection.rule import stage_of
 from vario.runs.grid import Grid, Values
 from vario.runs.movements import median
 
@@ -20,6 +21,8 @@ ROUNDING = 2e-4
 """Differences up to this may come from rounding, where small numbers are left of large ones."""
 FARTHEST = 50.0
 """The difference from a NaN, and from nothing."""
+STAGE = 1e9
+"""More than the order of anything within its stage of a step."""
 CLOCKS = ("_seconds", "_bytes", "_per_second", "memory", "time")
 """Plain numbers that differ from one machine, or one moment, to the next."""
 
@@ -49,6 +52,7 @@ class Pairs:
     statistic: str
     targets: tuple[str, ...]
     order: Values
+    """When each is observed within a step."""
     steps: npt.NDArray[np.int64]
     a: Values
     b: Values
@@ -78,7 +82,10 @@ def paired(first: Grid, second: Grid, both: list[tuple[int, int]]) -> list[Pairs
             continue
         apart, own = _apart(statistic, ours, theirs, sizes)
         names = tuple(first.targets[row] for row in rows_a)
-        pair = Pairs(first.quantity, statistic, names, first.order[rows_a], steps, ours, theirs, apart, own)
+        # A quantity that is watched more rarely than another does not come later in a step for that.
+        stages = np.array([stage_of(first.quantity, name) for name in names])
+        order = stages * STAGE + np.fmin(first.order[rows_a], STAGE)
+        pair = Pairs(first.quantity, statistic, names, order, steps, ours, theirs, apart, own)
         found.append(pair)
     return found
 

@@ -81,13 +81,14 @@ class Points:
 
 def checked_statistic(run: Run, quantity: str, statistic: str) -> str:
     """The name of a statistic that the run has of a quantity; empty stands for the usual one."""
-    if quantity not in run.quantities("all"):
+    # The first rank that has it is enough: of very many ranks, listing all of them for each curve takes seconds.
+    if not any(quantity in run.quantities(rank) for rank in run.ranks):
         raise ConfigError(unknown("quantity", quantity, run.quantities("all")))
     if quantity == "scalar":
         if statistic not in ("", "value"):
             raise ConfigError(unknown("statistic", statistic, ["value"]))
         return "value"
-    found = STATISTICS.get(statistic or "norm", "statistic")
+    found = STATISTICS.get(statistic or run.usual_statistic, "statistic")
     run.check_recorded(found.needs, found.name)
     return found.name
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.detection.alerts import Alert, Incident
+from vario.detection.masks import are_masks
 from vario.errors import ConfigError, MissingExtra, RunError
 from vario.records import COLUMNS, HELD, Collective, Structure, merge
 from vario.runs import sql, status
@@ -35,6 +36,8 @@ Rank = int | Literal["all"]
 """One rank, or all of them merged: shares of a parameter add up to the whole, and replicas count once."""
 
 SIDED = ("activation", "activation_gradient")
+USUAL = ("norm", "rms", "absmax")
+"""Statistics that tell the size of a tensor, the best first."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ class Run(RunFolder):
         """
         if quantity == "scalar":
             return self._scalar_series(target, statistic or "value", rank)
-        derived = STATISTICS.get(statistic or "norm", "statistic")
+        derived = STATISTICS.get(statistic or self.usual_statistic, "statistic")
         self.check_recorded(derived.needs, derived.name)
         columns = ["step", "micro_step", *(name for name in COLUMNS if name in derived.needs)]
         target, tables = self._rows(target, quantity, columns, rank)
@@ -218,14 +221,17 @@ class Run(RunFolder):
         return self._checked_reader(rank, quantity).read(names, self.sessions, first=first)
 
     def bad_rows(self, quantity: str, rank: int) -> Any:
-        """The bad rows of the first part of a quantity that has any NaN or Inf; None when all is finite."""
-        columns = ["step", "micro_step", "order", "target", "count"]
+        """The bad rows of the first part of a quantity that has any NaN or Inf but masks; None when all is finite."""
+        columns = ["step", "micro_step", "order", "target", *COLUMNS]
         for piece, limit in self._checked_reader(rank, quantity).suspects(self.sessions):
             if quantity == "scalar":
                 table = piece.read(["step", "target", "value"], EVERYTHING.at_most(limit))
                 table = take(table, np.flatnonzero(~np.isfinite(numbers(table.column("value")))))
             else:
                 table = piece.bad_rows(columns, limit)
+                if quantity == "activation" and table.num_rows:
+                    is_mask = are_masks(table.column("target").to_pylist(), summaries(table))
+                    table = take(table, np.flatnonzero(~is_mask))
             if table.num_rows:
                 return table
         return None
@@ -289,6 +295,21 @@ class Run(RunFolder):
         if self._layout_read is None or self._layout_read[0] != ranks:
             self._layout_read = ranks, Layout(ranks, self.structure)
         return self._layout_read[1]
+
+    @property
+    def statistics(self) -> list[str]:
+        """What can be worked out from the columns that were recorded."""
+        chosen = self.config.get("statistics")
+        if chosen is None:
+            return [found.name for found in STATISTICS]
+        columns = columns_needed(name for name in chosen if name in STATISTICS)
+        return [found.name for found in STATISTICS if columns.issuperset(found.part.needs)]
+
+    @property
+    def usual_statistic(self) -> str:
+        """The one that is meant where none is named: the norm, or what comes nearest of those that were recorded."""
+        known = self.statistics
+        return next((name for name in (*USUAL, *known) if name in known), USUAL[0])
 
     def check_recorded(self, needs: Sequence[str], statistic: str) -> None:
         """Refuse a statistic whose columns were not recorded."""

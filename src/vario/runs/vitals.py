@@ -110,7 +110,7 @@ def read_pace(run: Run, targets: Sequence[str], rank: int, clock: Curve | None =
 
 def make_pace(step: int | None, total: float | None, seconds: float | None, is_running: bool) -> Pace:
     """How far a run is, from its newest step, the number of steps it told, and the time of one."""
-    total_steps = int(total) if total is not None and np.isfinite(total) and total > 0 else None
+    total_steps = int(total) if total is not None and np.isfinite(total) and total >= 1 else None
     progress = None if step is None or total_steps is None else min(1.0, (step + 1) / total_steps)
     eta = None
     if seconds is not None and step is not None and total_steps is not None and is_running:

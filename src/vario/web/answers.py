@@ -55,8 +55,9 @@ class Endpoint:
 
 
 def encode(value: Any) -> bytes:
-    """Strict JSON: NaN and the infinities, which JSON lacks, are null."""
-    return json.dumps(plain(value), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    """Strict JSON: NaN and the infinities, which JSON lacks, are null, and bytes of a path that are no text a `?`."""
+    text = json.dumps(plain(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf8", "replace")
 
 
 def plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 from vario.runs.extent import newest_of_rank, newest_step
@@ -18,18 +19,32 @@ class Cursor:
     session: int
     step: int
     num_incidents: int
+    run: int | None = None
+    """Stands for the run itself: another one may have taken its name. None where nobody said which it was."""
 
     def __str__(self) -> str:
-        return f"{self.session}.{self.step}.{self.num_incidents}"
+        seen = f"{self.session}.{self.step}.{self.num_incidents}"
+        return seen if self.run is None else f"{seen}.{self.run}"
+
+    def is_same_story(self, other: Cursor) -> bool:
+        """Whether one goes on where the other ends: of the same run, and no resume came between them."""
+        is_same_run = self.run is None or other.run is None or self.run == other.run
+        return is_same_run and self.session == other.session
+
+
+def cursor_of(run: Run, num_incidents: int) -> Cursor:
+    """What somebody has seen who has seen all there is now."""
+    session = max(0, len(run.sessions) - 1)
+    return Cursor(session, complete_step(run), num_incidents, zlib.crc32(run.id.encode()))
 
 
 def read_cursor(text: str) -> Cursor:
     """The cursor of a text, as `Cursor` writes it; what stands at its end may be missing."""
     words = text.split(".")
-    if not 2 <= len(words) <= 3 or not all(_is_number(word) for word in words):
+    if not 2 <= len(words) <= 4 or not all(_is_number(word) for word in words):
         raise BadParameter("cursor", f"expected the cursor of an answer, as 0.120.1, got '{text[:40]}'")
     session, step, *rest = map(int, words)
-    return Cursor(session, step, rest[0] if rest else 0)
+    return Cursor(session, step, *rest) if rest else Cursor(session, step, 0)
 
 
 def _is_number(word: str) -> bool:

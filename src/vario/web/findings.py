@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vario.detection.alerts import Alert, Incident
+from vario.detection.rule import stage_of
 from vario.reports.ranking_text import how
 from vario.runs.alerts import has_alerts
 from vario.runs.diagnosis import Diagnosis, Source, diagnosis_of
 from vario.runs.diagnosis_text import diagnosis_text
 from vario.runs.extent import check_size, rows_bytes
+from vario.runs.onset import BadRow
 from vario.runs.ranking import Change, rank_changes
 from vario.runs.replay import check, warn_of_failure
 from vario.runs.run import Run
 from vario.runs.vitals import spark_of
 from vario.web.answers import Endpoint
 from vario.web.charts import QUANTITY
-from vario.web.incidents import described, described_alert
+from vario.web.incidents import described, described_alert, series_of
 from vario.web.overview import RUN
 from vario.web.parameters import Parameter
 from vario.web.served import Served
@@ -68,8 +70,8 @@ def alerts(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
         has_any = has_alerts(run)
         found, incidents = run.alerts if has_any else [], run.incidents if has_any else []
     return {
-        "incidents": [described(incident) for incident in sorted(incidents, key=lambda one: one.step)],
-        "alerts": [described_alert(alert) for alert in found[:ALERTS_SHOWN]],
+        "incidents": [described(incident, run) for incident in sorted(incidents, key=lambda one: one.step)],
+        "alerts": [described_alert(alert, run) for alert in found[:ALERTS_SHOWN]],
         "num_alerts": len(found),
         "diagnosis": _diagnosis(run, incidents, "replay" if values["replay"] else "stored"),
         "source": "replayed" if values["replay"] else "recorded",
@@ -81,41 +83,44 @@ def _diagnosis(run: Run, incidents: Sequence[Incident], source: Source) -> dict[
         return None
     found = diagnosis_of(run, incidents, source)
     assert found.first is not None, "there are incidents"
-    return {"paragraph": diagnosis_text(found), "chain": list(_chain(found))[:CHAIN_LENGTH]}
+    return {"paragraph": diagnosis_text(found), "chain": _chain(found, run)[:CHAIN_LENGTH]}
 
 
-def _chain(found: Diagnosis) -> Iterator[dict[str, Any]]:
-    """What followed what: the lead of the first cause, then all that spoke after it, each place once."""
+def _chain(found: Diagnosis, run: Run) -> list[dict[str, Any]]:
+    """What followed what: the lead of the first cause, then all that spoke after it in order, each place once."""
     first = found.first
     assert first is not None
-    yield _link(first.lead)
-    seen = {(first.lead.quantity, first.lead.target)}
-    for alert in sorted(first.alerts, key=lambda one: (one.step, one.stage, one.order)):
-        if (alert.quantity, alert.target) not in seen and alert.step >= first.lead.step:
-            seen.add((alert.quantity, alert.target))
-            yield _link(alert)
+    after = [((one.step, one.stage, one.order), _link(one, run)) for one in first.alerts if one.step >= first.lead.step]
     for row in found.onset.chain if found.onset is not None else ():
-        if (row.quantity, row.target) not in seen:
-            seen.add((row.quantity, row.target))
-            kind = "NaN" if row.nans else "Inf"
-            yield {
-                "step": row.step,
-                "rank": row.rank,
-                "target": row.target,
-                "quantity": row.quantity,
-                "rule": "non_finite",
-                "text": f"{row.quantity.replace('_', ' ')} of '{row.target}' holds {kind}",
-            }
+        when = row.step, stage_of(row.quantity, row.target), float(row.order)
+        after.append((when, _bad_link(row, run)))
+    places: dict[tuple[str, str | None], dict[str, Any]] = {}
+    for link in (_link(first.lead, run), *(link for _, link in sorted(after, key=lambda entry: entry[0]))):
+        places.setdefault((link["quantity"], link["target"]), link)
+    return list(places.values())
 
 
-def _link(alert: Alert) -> dict[str, Any]:
+def _link(alert: Alert, run: Run) -> dict[str, Any]:
     return {
         "step": alert.step,
-        "rank": alert.rank,
+        "rank": alert.rank if run.world_size > 1 else None,
         "target": alert.target,
         "quantity": alert.quantity,
         "rule": alert.rule,
         "text": alert.text,
+        "series": series_of(alert, run),
+    }
+
+
+def _bad_link(row: BadRow, run: Run) -> dict[str, Any]:
+    return {
+        "step": row.step,
+        "rank": row.rank if run.world_size > 1 else None,
+        "target": row.target,
+        "quantity": row.quantity,
+        "rule": "non_finite",
+        "text": f"{row.quantity.replace('_', ' ')} of '{row.target}' holds {'NaN' if row.nans else 'Inf'}",
+        "series": None if "|" in row.target else f"{row.quantity}|{row.target}|",
     }
 
 

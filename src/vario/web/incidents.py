@@ -9,8 +9,21 @@ from vario.detection.alerts import Alert, Incident
 from vario.detection.paragraph import in_a_paragraph, place_of
 from vario.runs.alerts import has_alerts
 from vario.runs.run import Run
+from vario.statistics import STATISTICS
 
 TARGETS_SHOWN = 20
+SEVERAL = ("attention", "unit", "expert", "update")
+"""Quantities with several numbers of each target, `TARGET:NUMBER`."""
+SHOWN = {
+    "attn_logit": ("max_logit",),
+    "attn_entropy": ("head_entropy", "entropy"),
+    "dead_units": ("dead",),
+    "expert_imbalance": ("load",),
+    "state_lost": ("surprise",),
+    "stale_second_moment": ("surprise",),
+    "lr_change": ("ratio",),
+}
+"""Which of them a rule looks at; of others the first that was recorded."""
 
 
 def recorded(run: Run) -> Sequence[Incident]:
@@ -18,7 +31,7 @@ def recorded(run: Run) -> Sequence[Incident]:
     return run.incidents if has_alerts(run) else ()
 
 
-def described(incident: Incident) -> dict[str, Any]:
+def described(incident: Incident, run: Run) -> dict[str, Any]:
     """An incident with its words and the series to look at."""
     lead = incident.lead
     targets = dict.fromkeys(
@@ -41,11 +54,11 @@ def described(incident: Incident) -> dict[str, Any]:
         "next": incident.advice,
         "num_alerts": max(1, len(incident.alerts)),
         "targets": list(targets)[:TARGETS_SHOWN],
-        "series": series_of(lead),
+        "series": series_of(lead, run),
     }
 
 
-def described_alert(alert: Alert) -> dict[str, Any]:
+def described_alert(alert: Alert, run: Run) -> dict[str, Any]:
     """One alert and the series it is about."""
     return {
         "step": alert.step,
@@ -61,13 +74,18 @@ def described_alert(alert: Alert) -> dict[str, Any]:
         "high": alert.high,
         "place": place_of(alert),
         "text": alert.text,
-        "series": series_of(alert),
+        "series": series_of(alert, run),
     }
 
 
-def series_of(alert: Alert) -> str | None:
+def series_of(alert: Alert, run: Run) -> str | None:
     """`quantity|target|statistic` of the curve that shows an alert; None where it is about no single one."""
-    if alert.target is None or "|" in alert.target:
+    target, statistic = alert.target, "value" if alert.quantity == "scalar" else alert.statistic
+    if target is None or "|" in target:
         return None
-    statistic = "value" if alert.quantity == "scalar" else alert.statistic
-    return f"{alert.quantity}|{alert.target}|{statistic}"
+    if alert.quantity in SEVERAL:
+        kinds = [name.rpartition(":")[2] for name in run.targets(alert.quantity) if name.rpartition(":")[0] == target]
+        if not kinds:
+            return None
+        target += f":{next((kind for kind in SHOWN.get(alert.rule, ()) if kind in kinds), kinds[0])}"
+    return f"{alert.quantity}|{target}|{statistic if statistic in STATISTICS or statistic == 'value' else ''}"

@@ -169,7 +169,7 @@ class _Page:
         self._cursor = look.cursor
         num_columns = look.cursor.step - before.step
         is_behind = num_columns > MOST_COLUMNS or num_columns * len(self._order) > MOST_CELLS
-        if before.session != look.cursor.session or is_behind:
+        if not before.is_same_story(look.cursor) or is_behind:
             yield _event("reset", {}, look.cursor)
             before = look.cursor
         yield _event("progress", look.progress, look.cursor)
@@ -226,9 +226,9 @@ async def _of_list(streams: Streams, cursor: str, once: bool) -> AsyncIterator[b
         while not streams.is_ending:
             latest = watcher.latest
             if latest is not None and latest != cursor:
-                rows = await anyio.to_thread.run_sync(streams.rows.since, cursor, limiter=streams.readers)
+                news = await anyio.to_thread.run_sync(streams.rows.since, cursor, limiter=streams.readers)
                 cursor = latest
-                yield _event("runs", {"runs": rows}, cursor)
+                yield _event("runs", news, cursor)
             if once and latest is not None:
                 return
             if not await watcher.news(BEAT_SECONDS):

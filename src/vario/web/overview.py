@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vario.errors import VarioError
+from vario.errors import RunError, VarioError
 from vario.runs.brief import read_brief
 from vario.runs.run import Run
 from vario.runs.status import read_ranks
 from vario.runs.vitals import Pace, read_vitals
-from vario.statistics import STATISTICS, columns_needed
 from vario.web.answers import FRESH_SECONDS, Endpoint
-from vario.web.cursor import Cursor, complete_step
+from vario.web.cursor import cursor_of
 from vario.web.incidents import described, recorded
 from vario.web.parameters import Parameter
 from vario.web.reading import guarded
@@ -26,6 +25,8 @@ RUN = Parameter(
     "run", "The run: its path below the served folder, as /api/runs tells; '.' where that is a run.", is_required=True
 )
 SEVERITY_NAMES = {"page": "critical", "warn": "warning"}
+AGAIN_SECONDS = 60.0
+"""A run that cannot be read is read again when a file of it has changed, or after this long: not at every look."""
 SHORT_SECONDS = 0.3
 """A list is answered after this long; of runs that were not read by then only the name and the start are told."""
 
@@ -37,6 +38,9 @@ class RunRows:
         self._served = served
         self._seconds = seconds
         self._known: dict[str, _Known] = {}
+        self._failed: dict[str, _Failed] = {}
+        self._gone: dict[str, int] = {}
+        """The version since which a run is not there any more."""
         self._version = 0
         self._birth = f"{time.time_ns():x}"
         self._lock = threading.Lock()
@@ -61,6 +65,10 @@ class RunRows:
         with self._lock:
             for name in self._known.keys() - changed.keys():
                 del self._known[name]
+                self._version += 1
+                self._gone[name] = self._version
+            for name in self._failed.keys() - changed.keys():
+                del self._failed[name]
         rows.sort(key=lambda row: (row["started"] or 0.0, row["name"]), reverse=True)
         return {"folder": self._served.name, "runs": rows, "left_out": left_out, "cursor": self.cursor}
 
@@ -69,14 +77,15 @@ class RunRows:
         """Stands for what the rows say now."""
         return f"{self._birth}.{self._version}"
 
-    def since(self, cursor: str) -> list[dict[str, Any]]:
-        """The rows that changed since then; all, where nobody knows that cursor."""
+    def since(self, cursor: str) -> dict[str, Any]:
+        """The rows that changed since then, and the runs that went; all rows, where nobody knows that cursor."""
         birth, _, version = cursor.partition(".")
         seen = int(version) if birth == self._birth and version.isdecimal() and len(version) < 19 else -1
         rows = self.read()["runs"]
         with self._lock:
             fresh = {name for name, known in self._known.items() if known.version > seen}
-        return [row for row in rows if row["run"] in fresh]
+            gone = [name for name, version in self._gone.items() if version > seen]
+        return {"runs": [row for row in rows if row["run"] in fresh], "gone": gone, "is_whole": seen < 0}
 
     def _row(self, name: str, changed: int, until: float) -> dict[str, Any]:
         known = self._known.get(name)
@@ -84,13 +93,22 @@ class RunRows:
         if known is not None and known.is_settled and known.changed == changed:
             return known.row
         if self._is_ended or time.monotonic() > until:
-            return self._note(name, changed, (), _short_row(self._served, name)) if known is None else known.row
+            if known is not None:
+                return known.row
+            return self._note(name, changed, (), guarded(_short_row, self._served, name))
         # Two who read the same list read each run once.
         with self._reading, self._served.reading():
-            return guarded(self._read, name, changed)
+            stamp = guarded(self._served.stamp, name)
+            failed = self._failed.get(name)
+            if failed is not None and failed.stamp == stamp and time.monotonic() < failed.until:
+                raise RunError(failed.error)
+            try:
+                return guarded(self._read, name, changed, stamp)
+            except VarioError as error:
+                self._failed[name] = _Failed(stamp, str(error), time.monotonic() + AGAIN_SECONDS)
+                raise
 
-    def _read(self, name: str, changed: int) -> dict[str, Any]:
-        stamp = self._served.stamp(name)
+    def _read(self, name: str, changed: int, stamp: Stamp) -> dict[str, Any]:
         known = self._known.get(name)
         if known is None or known.stamp != stamp or not known.row["is_read"]:
             row = _row(self._served.open(name, stamp), name)
@@ -110,7 +128,17 @@ class RunRows:
             else:
                 version = known.version
             self._known[name] = _Known(changed, stamp, version, row)
+            self._gone.pop(name, None)
         return row
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """Why a run could not be read, and the files of that time."""
+
+    stamp: Stamp
+    error: str
+    until: float
 
 
 @dataclass(frozen=True)
@@ -151,7 +179,7 @@ def _row(run: Run, name: str) -> dict[str, Any]:
 
 def _short_row(served: Served, name: str) -> dict[str, Any]:
     """What the header says; the rest follows."""
-    header = guarded(served.header, name)
+    header = served.header(name)
     unknown = dict.fromkeys(("ended", "step", "total_steps", "progress", "eta_seconds", "loss", "error"))
     return {
         "run": name,
@@ -197,7 +225,6 @@ def run(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
     found = served.open(values["run"])
     vitals = read_vitals(found)
     incidents = recorded(found)
-    cursor = Cursor(max(0, len(found.sessions) - 1), complete_step(found), len(incidents))
     return {
         "run": values["run"],
         "name": found.name,
@@ -215,10 +242,10 @@ def run(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
         "sessions": found.sessions,
         "vital": vitals.vitals,
         "quantities": _quantities(found),
-        "incidents": [described(incident) for incident in incidents],
+        "incidents": [described(incident, found) for incident in incidents],
         "parts_off": len(found.parts_off),
         "dropped_steps": found.dropped_steps,
-        "cursor": str(cursor),
+        "cursor": str(cursor_of(found, len(incidents))),
     }
 
 
@@ -226,13 +253,13 @@ def _quantities(run: Run) -> list[dict[str, Any]]:
     if not run.ranks:
         return []
     every = run.config.get("every") or {}
-    statistics = _statistics(run)
+    statistics = run.statistics
     return [
         {
             "name": name,
             "num_targets": len(run.targets(name)),
             "statistics": ["value"] if name == "scalar" else statistics,
-            "default_statistic": "value" if name == "scalar" else _default(statistics),
+            "default_statistic": "value" if name == "scalar" else run.usual_statistic,
             "steps": len(run.steps(name, _having(run, name))),
             "every": every.get(name, 1) if isinstance(every, Mapping) else every,
         }
@@ -242,19 +269,6 @@ def _quantities(run: Run) -> list[dict[str, Any]]:
 
 def _having(run: Run, quantity: str) -> int:
     return next(rank for rank in run.ranks if quantity in run.quantities(rank))
-
-
-def _statistics(run: Run) -> list[str]:
-    """What can be worked out from the columns that were recorded."""
-    chosen = run.config.get("statistics")
-    if chosen is None:
-        return [found.name for found in STATISTICS]
-    columns = columns_needed(name for name in chosen if name in STATISTICS)
-    return [found.name for found in STATISTICS if columns.issuperset(found.part.needs)]
-
-
-def _default(statistics: list[str]) -> str:
-    return next((name for name in ("norm", "rms", "absmax") if name in statistics), statistics[0])
 
 
 ENDPOINTS = (

@@ -71,8 +71,8 @@ class Parameter:
             if text not in ("0", "1"):
                 raise BadParameter(self.name, f"expected 0 or 1, got '{text[:40]}'")
             return text == "1"
-        if len(text) > MOST_CHARACTERS or not text.isprintable():
-            raise BadParameter(self.name, f"expected at most {MOST_CHARACTERS} printable characters")
+        if len(text) > MOST_CHARACTERS:
+            raise BadParameter(self.name, f"expected at most {MOST_CHARACTERS} characters")
         if self.choices and text not in self.choices:
             raise BadParameter(self.name, f"unknown '{text}'. {suggestion(text, self.choices)}")
         if not text and self.is_required:

@@ -76,13 +76,11 @@ def find_slowest(run: Run) -> Slowest | None:
     """
     if len(run.ranks) < 2:
         return None
+    known = {rank: run.targets("scalar", rank=rank) if "scalar" in run.quantities(rank) else [] for rank in run.ranks}
     for name in ("forward_seconds", "step_seconds"):
         times = {}
-        for rank in run.ranks:
-            try:
-                values = read_curve(run, name, "scalar", "value", rank, points=2000).last
-            except ConfigError:
-                continue
+        for rank in (rank for rank, names in known.items() if name in names):
+            values = read_curve(run, name, "scalar", "value", rank, points=2000).last
             finite = values[np.isfinite(values)]
             if len(finite):
                 times[rank] = float(np.median(finite))

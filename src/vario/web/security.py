@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vario.errors import ConfigError
 from vario.web.answers import JSON, encode
+from vario.web.token_page import token_page
 
 COOKIE = "vario_token"
 NO_TOKEN = "the token is missing or wrong. Open the address that `vario serve` printed, or send it as a bearer."
@@ -87,7 +88,7 @@ class Guard:
             if any(key == "token" and self._is_right(value) for key, value in asked):
                 answer, cookie = _without_token(scope, asked), _cookie(scope, self._token)
             elif not self._is_known(scope):
-                answer = refuse(401, NO_TOKEN)
+                answer = token_page(asked) if _is_page(scope) else refuse(401, NO_TOKEN)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -135,10 +136,19 @@ def _path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", "")) or "/"
 
 
+def _is_for_scripts(path: str) -> bool:
+    return path.startswith(("/api/", "/assets/")) or path == "/openapi.json"
+
+
+def _is_page(scope: Scope) -> bool:
+    """Whether somebody looks at the answer."""
+    return "text/html" in Headers(scope=scope).get("accept", "") and not _is_for_scripts(_path(scope))
+
+
 def _without_token(scope: Scope, asked: list[tuple[str, str]]) -> Response | None:
     """Where a page is sent to, so that no address bar shows the token; None for what is no page."""
     path = _path(scope)
-    if path.startswith(("/api/", "/assets/")) or path == "/openapi.json":
+    if _is_for_scripts(path):
         return None
     rest = urlencode([(key, value) for key, value in asked if key != "token"])
     # Relative: it stays below whatever prefix a proxy put before this server.

@@ -153,7 +153,10 @@ class Served:
                         if not _is_inside(path, self.folder) and is_run(path):
                             left_out.append(LeftOut(name, "a link that leads out of the served folder"))
                     elif is_run(path):
-                        yield name
+                        if is_text(name):
+                            yield name
+                        else:
+                            left_out.append(LeftOut(name, "its name is not text in UTF-8; rename the folder"))
                     elif depth < DEPTH:
                         waiting.append((path, depth + 1))
                 except OSError as error:
@@ -182,6 +185,11 @@ def _entries(path: Path, folder: Path) -> Iterator[tuple[str, int, int]]:
                     for part in _listed(Path(inner.path)):
                         if part.is_symlink():
                             _entry(part, f"{entry.name}/{inner.name}/", folder)
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can stand in an address; Python reads bytes that are not UTF-8 as halves of characters."""
+    return name.encode("utf8", "replace").decode() == name
 
 
 def _is_inside(path: Path, folder: Path) -> bool:

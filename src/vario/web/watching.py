@@ -19,7 +19,7 @@ from vario.runs.heat import Heat, read_heat
 from vario.runs.run import Run
 from vario.runs.vitals import RECENT_STEPS, read_vitals
 from vario.web.charts import split_series
-from vario.web.cursor import Cursor, complete_step
+from vario.web.cursor import Cursor, cursor_of
 from vario.web.incidents import described, recorded
 from vario.web.reading import guarded
 from vario.web.served import Served, Stamp
@@ -138,10 +138,10 @@ class RunLooks:
             return self._before
         told = tuple(entry for entry in stamp if entry[0].endswith(".jsonl"))
         if self._before is None or told != self._told:
-            self._told, self._incidents = told, [described(incident) for incident in recorded(run)]
+            self._told, self._incidents = told, [described(incident, run) for incident in recorded(run)]
         incidents = self._incidents
-        step = complete_step(run)
-        vitals = read_vitals(run, first=max(0, step - RECENT_STEPS))
+        cursor = cursor_of(run, len(incidents))
+        vitals = read_vitals(run, first=max(0, cursor.step - RECENT_STEPS))
         pace = vitals.pace
         progress = {
             "step": pace.step,
@@ -155,7 +155,10 @@ class RunLooks:
                 for found in vitals.vitals
             ],
         }
-        cursor = Cursor(max(0, len(run.sessions) - 1), step, len(incidents))
+        if self._before is not None and not self._before.cursor.is_same_story(cursor):
+            # The same steps have other numbers now.
+            with self._lock:
+                self._readings.clear()
         self._stamp, self._before = stamp, Look(cursor, state, progress, incidents)
         return self._before
 

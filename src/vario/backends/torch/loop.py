@@ -14,6 +14,7 @@ from vario.backends.torch import discovery, hooks, operators
 from vario.backends.torch.accumulation import Accumulation
 from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import optimizers
+from vario.backends.torch.naming import entries
 from vario.backends.torch.outputs import find_loss
 from vario.backends.torch.row_hashes import row_candidates
 from vario.backends.torch.scaling import LossScaling
@@ -105,6 +106,20 @@ class TrainingLoop(Subscribing):
 
         self._undo.add(hooks.before_forward(root, before))
         self._undo.add(hooks.after_forward(root, after, even_if_it_raised=True))
+        self._follow_entries(name, root)
+
+    def _follow_entries(self, name: str, root: torch.nn.Module) -> None:
+        """Of a model that is never called as a whole the first part that is called begins the pass."""
+
+        def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            if torch.compiler.is_compiling() or not torch.is_grad_enabled() or hooks.current_backward() != -1:
+                return
+            if self.clock.awaits_pass:
+                self._forward_began(name, True, module.training, (args, kwargs))
+                self._forward_ended(None)
+
+        for module in entries(root):
+            self._undo.add(hooks.before_forward(module, before))
 
     def _compiled_forward_began(
         self, root: str, with_gradients: bool, is_training: bool, tensors: Sequence[torch.Tensor]

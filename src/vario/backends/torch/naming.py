@@ -49,6 +49,25 @@ def named_parameters(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple
         yield prefix + clean(_numbered(name, numbers)), parameter
 
 
+def entries(root: torch.nn.Module) -> list[torch.nn.Module]:
+    """What a loop calls of a model that cannot be called itself, as a ModuleDict: its outermost parts that can be."""
+    if _has_forward(root):
+        return []
+    found: dict[int, torch.nn.Module] = {}
+    waiting = list(root.children())
+    while waiting:
+        module = waiting.pop(0)
+        if _has_forward(module):
+            found[id(module)] = module
+        else:
+            waiting += module.children()
+    return list(found.values())
+
+
+def _has_forward(module: torch.nn.Module) -> bool:
+    return type(module).forward is not torch.nn.Module.forward or "forward" in vars(module)
+
+
 def prefixes(roots: Mapping[str, torch.nn.Module]) -> dict[str, str]:
     """What the names in each of several models begin with: their keys; nothing in the chunks of one pipeline.
 

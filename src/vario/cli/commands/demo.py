@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 def dashboard(directory: str) -> Iterator[subprocess.Popen[bytes]]:
     """`vario serve` beside the training, in a process of its own; it prints its link."""
     Path(directory).mkdir(parents=True, exist_ok=True)
+    # Who ends this process ends the page with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with subprocess.Popen([sys.executable, "-m", "vario", "serve", directory]) as page:
         try:
             yield page

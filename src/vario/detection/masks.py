@@ -1,0 +1,23 @@
+"""Attention masks among activations: they hold -inf on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from vario.records import COUNT, INFS, MAX, MIN, NANS, ZEROS, Table
+
+
+def are_masks(targets: Sequence[str], rows: Table) -> npt.NDArray[np.bool_]:
+    """Which rows of activations are masks: zero where one may look and -inf elsewhere, or inputs called so.
+
+    One that is called so may hold a bias as well, but neither a NaN nor +inf.
+    """
+    with np.errstate(invalid="ignore"):
+        hides = (rows[:, NANS] == 0) & (rows[:, INFS] > 0) & (rows[:, MIN] == -np.inf) & (rows[:, MAX] < np.inf)
+        is_plain = (rows[:, MAX] == 0) & (np.isnan(rows[:, ZEROS]) | (rows[:, INFS] + rows[:, ZEROS] == rows[:, COUNT]))
+    is_called = np.array([":input" in name and "mask" in name.rpartition(":")[2] for name in targets], np.bool_)
+    found: npt.NDArray[np.bool_] = hides & (is_plain | is_called)
+    return found
