@@ -11,6 +11,7 @@ from pyarrow import csv
 from web_client import SCRIPT_NAME
 
 import little_trainings
+import made_runs
 import vario
 from outlined_runs import write_outlined
 from vario.web import charts
@@ -154,6 +155,22 @@ def test_a_table_has_every_step_of_a_run_that_charts_show_by_its_outlines(serve,
     assert whole.column("step").to_pylist() == series.steps.tolist()
     np.testing.assert_array_equal(whole.column("value").to_numpy(), series.values)
     assert part.column("step").to_pylist() == [700, 701, 702]
+
+
+def test_a_run_or_rank_without_a_series_is_left_out_where_another_has_it(serve, tmp_path):
+    for rank, names in enumerate((made_runs.NAMES, made_runs.NAMES[:2])):
+        frames = [made_runs.record(step, made_runs.frame(step, targets=names, rank=rank)) for step in range(4)]
+        made_runs.write_run(tmp_path / "two", frames, rank=rank, world_size=2)
+    made_runs.write_run(tmp_path / "other", [made_runs.record(step, **{"train/loss": 1.0}) for step in range(4)])
+    with serve(tmp_path) as client:
+
+        def curves(**asked):
+            return [(found["run"], found["rank"]) for found in client.get("/api/series", **asked)["curves"]]
+
+        assert curves(run=["two", "other"], series="scalar|loss|value") == [("two", "all")]
+        assert curves(run="two", series="gradient|head.weight|norm", rank="each") == [("two", 0)]
+        refused = client.refused("/api/series", run=["two", "other"], series=["scalar|loss|value", "scalar|lost|value"])
+        assert "unknown 'lost'. Did you mean 'loss'?" in refused["error"]
 
 
 def test_more_points_than_are_sent_at_once_are_refused(client, monkeypatch):

@@ -121,12 +121,9 @@ def series(served: Served, values: Mapping[str, Any]) -> Any:
     whole = values["format"] != "json"
     if whole:
         _check_number(served, values)
-    curves = [
-        (name, curve)
-        for name in values["run"]
-        for text in values["series"]
-        for curve in _curves(served.open(name), text, values, whole)
-    ]
+    found = {text: list(_curves(served, text, values, whole)) for text in dict.fromkeys(values["series"])}
+    # Run by run, as they were asked for.
+    curves = [(name, curve) for name in values["run"] for each in found.values() for run, curve in each if run == name]
     if values["format"] == "csv":
         return Answer(_csv(curves), CSV, "series.csv")
     if values["format"] == "arrow":
@@ -153,12 +150,24 @@ def _check_number(served: Served, values: Mapping[str, Any]) -> None:
         )
 
 
-def _curves(run: Run, text: str, values: Mapping[str, Any], whole: bool) -> Iterator[Curve]:
+def _curves(served: Served, text: str, values: Mapping[str, Any], whole: bool) -> Iterator[tuple[str, Curve]]:
+    """A series of each run and rank that has it; refused where none has."""
     quantity, target, statistic = split_series(text)
-    ranks = run.ranks if values["rank"] == "each" else [read_rank(values["rank"], ("each",))]
     points = None if whole else values["points"]
-    for rank in ranks:
-        yield read_curve(run, target, quantity, statistic, rank, values["first"], values["last"], points)
+    refusal: ConfigError | None = None
+    is_found = False
+    for name in dict.fromkeys(values["run"]):
+        run = served.open(name)
+        for rank in run.ranks if values["rank"] == "each" else [read_rank(values["rank"], ("each",))]:
+            try:
+                curve = read_curve(run, target, quantity, statistic, rank, values["first"], values["last"], points)
+            except ConfigError as error:
+                refusal = refusal or error
+                continue
+            is_found = True
+            yield name, curve
+    if refusal is not None and not is_found:
+        raise refusal
 
 
 def split_series(text: str) -> tuple[str, str, str]:
@@ -242,7 +251,7 @@ SERIES_FORMAT = Parameter(
 SERIES = Parameter(
     "series",
     "QUANTITY|TARGET|STATISTIC, for example gradient|head.weight|norm; may be repeated.",
-    pattern=r"^[^|]+\|.+$",
+    pattern=r"^[^|]+\|[\s\S]+$",
     is_required=True,
     is_repeated=True,
     most=64,
