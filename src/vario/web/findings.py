@@ -19,7 +19,7 @@ from vario.runs.run import Run
 from vario.runs.vitals import spark_of
 from vario.web.answers import Endpoint
 from vario.web.charts import QUANTITY
-from vario.web.incidents import described, described_alert, series_of
+from vario.web.incidents import Curves, described, described_alert
 from vario.web.overview import RUN
 from vario.web.parameters import Parameter
 from vario.web.served import Served
@@ -69,9 +69,10 @@ def alerts(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
     else:
         has_any = has_alerts(run)
         found, incidents = run.alerts if has_any else [], run.incidents if has_any else []
+    curves = Curves(run)
     return {
-        "incidents": [described(incident, run) for incident in sorted(incidents, key=lambda one: one.step)],
-        "alerts": [described_alert(alert, run) for alert in found[:ALERTS_SHOWN]],
+        "incidents": [described(incident, curves) for incident in sorted(incidents, key=lambda one: one.step)],
+        "alerts": [described_alert(alert, curves) for alert in found[:ALERTS_SHOWN]],
         "num_alerts": len(found),
         "diagnosis": _diagnosis(run, incidents, "replay" if values["replay"] else "stored"),
         "source": "replayed" if values["replay"] else "recorded",
@@ -88,19 +89,23 @@ def _diagnosis(run: Run, incidents: Sequence[Incident], source: Source) -> dict[
 
 def _chain(found: Diagnosis, run: Run) -> list[dict[str, Any]]:
     """What followed what: the lead of the first cause, then all that spoke after it in order, each place once."""
-    first = found.first
+    first, curves = found.first, Curves(run)
     assert first is not None
-    after = [((one.step, one.stage, one.order), _link(one, run)) for one in first.alerts if one.step >= first.lead.step]
+    after = [
+        ((one.step, one.stage, one.order), _link(one, run, curves))
+        for one in first.alerts
+        if one.step >= first.lead.step
+    ]
     for row in found.onset.chain if found.onset is not None else ():
         when = row.step, stage_of(row.quantity, row.target), float(row.order)
         after.append((when, _bad_link(row, run)))
     places: dict[tuple[str, str | None], dict[str, Any]] = {}
-    for link in (_link(first.lead, run), *(link for _, link in sorted(after, key=lambda entry: entry[0]))):
+    for link in (_link(first.lead, run, curves), *(link for _, link in sorted(after, key=lambda entry: entry[0]))):
         places.setdefault((link["quantity"], link["target"]), link)
     return list(places.values())
 
 
-def _link(alert: Alert, run: Run) -> dict[str, Any]:
+def _link(alert: Alert, run: Run, curves: Curves) -> dict[str, Any]:
     return {
         "step": alert.step,
         "rank": alert.rank if run.world_size > 1 else None,
@@ -108,7 +113,7 @@ def _link(alert: Alert, run: Run) -> dict[str, Any]:
         "quantity": alert.quantity,
         "rule": alert.rule,
         "text": alert.text,
-        "series": series_of(alert, run),
+        "series": curves.of(alert),
     }
 
 

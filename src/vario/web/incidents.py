@@ -26,12 +26,41 @@ SHOWN = {
 """Which of them a rule looks at; of others the first that was recorded."""
 
 
+class Curves:
+    """The curves of a run, to find the one that shows an alert."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._kinds: dict[str, dict[str, list[str]]] = {}
+
+    def of(self, alert: Alert) -> str | None:
+        """`quantity|target|statistic` of the curve that shows it; None where it is about no single one."""
+        target, statistic = alert.target, "value" if alert.quantity == "scalar" else alert.statistic
+        if target is None or "|" in target:
+            return None
+        if alert.quantity in SEVERAL:
+            kinds = self._several(alert.quantity).get(target)
+            if kinds is None:
+                return None
+            target += f":{next((kind for kind in SHOWN.get(alert.rule, ()) if kind in kinds), kinds[0])}"
+        return f"{alert.quantity}|{target}|{statistic if statistic in STATISTICS or statistic == 'value' else ''}"
+
+    def _several(self, quantity: str) -> dict[str, list[str]]:
+        """The numbers of each target; names are listed once, for however many alerts."""
+        if quantity not in self._kinds:
+            found = self._kinds[quantity] = {}
+            for name in self._run.targets(quantity):
+                target, _, kind = name.rpartition(":")
+                found.setdefault(target, []).append(kind)
+        return self._kinds[quantity]
+
+
 def recorded(run: Run) -> Sequence[Incident]:
     """The incidents that were stored while the run was watched; most runs have none, which is seen at once."""
     return run.incidents if has_alerts(run) else ()
 
 
-def described(incident: Incident, run: Run) -> dict[str, Any]:
+def described(incident: Incident, curves: Curves) -> dict[str, Any]:
     """An incident with its words and the series to look at."""
     lead = incident.lead
     targets = dict.fromkeys(
@@ -54,11 +83,11 @@ def described(incident: Incident, run: Run) -> dict[str, Any]:
         "next": incident.advice,
         "num_alerts": max(1, len(incident.alerts)),
         "targets": list(targets)[:TARGETS_SHOWN],
-        "series": series_of(lead, run),
+        "series": curves.of(lead),
     }
 
 
-def described_alert(alert: Alert, run: Run) -> dict[str, Any]:
+def described_alert(alert: Alert, curves: Curves) -> dict[str, Any]:
     """One alert and the series it is about."""
     return {
         "step": alert.step,
@@ -74,18 +103,5 @@ def described_alert(alert: Alert, run: Run) -> dict[str, Any]:
         "high": alert.high,
         "place": place_of(alert),
         "text": alert.text,
-        "series": series_of(alert, run),
+        "series": curves.of(alert),
     }
-
-
-def series_of(alert: Alert, run: Run) -> str | None:
-    """`quantity|target|statistic` of the curve that shows an alert; None where it is about no single one."""
-    target, statistic = alert.target, "value" if alert.quantity == "scalar" else alert.statistic
-    if target is None or "|" in target:
-        return None
-    if alert.quantity in SEVERAL:
-        kinds = [name.rpartition(":")[2] for name in run.targets(alert.quantity) if name.rpartition(":")[0] == target]
-        if not kinds:
-            return None
-        target += f":{next((kind for kind in SHOWN.get(alert.rule, ()) if kind in kinds), kinds[0])}"
-    return f"{alert.quantity}|{target}|{statistic if statistic in STATISTICS or statistic == 'value' else ''}"

@@ -16,7 +16,7 @@ from vario.runs.status import read_ranks
 from vario.runs.vitals import Pace, read_vitals
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.cursor import cursor_of
-from vario.web.incidents import described, recorded
+from vario.web.incidents import Curves, described, recorded
 from vario.web.parameters import Parameter
 from vario.web.reading import guarded
 from vario.web.served import LeftOut, Served, Stamp
@@ -224,7 +224,7 @@ def run(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
     """One run at a glance."""
     found = served.open(values["run"])
     vitals = read_vitals(found)
-    incidents = recorded(found)
+    incidents, curves = recorded(found), Curves(found)
     return {
         "run": values["run"],
         "name": found.name,
@@ -242,7 +242,7 @@ def run(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
         "sessions": found.sessions,
         "vital": vitals.vitals,
         "quantities": _quantities(found),
-        "incidents": [described(incident, found) for incident in incidents],
+        "incidents": [described(incident, curves) for incident in incidents],
         "parts_off": len(found.parts_off),
         "dropped_steps": found.dropped_steps,
         "cursor": str(cursor_of(found, len(incidents))),

@@ -20,7 +20,7 @@ from vario.runs.run import Run
 from vario.runs.vitals import RECENT_STEPS, read_vitals
 from vario.web.charts import split_series
 from vario.web.cursor import Cursor, cursor_of
-from vario.web.incidents import described, recorded
+from vario.web.incidents import Curves, described, recorded
 from vario.web.reading import guarded
 from vario.web.served import Served, Stamp
 
@@ -138,7 +138,8 @@ class RunLooks:
             return self._before
         told = tuple(entry for entry in stamp if entry[0].endswith(".jsonl"))
         if self._before is None or told != self._told:
-            self._told, self._incidents = told, [described(incident, run) for incident in recorded(run)]
+            curves = Curves(run)
+            self._told, self._incidents = told, [described(incident, curves) for incident in recorded(run)]
         incidents = self._incidents
         cursor = cursor_of(run, len(incidents))
         vitals = read_vitals(run, first=max(0, cursor.step - RECENT_STEPS))
