@@ -123,3 +123,11 @@ export function power(value: number): string {
   if (whole >= -2 && whole <= 3) return number(value);
   return `10${whole < 0 ? "⁻" : ""}${[...String(Math.abs(whole))].map((digit) => RAISED[Number(digit)]).join("")}`;
 }
+
+/** How far a run is. Steps are counted from 0, so after step 239 all 240 are done. */
+export function stepsDone(step: number | null, total: number | null): string {
+  if (step === null) return "no step yet";
+  if (!total) return `step ${whole(step)}`;
+  if (step >= total) return `step ${whole(step)}, past the ${whole(total)} announced`;
+  return `${whole(step + 1)} of ${plural(total, "step")}`;
+}

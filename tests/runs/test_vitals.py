@@ -24,6 +24,12 @@ def test_a_run_that_trains_has_a_time_to_go(tmp_path):
         assert pace.eta_seconds == 30.0
 
 
+def test_past_its_announced_end_a_run_has_no_time_to_go(tmp_path):
+    run = written(tmp_path / "run", lambda step: {"loss": 1.0, "step_seconds": 0.5, "total_steps": 39.0}, close=None)
+    for pace in (read_vitals(run).pace, read_brief(run).pace):
+        assert (pace.step, pace.total_steps, pace.progress, pace.eta_seconds) == (39, 39, 1.0, None)
+
+
 def test_without_step_times_the_rows_tell_the_pace(tmp_path):
     run = written(tmp_path / "run", lambda step: {"train/loss": 1.0})
     found = read_vitals(run)

@@ -13,7 +13,7 @@ import { matches, useTyped } from "../search";
 import { isReport, useHeat } from "../server";
 import { alertsText, inOrder, mostUrgent, tone } from "../severity";
 import { formatSeries, parseSeries, type View } from "../view";
-import { ago, duration, measured, moment, number, percent, plural, whole } from "../words";
+import { ago, duration, measured, moment, number, percent, plural, stepsDone, whole } from "../words";
 
 export function HomeScreen(props: { home: RunHome }) {
   const { home } = props;
@@ -36,10 +36,7 @@ export function RunHead(props: { home: RunHome }) {
       <h1>{home.name}</h1>
       <Pill state={home.state} />
       <div class="run-facts">
-        <span>
-          step <b>{whole(home.step)}</b>
-          {home.total_steps ? ` of ${whole(home.total_steps)}` : ""}
-        </span>
+        <b>{stepsDone(home.step, home.total_steps)}</b>
         {isOpen && home.eta_seconds !== null && (
           <span>
             <b>{duration(home.eta_seconds)}</b> left

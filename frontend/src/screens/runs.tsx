@@ -9,7 +9,7 @@ import { CLEARED, go, link } from "../navigation";
 import { Card, Empty, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
 import { nextRow, useStretch } from "../parts/virtual";
 import { useAnswer } from "../server";
-import { ago, duration, moment, number, percent, plural, whole } from "../words";
+import { ago, duration, moment, number, percent, plural, stepsDone, whole } from "../words";
 
 type Filter = "all" | "running" | "alerts" | "ended";
 
@@ -180,10 +180,7 @@ function Row(props: { row: RunRow; isCurrent: boolean; isChosen: boolean; onPick
         <Pill state={row.state} />
       </span>
       <span class={`runs-step ${row.error ? "has-error" : ""}`} role="cell">
-        <span>
-          {row.step === null ? (row.is_read ? "no step yet" : "…") : `step ${whole(row.step)}`}
-          {row.total_steps ? ` of ${whole(row.total_steps)}` : ""}
-        </span>
+        <span>{row.is_read ? stepsDone(row.step, row.total_steps) : "…"}</span>
         {row.error ? (
           <small class="critical-text" title={row.error}>
             {row.error}

@@ -114,7 +114,8 @@ def make_pace(step: int | None, total: float | None, seconds: float | None, is_r
     progress = None if step is None or total_steps is None else min(1.0, (step + 1) / total_steps)
     eta = None
     if seconds is not None and step is not None and total_steps is not None and is_running:
-        eta = max(0, total_steps - step - 1) * seconds
+        # Past the end it was said to have, nobody knows.
+        eta = (total_steps - step - 1) * seconds if step < total_steps else None
     return Pace(step, total_steps, progress, 1 / seconds if seconds else None, eta)
 
 
