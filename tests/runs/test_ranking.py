@@ -1,5 +1,7 @@
 """What changed lately is named, once, and before what did not."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ import vario
 from little_trainings import break_a_weight, train
 from vario import ConfigError
 from vario.records import COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, Frame, Scalars, StepRecord
+from vario.reports.ranking_text import how
 from vario.runs.ranking import rank_changes
 
 STEPS = 120
@@ -104,6 +107,24 @@ def test_a_jump_is_seen_on_top_of_a_trend(tmp_path):
 
     (found,) = rank_changes(made(tmp_path / "run", climb)).changes
     assert (found.target, found.step) == (NAMES[2], 110)
+
+
+def flattens(step, sizes):
+    sizes[2] *= np.exp(0.05 * min(step, 105))
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (level, r"^3\.\d+ → 4\.\d+ \(x 1\.\d+\)$"),
+        (trend, r"^rises, \S+ → \S+ \(x "),
+        (flattens, r"^below its course: \d+ expected, \d+ now \(x 0\.\d+\)$"),
+    ],
+)
+def test_words_say_where_a_curve_went_and_not_only_what_was_expected(tmp_path, change, words):
+    found = rank_changes(made(tmp_path / "run", change)).changes[0]
+    assert re.search(words, how(found)), how(found)
 
 
 def test_what_most_tensors_show_is_one_line(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -37,9 +38,21 @@ def how(change: Change) -> str:
         return f"{number(_times(change), 2)} times {more}"
     ratio = change.after / change.before if change.before > 0 and change.after > 0 else None
     by = "" if ratio is None or change.statistic == "zeros" else f" (x {number(ratio, 3)})"
-    words = {"level": f"{before} → {after}{by}", "spike": f"one spike, {before} → {after}{by}"}
-    rising = "rises" if change.after > change.before else "falls"
-    return words.get(change.kind, f"{rising}, {before} → {after}{by}")
+    if change.kind == "spike":
+        return f"one spike, {before} → {after}{by}"
+    is_above = change.after > change.before
+    if _went_on(change) is not is_above:
+        # What came before is its own line, drawn on: a curve may rise and still be lower than that.
+        return f"{'above' if is_above else 'below'} its course: {before} expected, {after} now{by}"
+    moves = ("rises, " if is_above else "falls, ") if change.kind == "trend" else ""
+    return f"{moves}{before} → {after}{by}"
+
+
+def _went_on(change: Change) -> bool:
+    """Whether it is higher now than it was in the first half of what was compared."""
+    past = change.values[: max(1, len(change.values) // 2)]
+    known = past[np.isfinite(past)]
+    return bool(change.after > np.median(known)) if len(known) else change.after > change.before
 
 
 def _times(change: Change) -> float:
