@@ -43,9 +43,14 @@ class Clock:
         return ended
 
     @property
+    def has_pass(self) -> bool:
+        """Whether a forward pass of this step has begun."""
+        return bool(self._passes)
+
+    @property
     def awaits_pass(self) -> bool:
         """Whether a forward that comes now is a new one: there was none yet, or its backward or update has been."""
-        return not self._passes or self._backward_seen or self.is_complete
+        return not self.has_pass or self._backward_seen or self.is_complete
 
     def pass_began(self, root: str) -> int:
         """A forward pass of one of the outermost modules begins; answers which one it is."""

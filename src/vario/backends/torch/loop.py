@@ -14,7 +14,7 @@ from vario.backends.torch import discovery, hooks, operators
 from vario.backends.torch.accumulation import Accumulation
 from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import optimizers
-from vario.backends.torch.naming import entries
+from vario.backends.torch.naming import entries, has_forward
 from vario.backends.torch.outputs import find_loss
 from vario.backends.torch.row_hashes import row_candidates
 from vario.backends.torch.scaling import LossScaling
@@ -50,6 +50,7 @@ class TrainingLoop(Subscribing):
         self._pass = 0
         self._was_in_training_mode = False
         self._updated_since_scaler_step = False
+        self._follows_entries = False
         self._skipped = -1, torch.zeros((), device="cpu")
 
     # Attaching
@@ -106,15 +107,17 @@ class TrainingLoop(Subscribing):
 
         self._undo.add(hooks.before_forward(root, before))
         self._undo.add(hooks.after_forward(root, after, even_if_it_raised=True))
-        self._follow_entries(name, root)
+        if not has_forward(root):
+            self._follow_entries(name, root)
 
     def _follow_entries(self, name: str, root: torch.nn.Module) -> None:
-        """Of a model that is never called as a whole the first part that is called begins the pass."""
+        """Of a model that is not called as a whole the first part that is called begins the pass."""
+        self._follows_entries = True
 
         def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if torch.compiler.is_compiling() or not torch.is_grad_enabled() or hooks.current_backward() != -1:
                 return
-            if self.clock.awaits_pass:
+            if self._pass_trains is None and self.clock.awaits_pass:
                 self._forward_began(name, True, module.training, (args, kwargs))
                 self._forward_ended(None)
 
@@ -254,6 +257,10 @@ class TrainingLoop(Subscribing):
         idle = [name for name, parameter in parameters.items() if not self.clock.has_updated(id(parameter))]
         self._events.take_back("gradient", idle)
         self._events.update_completed()
+        if not self.clock.has_pass and not self._follows_entries:
+            # It can be called as a whole, and this loop does not.
+            for name, root in self.targets.roots.items():
+                self._follow_entries(name, root)
 
     def update_by_hand(self) -> None:
         """The loop says that it has updated the weights itself."""

@@ -50,21 +50,20 @@ def named_parameters(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple
 
 
 def entries(root: torch.nn.Module) -> list[torch.nn.Module]:
-    """What a loop calls of a model that cannot be called itself, as a ModuleDict: its outermost parts that can be."""
-    if _has_forward(root):
-        return []
+    """What a loop calls of a model that is not called as a whole: its outermost parts that can be."""
     found: dict[int, torch.nn.Module] = {}
     waiting = list(root.children())
     while waiting:
         module = waiting.pop(0)
-        if _has_forward(module):
+        if has_forward(module):
             found[id(module)] = module
         else:
             waiting += module.children()
     return list(found.values())
 
 
-def _has_forward(module: torch.nn.Module) -> bool:
+def has_forward(module: torch.nn.Module) -> bool:
+    """Whether a module can be called: a ModuleDict cannot."""
     return type(module).forward is not torch.nn.Module.forward or "forward" in vars(module)
 
 
