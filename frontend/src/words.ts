@@ -131,3 +131,11 @@ export function stepsDone(step: number | null, total: number | null): string {
   if (step >= total) return `step ${whole(step)}, past the ${whole(total)} announced`;
   return `${whole(step + 1)} of ${plural(total, "step")}`;
 }
+
+/** What a plain number is called on the page: as written, in words and with its unit. */
+export function scalarTitle(target: string): string {
+  const known: Record<string, string> = { lr: "learning rate", step: "step time", waiting: "wait time" };
+  const unit = target.endsWith("_seconds") ? " time, seconds" : target.endsWith("_bytes") ? ", bytes" : "";
+  const name = unit ? target.slice(0, target.lastIndexOf("_")) : target;
+  return (Object.hasOwn(known, name) && !unit ? known[name]! : name.replaceAll("_", " ")) + unit;
+}

@@ -44,7 +44,7 @@ export function ChangesScreen(props: { home: RunHome }) {
             value={lately}
             onChange={(steps) => go({ lately: steps })}
             options={[
-              ["", "as fits the run"],
+              ["", "a tenth of the run"],
               ["5", "5 steps"],
               ["20", "20 steps"],
               ["50", "50 steps"],

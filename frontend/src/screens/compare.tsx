@@ -75,7 +75,12 @@ function Both(props: { home: RunHome; other: string }) {
                   <th>Quantity</th>
                   <th class="num">{home.name}</th>
                   <th class="num">{shortName(other)}</th>
-                  <th class="num">Deviations</th>
+                  <th
+                    class="num"
+                    title="How far apart, in units of how much the series vary from step to step by themselves"
+                  >
+                    Deviations
+                  </th>
                 </tr>
               </thead>
               <tbody>

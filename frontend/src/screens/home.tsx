@@ -13,7 +13,7 @@ import { matches, useTyped } from "../search";
 import { isReport, useHeat } from "../server";
 import { alertsText, inOrder, mostUrgent, tone } from "../severity";
 import { formatSeries, parseSeries, type View } from "../view";
-import { ago, duration, measured, moment, number, percent, plural, stepsDone, whole } from "../words";
+import { ago, duration, measured, moment, number, percent, plural, scalarTitle, stepsDone, whole } from "../words";
 
 export function HomeScreen(props: { home: RunHome }) {
   const { home } = props;
@@ -111,7 +111,7 @@ function Vitals(props: { home: RunHome }) {
           class="vital"
           {...link({ screen: "series", series: [vital.series ?? `scalar|${vital.target ?? vital.name}|value`] })}
         >
-          <span title={vital.name}>{vital.name.replaceAll("_", " ")}</span>
+          <span title={vital.target ?? vital.name}>{scalarTitle(vital.name)}</span>
           <b class={vital.value === null && vital.spark.length ? "is-bad" : ""}>
             {vital.value === null && vital.spark.length ? "NaN" : measured(vital.value, vital.unit)}
           </b>

@@ -11,7 +11,7 @@ import { ScaleChoice, stepZoom } from "../parts/choices";
 import { useAnswer } from "../server";
 import { useDark } from "../theme";
 import { formatSeries, parseSeries } from "../view";
-import { duration, number, percent, plural, whole } from "../words";
+import { duration, number, percent, plural, scalarTitle, whole } from "../words";
 
 export function RanksScreen(props: { home: RunHome }) {
   const { home } = props;
@@ -125,9 +125,11 @@ export function RanksScreen(props: { home: RunHome }) {
       >
         {lines.length ? (
           <Chart
-            title={`${chosen.quantity === "scalar" ? "" : `${chosen.quantity} `}${chosen.target}${chosen.statistic && chosen.statistic !== "value" ? ` · ${chosen.statistic}` : ""}`
-              .replaceAll("_seconds", " time, seconds")
-              .replaceAll("_", " ")}
+            title={
+              chosen.quantity === "scalar"
+                ? scalarTitle(chosen.target)
+                : `${chosen.quantity.replaceAll("_", " ")} ${chosen.target}${chosen.statistic ? ` · ${chosen.statistic}` : ""}`
+            }
             lines={lines}
             drawing={{ isLog: view.log, smooth: 0, x: "step", starts: [] }}
             first={view.first ?? warm}
@@ -154,7 +156,7 @@ export function RanksScreen(props: { home: RunHome }) {
                 <th>Place</th>
                 <th>Host</th>
                 <th class="wide">{chosen.target.replaceAll("_", " ")}</th>
-                <th class="num">Middle</th>
+                <th class="num">Median</th>
               </tr>
             </thead>
             <tbody>

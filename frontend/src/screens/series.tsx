@@ -14,6 +14,7 @@ import { ScaleChoice, stepZoom } from "../parts/choices";
 import { address, isReport, useAnswer } from "../server";
 import { useDark } from "../theme";
 import { NONE, type View } from "../view";
+import { scalarTitle } from "../words";
 import { rankOptions } from "./home";
 
 const POINTS = 1200;
@@ -170,7 +171,7 @@ export function useGroups(curves: readonly Curve[], isManyRuns: boolean): { titl
     for (const curve of curves) {
       const title =
         curve.quantity === "scalar"
-          ? curve.target.replaceAll("_", " ")
+          ? scalarTitle(curve.target)
           : `${curve.quantity.replaceAll("_", " ")} · ${curve.statistic}`;
       const lines = groups.get(title) ?? [];
       const parts = [
