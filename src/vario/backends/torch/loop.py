@@ -256,11 +256,12 @@ class TrainingLoop(Subscribing):
         parameters = self.targets.parameters
         idle = [name for name, parameter in parameters.items() if not self.clock.has_updated(id(parameter))]
         self._events.take_back("gradient", idle)
-        self._events.update_completed()
         if not self.clock.has_pass and not self._follows_entries:
             # It can be called as a whole, and this loop does not.
             for name, root in self.targets.roots.items():
                 self._follow_entries(name, root)
+        # Last: whoever hears of it may end the watching, and then nothing is to be hooked any more.
+        self._events.update_completed()
 
     def update_by_hand(self) -> None:
         """The loop says that it has updated the weights itself."""
