@@ -43,3 +43,12 @@ def visit(browser, server):
     visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
     yield visitor
     visitor.leave()
+
+
+@pytest.fixture
+def visit_below(browser, tmp_path):
+    """Open pages over whatever lies below `tmp_path`."""
+    with serving(tmp_path) as server:
+        visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
+        yield visitor
+        visitor.leave()

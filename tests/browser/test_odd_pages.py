@@ -17,15 +17,6 @@ BANNER = ".banner"
 SPINNER = ".loading"
 
 
-@pytest.fixture
-def visit_below(browser, tmp_path):
-    """Open pages over whatever lies below `tmp_path`."""
-    with serving(tmp_path) as server:
-        visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
-        yield visitor
-        visitor.leave()
-
-
 def write(path, steps=8, loss=lambda step: 1 / (1 + step), close="finished", **scalars):
     records = [made_runs.record(step, loss=loss(step), **scalars) for step in range(steps)]
     return made_runs.write_run(path, records, close=close)

@@ -6,9 +6,7 @@ import sys
 
 import pytest
 import torch
-from browsing import Visitor
 from playwright.sync_api import expect
-from web_client import serving
 
 import little_trainings
 import vario
@@ -43,15 +41,6 @@ with vario.watch(model, optimizer, every=1, name="two") as monitor:
 dist.barrier()
 dist.destroy_process_group()
 """
-
-
-@pytest.fixture
-def visit_below(browser, tmp_path):
-    """Open pages over whatever lies below `tmp_path`."""
-    with serving(tmp_path) as server:
-        visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
-        yield visitor
-        visitor.leave()
 
 
 def test_a_slow_rank_and_one_that_differs_are_named(visit_below, tmp_path):

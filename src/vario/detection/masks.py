@@ -18,6 +18,7 @@ def are_masks(targets: Sequence[str], rows: Table) -> npt.NDArray[np.bool_]:
     with np.errstate(invalid="ignore"):
         hides = (rows[:, NANS] == 0) & (rows[:, INFS] > 0) & (rows[:, MIN] == -np.inf) & (rows[:, MAX] < np.inf)
         is_plain = (rows[:, MAX] == 0) & (np.isnan(rows[:, ZEROS]) | (rows[:, INFS] + rows[:, ZEROS] == rows[:, COUNT]))
-    is_called = np.array([":input" in name and "mask" in name.rpartition(":")[2] for name in targets], np.bool_)
-    found: npt.NDArray[np.bool_] = hides & (is_plain | is_called)
+    found: npt.NDArray[np.bool_] = hides & is_plain
+    for row in np.flatnonzero(hides & ~is_plain).tolist():
+        found[row] = ":input" in targets[row] and "mask" in targets[row].rpartition(":")[2]
     return found
