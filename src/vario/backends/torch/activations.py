@@ -13,14 +13,14 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from vario.backends.base import Observer, Undo
-from vario.backends.torch import hooks, operators
+from vario.backends.torch import hooks, module_hooks, operators
 from vario.backends.torch.passages import Graph, Passage
 from vario.backends.torch.tensors import inputs, leaves
 from vario.steps import Clock
 
 log = logging.getLogger("vario")
 
-_SLOT = "_vario_slot"
+_SLOT = f"{module_hooks.ATTRIBUTE}slot"
 
 _CAN_HOOK_IN_GRAPHS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 """Earlier compilers turn a hook on a tensor inside a graph into code that fails, or break the graph there."""
@@ -107,8 +107,9 @@ class ModuleTensors:
             module.__dict__[_SLOT] = slot
             undos.add(lambda module=module, slot=slot: _forget(module, slot))  # type: ignore[misc]
             # Inputs are read before the call: an in-place module overwrites them.
-            undos.add(hooks.before_forward(module, self._before(name)))
-            undos.add(hooks.after_forward(module, self._after(name)))
+            before, after = _HOOKS[self._with_gradients]
+            undos.add(module_hooks.before_forward(module, self._before(name), before))
+            undos.add(module_hooks.after_forward(module, self._after(name), after))
         undos.add(self.forget)
         return undos
 
@@ -142,9 +143,6 @@ class ModuleTensors:
 
     def _before(self, name: str) -> Callable[..., None]:
         def before_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling():
-                self._trace(module, inputs(args, kwargs))
-                return
             if not self._is_training():
                 return
             self._look(name, inputs(args, kwargs), with_gradients=not self._separates)
@@ -177,9 +175,7 @@ class ModuleTensors:
 
     def _after(self, name: str) -> Callable[..., None]:
         def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if torch.compiler.is_compiling():
-                self._trace(module, leaves(output, "output"))
-            elif self._is_training():
+            if self._is_training():
                 self._look(name, leaves(output, "output"))
                 self._leave(name, output)
 
@@ -267,14 +263,6 @@ class ModuleTensors:
         if sighting is not None and sighting.micro_step is not None:
             self._clock.backward_began(sighting.micro_step)
 
-    def _trace(self, module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """The same from inside a compiled graph: the operators decide at run time whether the step is watched."""
-        slot = module.__dict__[_SLOT]
-        for path, tensor in tensors:
-            torch.ops.vario.observe(tensor, slot, path)
-            if _CAN_HOOK_IN_GRAPHS and self._with_gradients and tensor.requires_grad:
-                _trace_gradient(tensor, slot, path)
-
     def _value_in_graph(self, target: str, tensor: torch.Tensor) -> None:
         if not self._is_training() or hooks.current_backward() != -1:
             return
@@ -290,6 +278,51 @@ class ModuleTensors:
         if self._gradients is not None and self._gradients.watching and self._passes[target] > 0:
             self._passes[target] -= 1
             self._gradients.observe(target, gradient)
+
+
+def _trace(module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], with_gradients: bool) -> None:
+    """The same from inside a compiled graph: the operators decide at run time whether the step is watched."""
+    slot = module.__dict__[_SLOT]
+    for path, tensor in tensors:
+        torch.ops.vario.observe(tensor, slot, path)
+        if with_gradients and _CAN_HOOK_IN_GRAPHS and tensor.requires_grad:
+            _trace_gradient(tensor, slot, path)
+
+
+@module_hooks.module_hook
+def _inputs(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    if not torch.compiler.is_compiling():
+        module_hooks.tell(_inputs, module, args, kwargs)
+    elif module_hooks.is_in_graph():
+        _trace(module, inputs(args, kwargs), with_gradients=False)
+
+
+@module_hooks.module_hook
+def _inputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    if not torch.compiler.is_compiling():
+        module_hooks.tell(_inputs_and_gradients, module, args, kwargs)
+    elif module_hooks.is_in_graph():
+        _trace(module, inputs(args, kwargs), with_gradients=True)
+
+
+@module_hooks.module_hook
+def _outputs(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    if not torch.compiler.is_compiling():
+        module_hooks.tell(_outputs, module, args, kwargs, output)
+    elif module_hooks.is_in_graph():
+        _trace(module, leaves(output, "output"), with_gradients=False)
+
+
+@module_hooks.module_hook
+def _outputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    if not torch.compiler.is_compiling():
+        module_hooks.tell(_outputs_and_gradients, module, args, kwargs, output)
+    elif module_hooks.is_in_graph():
+        _trace(module, leaves(output, "output"), with_gradients=True)
+
+
+_HOOKS = {False: (_inputs, _outputs), True: (_inputs_and_gradients, _outputs_and_gradients)}
+"""Before and after a module, by whether gradients are wanted."""
 
 
 def _trace_gradient(tensor: torch.Tensor, slot: torch.Tensor, path: str) -> None:

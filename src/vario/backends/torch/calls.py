@@ -8,10 +8,13 @@ from typing import Any
 import torch
 
 from vario.backends.base import Undo
-from vario.backends.torch import hooks, operators
+from vario.backends.torch import hooks, module_hooks, operators
 from vario.backends.torch.activations import guard_hooks_in_dynamo
 
 Call = Callable[[str, tuple[Any, ...]], None]
+
+_CALLS, _RETURNS = f"{module_hooks.ATTRIBUTE}calls", f"{module_hooks.ATTRIBUTE}returns"
+"""Attributes of modules: the slots through which compiled graphs tell of their calls and of what they returned."""
 
 
 class ModuleCalls:
@@ -21,7 +24,7 @@ class ModuleCalls:
         """Of what modules are called with, or of what they have `returned`."""
         self._is_training = is_training
         self._returned = returned
-        self._slot = "_vario_returns" if returned else "_vario_calls"
+        self._slot = _RETURNS if returned else _CALLS
         self._calls: dict[str, list[Call]] = {}
 
     def follow(self, names: Sequence[str], call: Call) -> None:
@@ -41,34 +44,17 @@ class ModuleCalls:
             module.__dict__[self._slot] = slot
             undos.add(lambda module=module, slot=slot: self._forget(module, slot))  # type: ignore[misc]
             if self._returned:
-                undos.add(hooks.after_forward(module, self._after(name)))
+                undos.add(module_hooks.after_forward(module, self._after(name), _returned))
             else:
                 # Before the call, for it may overwrite its inputs.
-                undos.add(hooks.before_forward(module, self._before(name)))
+                undos.add(module_hooks.before_forward(module, self._before(name), _called))
         return undos
 
     def _before(self, name: str) -> Callable[..., None]:
-        slot_name = self._slot
-
-        def before_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling():
-                _trace(module.__dict__[slot_name], args)
-            else:
-                self._came(name, args)
-
-        return before_forward
+        return lambda module, args, kwargs: self._came(name, args)
 
     def _after(self, name: str) -> Callable[..., None]:
-        slot_name = self._slot
-
-        def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            items = tuple(output) if isinstance(output, (tuple, list)) else (output,)
-            if torch.compiler.is_compiling():
-                _trace(module.__dict__[slot_name], items)
-            else:
-                self._came(name, items)
-
-        return after_forward
+        return lambda module, args, kwargs, output: self._came(name, _items(output))
 
     def _came(self, name: str, args: tuple[Any, ...]) -> None:
         if self._is_training() and hooks.current_backward() == -1:
@@ -86,3 +72,23 @@ def _trace(slot: torch.Tensor, values: tuple[Any, ...]) -> None:
     places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
     if tensors:
         torch.ops.vario.observe_call(tensors, places, slot)
+
+
+def _items(output: Any) -> tuple[Any, ...]:
+    return tuple(output) if isinstance(output, (tuple, list)) else (output,)
+
+
+@module_hooks.module_hook
+def _called(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    if not torch.compiler.is_compiling():
+        module_hooks.tell(_called, module, args, kwargs)
+    elif module_hooks.is_in_graph():
+        _trace(module.__dict__[_CALLS], args)
+
+
+@module_hooks.module_hook
+def _returned(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    if not torch.compiler.is_compiling():
+        module_hooks.tell(_returned, module, args, kwargs, output)
+    elif module_hooks.is_in_graph():
+        _trace(module.__dict__[_RETURNS], _items(output))

@@ -12,7 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from vario.backends.torch import hooks
+from vario.backends.torch import hooks, module_hooks
 from vario.backends.torch.engines import ENGINES
 
 
@@ -54,7 +54,7 @@ class Search:
                 self._handle = None
                 self._tell(module, args)
 
-        self._handle = register_module_forward_pre_hook(hooks.run_eagerly(before_forward))
+        self._handle = register_module_forward_pre_hook(module_hooks.run_eagerly(before_forward))
 
     def _tell(self, module: torch.nn.Module, args: Any) -> None:
         models = models_in_training(module, self._known)

@@ -6,7 +6,6 @@ for what offers no hooks (a GradScaler, a runtime's own optimizer), and its undo
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,40 +15,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from vario.backends.base import Undo
-
-
-def run_eagerly(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep torch.compile from compiling this hook by itself, as it would around a module whose forward it compiles.
-
-    A hook inside a compiled graph is traced all the same; `torch.compiler.disable` would break that graph.
-    """
-    try:
-        from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-    except ImportError:
-        return call  # torch before 2.7: the hook is compiled by itself, which costs a graph and works too
-    set_code_exec_strategy(call.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
-    return call
-
-
-class ModuleHook:
-    """A hook on a module, which outlives pickling the module only as one that does nothing.
-
-    `torch.save(model)` pickles the hooks as well. What stands in for ours comes from the standard library, so that the
-    file opens where vario is not installed.
-    """
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self.call = run_eagerly(call)
-
-    def __call__(self, *args: Any) -> Any:
-        """What torch calls."""
-        return self.call(*args)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
-
-
-run_eagerly(ModuleHook.__call__)
 
 
 class Undos:
@@ -66,16 +31,6 @@ class Undos:
         """Take everything back, the latest first."""
         while self._undos:
             self._undos.pop()()
-
-
-def before_forward(module: torch.nn.Module, call: Callable[..., Any]) -> Undo:
-    """Run `call(module, args, kwargs)` before the module's forward, ahead of other hooks; it may return other ones."""
-    return module.register_forward_pre_hook(ModuleHook(call), prepend=True, with_kwargs=True).remove
-
-
-def after_forward(module: torch.nn.Module, call: Callable[..., None], even_if_it_raised: bool = False) -> Undo:
-    """Run `call(module, args, kwargs, output)` after the module's forward."""
-    return module.register_forward_hook(ModuleHook(call), with_kwargs=True, always_call=even_if_it_raised).remove
 
 
 def on_gradient(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:

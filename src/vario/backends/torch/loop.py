@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from vario.backends.base import Events, Inputs
-from vario.backends.torch import discovery, hooks, operators
+from vario.backends.torch import discovery, hooks, module_hooks, operators
 from vario.backends.torch.accumulation import Accumulation
 from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import optimizers
@@ -24,6 +24,26 @@ from vario.backends.torch.tensors import leaves
 from vario.steps import Clock
 
 _UNSEEN: Inputs = (), {}
+_PASS = f"{module_hooks.ATTRIBUTE}pass"
+"""Attribute of an outermost module: the slot through which its compiled graph says where passes begin and end."""
+
+
+@module_hooks.module_hook
+def _pass_begins(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    if not torch.compiler.is_compiling():
+        module_hooks.tell(_pass_begins, module, args, kwargs)
+    elif module_hooks.is_in_graph():
+        seen = [tensor for _, tensor in row_candidates((args, kwargs))]
+        torch.ops.vario.begin_forward(seen, module.__dict__[_PASS], torch.is_grad_enabled(), module.training)
+
+
+@module_hooks.module_hook
+def _pass_ends(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    if not torch.compiler.is_compiling():
+        module_hooks.tell(_pass_ends, module, args, kwargs, output)
+    elif module_hooks.is_in_graph():
+        loss = find_loss(output)
+        torch.ops.vario.end_forward([] if loss is None else [loss], module.__dict__[_PASS])
 
 
 class TrainingLoop(Subscribing):
@@ -84,19 +104,13 @@ class TrainingLoop(Subscribing):
     def _follow_root(self, name: str, root: torch.nn.Module) -> None:
         slot = operators.new_pass_slot(partial(self._compiled_forward_began, name), self._compiled_forward_ended)
         self._undo.add(lambda: operators.free_slot(slot))
+        root.__dict__[_PASS] = slot
+        self._undo.add(lambda: root.__dict__.pop(_PASS, None))
 
         def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling():
-                seen = [tensor for _, tensor in row_candidates((args, kwargs))]
-                torch.ops.vario.begin_forward(seen, slot, torch.is_grad_enabled(), module.training)
-            else:
-                self._forward_began(name, torch.is_grad_enabled(), module.training, (args, kwargs))
+            self._forward_began(name, torch.is_grad_enabled(), module.training, (args, kwargs))
 
         def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if torch.compiler.is_compiling():
-                loss = find_loss(output)
-                torch.ops.vario.end_forward([] if loss is None else [loss], slot)
-                return
             # torch calls this one also when forward raised, without an output.
             if output is None and self._pass_trains and sys.exc_info()[0] is not None:
                 self.clock.pass_failed(name)
@@ -105,8 +119,8 @@ class TrainingLoop(Subscribing):
                 self._tell_of_end(output)
             self._forward_ended(output)
 
-        self._undo.add(hooks.before_forward(root, before))
-        self._undo.add(hooks.after_forward(root, after, even_if_it_raised=True))
+        self._undo.add(module_hooks.before_forward(root, before, _pass_begins))
+        self._undo.add(module_hooks.after_forward(root, after, _pass_ends, even_if_it_raised=True))
         if not has_forward(root):
             self._follow_entries(name, root)
 
@@ -115,14 +129,14 @@ class TrainingLoop(Subscribing):
         self._follows_entries = True
 
         def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling() or not torch.is_grad_enabled() or hooks.current_backward() != -1:
+            if not torch.is_grad_enabled() or hooks.current_backward() != -1:
                 return
             if self._pass_trains is None and self.clock.awaits_pass:
                 self._forward_began(name, True, module.training, (args, kwargs))
                 self._forward_ended(None)
 
         for module in entries(root):
-            self._undo.add(hooks.before_forward(module, before))
+            self._undo.add(module_hooks.before_forward(module, before))
 
     def _compiled_forward_began(
         self, root: str, with_gradients: bool, is_training: bool, tensors: Sequence[torch.Tensor]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from vario.backends.base import Observer, Undo
-from vario.backends.torch import hooks
+from vario.backends.torch import hooks, module_hooks
 from vario.backends.torch.tensors import aside, local_part
 
 MIN_ROWS = 8
@@ -64,22 +64,11 @@ class Units:
         There the compiler would have to keep tensors that it fuses away.
         """
         undos = hooks.Undos()
-        # One hook for all modules: layers compiled one by one share their graph.
-        before, after = self._before, self._after
-
-        def before_forward(module: nn.Module, args: Any, kwargs: Any) -> None:
-            if not torch.compiler.is_compiling():
-                before(module, args)
-
-        def after_forward(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if not torch.compiler.is_compiling():
-                after(module, output)
-
         for name, module in modules.items():
             if is_activation(module):
-                undos.add(hooks.after_forward(module, after_forward))
+                undos.add(module_hooks.after_forward(module, self._after))
             elif _unit_axis(module, 2) is not None:
-                undos.add(hooks.before_forward(module, before_forward))
+                undos.add(module_hooks.before_forward(module, self._before))
             else:
                 continue
             self._names[id(module)] = name
@@ -97,13 +86,13 @@ class Units:
     def _wants(self) -> bool:
         return self._observer.watching and self._is_training() and hooks.current_backward() == -1
 
-    def _after(self, module: nn.Module, output: Any) -> None:
+    def _after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """An activation function has returned: a unit speaks that is positive anywhere."""
         if self._wants and isinstance(output, torch.Tensor):
             axis = 1 if output.ndim > 3 else output.ndim - 1
             self._guarded(lambda: self._count(module, output, axis, is_output=True))
 
-    def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> None:
         """A layer is called: a unit of its input speaks that is not zero anywhere."""
         if not self._wants or not args or not isinstance(args[0], torch.Tensor):
             return

@@ -109,7 +109,7 @@ def _is_plumbing(filename: str) -> bool:
     return (
         parts[-3:] == ("nn", "modules", "module.py")
         or parts[:-1] == PurePath(__file__).parts[:-1]
-        or (parts[-4:] == ("vario", "backends", "torch", "hooks.py"))
+        or parts[-4:] == ("vario", "backends", "torch", "module_hooks.py")
     )
 
 
@@ -118,20 +118,17 @@ def after_each_call(modules: Mapping[str, Any], note: Callable[..., None], in_an
 
     Modules in evaluation mode are passed over, unless `in_any_mode`: frozen ones may stay in it while others train.
     """
-    import torch
-
-    from vario.backends.torch import hooks
+    from vario.backends.torch import hooks, module_hooks
 
     undos = hooks.Undos()
     for name, module in modules.items():
 
         def after(module: Any, args: Any, kwargs: Any, output: Any, name: str = name) -> None:
             is_of_interest = in_any_mode or module.training
-            if torch.compiler.is_compiling() or not is_of_interest or hooks.current_backward() != -1:
-                return
-            note(name, args, kwargs, output)
+            if is_of_interest and hooks.current_backward() == -1:
+                note(name, args, kwargs, output)
 
-        undos.add(hooks.after_forward(module, after))
+        undos.add(module_hooks.after_forward(module, after))
     return undos
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from vario.backends.base import Undo
-from vario.backends.torch import hooks, naming
+from vario.backends.torch import hooks, module_hooks, naming
 from vario.backends.torch.engines.base import Accumulator, Engine, Loop
 
 try:
@@ -40,12 +40,12 @@ class Fsdp2Engine(Engine):
         seen: set[int] = set()
 
         def called(unit: torch.nn.Module, *_: Any) -> None:
-            if id(unit) not in seen and not torch.compiler.is_compiling():
+            if id(unit) not in seen:
                 seen.add(id(unit))
                 loop.look_for_accumulators()
 
         for unit in self._units:
-            undo.add(hooks.after_forward(unit, called))
+            undo.add(module_hooks.after_forward(unit, called))
         return undo
 
     def accumulators(self, wanted: Collection[str]) -> Iterator[Accumulator]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from vario.backends.base import Undo
-from vario.backends.torch import hooks, naming
+from vario.backends.torch import hooks, module_hooks, naming
 from vario.backends.torch.engines import megatron_layout, megatron_optimizers, optimizers
 from vario.backends.torch.engines.base import Engine, Loop, Piece
 from vario.backends.torch.engines.megatron_optimizers import Member
@@ -136,14 +136,14 @@ class MegatronEngine(Engine):
                     undo.add(self._follow(optimizer, loop))
 
         def called(*_: Any) -> None:
-            if not followed and not torch.compiler.is_compiling() and torch.is_grad_enabled():
+            if not followed and torch.is_grad_enabled():
                 followed.add(0)  # looking through everything there is, once, is enough
                 self._look(megatron_optimizers.live_optimizers())
                 follow()
 
         follow()
         for root in self.roots.values():
-            undo.add(hooks.before_forward(root, called))
+            undo.add(module_hooks.before_forward(root, called))
         return undo
 
     def _follow(self, optimizer: Any, loop: Loop) -> Undo:

@@ -1,0 +1,221 @@
+"""Hooks on modules: one function per purpose for all modules, and no trace of them in a copy of the model.
+
+A compiler that traces a hook guards everything the hook holds. So torch gets plain functions that hold nothing: what
+they are to run lies in a table here, by module, and what compiled graphs need is an attribute of the module.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from vario.backends.base import Undo
+from vario.backends.torch import replacing
+
+ATTRIBUTE = "_vario_"
+"""What the names of our attributes on modules begin with; copies and pickles of a module leave them out."""
+
+Hook = Callable[..., None]
+"""What torch is given: a function of a module and what it was called with."""
+
+_calls: dict[tuple[Hook, int], list[Callable[..., None]]] = {}
+_hooks: set[Hook] = set()
+
+
+def run_eagerly(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep torch.compile from compiling this hook by itself, as it would around a module whose forward it compiles.
+
+    A hook inside a compiled graph is traced all the same; `torch.compiler.disable` would break that graph.
+    """
+    try:
+        from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+    except ImportError:
+        return call  # torch before 2.7: the hook is compiled by itself, which costs a graph and works too
+    set_code_exec_strategy(call.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+    return call
+
+
+def module_hook(hook: Hook) -> Hook:
+    """Mark a function as one of our hooks. It may hold nothing and asks `tell` to run what is meant for a module."""
+    run_eagerly(hook)
+    _hooks.add(hook)
+    return hook
+
+
+def tell(hook: Hook, module: torch.nn.Module, *values: Any) -> None:
+    """Run what was asked for at this hook of this module."""
+    # While TorchScript traces, anything computed here would become a part of the traced model.
+    if torch._C._get_tracing_state() is not None:
+        return
+    for call in tuple(_calls.get((hook, id(module)), ())):
+        call(module, *values)
+
+
+if hasattr(torch.compiler, "is_exporting"):
+
+    def is_in_graph() -> bool:
+        """Whether a compiler traces this hook into a graph that will train; an exported model is to be left alone."""
+        return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+
+else:  # torch before 2.7
+
+    def is_in_graph() -> bool:
+        """Whether a compiler traces this hook into a graph that will train."""
+        return torch.compiler.is_compiling()
+
+
+@module_hook
+def _before_in_eager_code(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    if not torch.compiler.is_compiling():
+        tell(_before_in_eager_code, module, args, kwargs)
+
+
+@module_hook
+def _after_in_eager_code(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    if not torch.compiler.is_compiling():
+        tell(_after_in_eager_code, module, args, kwargs, output)
+
+
+def before_forward(module: torch.nn.Module, call: Callable[..., None], hook: Hook = _before_in_eager_code) -> Undo:
+    """Run `call(module, args, kwargs)` before the module's forward, ahead of other hooks.
+
+    `hook` says what happens inside compiled graphs: by default nothing.
+    """
+    calls, undo = _added(
+        module, call, hook, lambda: module.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
+    )
+    calls.insert(0, call)
+    return undo
+
+
+def after_forward(
+    module: torch.nn.Module,
+    call: Callable[..., None],
+    hook: Hook = _after_in_eager_code,
+    even_if_it_raised: bool = False,
+) -> Undo:
+    """Run `call(module, args, kwargs, output)` after the module's forward; `hook` as for `before_forward`."""
+    calls, undo = _added(
+        module, call, hook, lambda: module.register_forward_hook(hook, with_kwargs=True, always_call=even_if_it_raised)
+    )
+    calls.append(call)
+    return undo
+
+
+_handles: dict[tuple[Hook, int], Any] = {}
+
+
+def _added(
+    module: torch.nn.Module, call: Callable[..., None], hook: Hook, register: Callable[[], Any]
+) -> tuple[list[Callable[..., None]], Undo]:
+    """What runs at a hook of a module, for one more call to be put into it, and the undo of that."""
+    key = hook, id(module)
+    if key not in _calls:
+        _keep_out_of_copies(type(module))
+        _calls[key] = []
+        _handles[key] = register()
+    calls = _calls[key]
+
+    def undo() -> None:
+        calls.remove(call)
+        if not calls:
+            del _calls[key]
+            _handles.pop(key).remove()
+            if not _calls:
+                _restore_copying()
+
+    return calls, undo
+
+
+# What copies and pickles of a module hold
+
+_GETSTATE = "__getstate__"
+_getstates: dict[type, tuple[Any, Any]] = {}
+"""Classes whose `__getstate__` is ours for now: the original, if they had one, and ours."""
+_undo_scripting: list[Undo] = []
+
+
+def _keep_out_of_copies(kind: type) -> None:
+    """Leave our hooks and attributes out of what is pickled or copied of modules of this class."""
+    if not _undo_scripting:
+        import torch.jit._recursive as scripting
+
+        _undo_scripting.append(replacing.replace(vars(scripting), "create_script_module", _scripting_without_ours))
+    for owner in kind.__mro__:
+        has_own = _GETSTATE in vars(owner)
+        if owner is object or owner in _getstates or not (has_own or owner is torch.nn.Module):
+            continue
+        original = vars(owner).get(_GETSTATE)
+        ours = _getstate_without_ours(original)
+        _getstates[owner] = original, ours
+        setattr(owner, _GETSTATE, ours)
+
+
+def _restore_copying() -> None:
+    for owner, (original, ours) in _getstates.items():
+        if vars(owner).get(_GETSTATE) is not ours:
+            continue  # somebody replaced it once more
+        if original is None:
+            delattr(owner, _GETSTATE)
+        else:
+            setattr(owner, _GETSTATE, original)
+    _getstates.clear()
+    while _undo_scripting:
+        _undo_scripting.pop()()
+
+
+def _getstate_without_ours(original: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    default = getattr(object, _GETSTATE, vars)  # Python 3.10 has none, and pickles the attributes
+
+    def __getstate__(self: Any) -> Any:
+        state = default(self) if original is None else original(self)
+        return without_ours(state) if isinstance(state, dict) else state
+
+    return __getstate__
+
+
+def without_ours(state: dict[str, Any]) -> dict[str, Any]:
+    """A module's attributes as they are without us."""
+    state = {name: value for name, value in state.items() if not name.startswith(ATTRIBUTE)}
+    for table in ("_forward_pre_hooks", "_forward_hooks"):
+        ours = {number for number, hook in (state.get(table) or {}).items() if any(hook is our for our in _hooks)}
+        if ours:
+            for name in (table, f"{table}_with_kwargs", f"{table}_always_called"):
+                if name in state:
+                    kept = ((number, entry) for number, entry in state[name].items() if number not in ours)
+                    state[name] = OrderedDict(kept)
+    return state
+
+
+def _scripting_without_ours(original: Callable[..., Any]) -> Callable[..., Any]:
+    """TorchScript compiles hooks and attributes as parts of the model, and refuses what it cannot compile."""
+
+    def create_script_module(nn_module: Any, *args: Any, **kwargs: Any) -> Any:
+        with _stripped(nn_module):
+            return original(nn_module, *args, **kwargs)
+
+    return create_script_module
+
+
+@contextmanager
+def _stripped(root: Any) -> Iterator[None]:
+    saved: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    try:
+        for module in root.modules() if isinstance(root, torch.nn.Module) else ():
+            attributes = vars(module)
+            clean = without_ours(attributes)
+            ours = {name: value for name, value in attributes.items() if clean.get(name) is not value}
+            saved.append((attributes, ours))
+            for name in ours:
+                if name in clean:
+                    attributes[name] = clean[name]
+                else:
+                    del attributes[name]
+        yield
+    finally:
+        for attributes, ours in saved:
+            attributes.update(ours)
