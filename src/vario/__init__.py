@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from vario.package import VERSION as __version__
+
 if TYPE_CHECKING:
     from vario.analysis.health import GradientStats, check_gradient_health
     from vario.analysis.memory import MemoryPrediction, estimate_model_memory, max_batch_size, predict_memory
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from vario.runs.onset import first_bad
     from vario.runs.replay import check
     from vario.runs.run import Run, Series, list_runs, open_run
-
-    __version__: str
 
 _HOMES = {
     "watch": "vario.monitor",
@@ -105,12 +105,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        found: Any = version("vario")
-    elif name in _HOMES:
-        found = getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _HOMES:
+        found: Any = getattr(importlib.import_module(_HOMES[name]), name)
     else:
         raise AttributeError(f"module 'vario' has no attribute '{name}'")
     globals()[name] = found
