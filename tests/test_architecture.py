@@ -11,9 +11,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
-CORE |= {"rules", "detection", "event_file", "notices"}
+CORE |= {"rules", "detection", "event_file", "notices", "package", "switch"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
-IN_PROCESS |= {"header", "plain_numbers", "snapshots", "actions"}
+IN_PROCESS |= {"header", "plain_numbers", "snapshots", "actions", "idle"}
 PUBLIC = "the public names"
 
 ALLOWED: dict[str, set[str]] = {
@@ -32,6 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "snapshots": CORE | {"backends", "sinks"},
     "actions": CORE | {"backends", "observer", "sinks", "snapshots"},
     "monitor": CORE | IN_PROCESS,
+    "idle": CORE | {"monitor"},
+    "start": CORE | {"monitor", "idle"},
     "launch": CORE | IN_PROCESS,
     "integrations": CORE | IN_PROCESS | {"analysis", PUBLIC},
     "compat": CORE | IN_PROCESS,
@@ -46,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": CORE | {"runs", "logs", "reports", "web", "analysis", "launch", "demo", "compat", "sinks", PUBLIC},
     "__main__": {"cli"},
     "progress": {"cli"},
-    "__init__": CORE | {"monitor", "runs", "analysis", "integrations"},
+    "__init__": CORE | {"monitor", "start", "runs", "analysis", "integrations"},
 }
 """What each part of the package may import from the others; anything may import from its own folder."""
 

@@ -51,6 +51,9 @@ quantities = ["gradient", "weight"]
 weight = 5
 ```
 
+`VARIO=off` in the environment, or `enabled=False`, switches everything off: `vario.watch`, the trainers' callbacks,
+msprobe's `TrainerMon` and `vario run` do nothing and import nothing, and whatever they return accepts the same calls.
+
 A file can be TOML, YAML (needs the extra `yaml`) or JSON. What is given by keyword or flag wins over the file. An
 unknown key is refused before the first step, with the nearest known one named.
 """

@@ -6,7 +6,10 @@ Names are resolved on first use, so that importing vario imports no framework, n
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
+
+from vario.package import VERSION as __version__
 
 if TYPE_CHECKING:
     from vario.analysis.health import GradientStats, check_gradient_health
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from vario.detection.alerts import Alert, Incident
     from vario.errors import ConfigError, ModelError, RunError, VarioError
     from vario.integrations.transformers import MonitorCallback
-    from vario.monitor import Monitor, watch
+    from vario.monitor import Monitor
     from vario.records import Frame
     from vario.runs.desync import first_desync
     from vario.runs.diagnosis import diagnose
@@ -26,11 +29,10 @@ if TYPE_CHECKING:
     from vario.runs.onset import first_bad
     from vario.runs.replay import check
     from vario.runs.run import Run, Series, list_runs, open_run
-
-    __version__: str
+    from vario.start import watch
 
 _HOMES = {
-    "watch": "vario.monitor",
+    "watch": "vario.start",
     "Monitor": "vario.monitor",
     "open_run": "vario.runs.run",
     "list_runs": "vario.runs.run",
@@ -105,12 +107,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        found: Any = version("vario")
-    elif name in _HOMES:
-        found = getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _HOMES:
+        found: Any = getattr(importlib.import_module(_HOMES[name]), name)
+    elif not name.startswith("_") and importlib.util.find_spec(f"vario.{name}") is not None:
+        found = importlib.import_module(f"vario.{name}")  # `vario.config.read_config` after `import vario` alone
     else:
         raise AttributeError(f"module 'vario' has no attribute '{name}'")
     globals()[name] = found

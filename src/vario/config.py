@@ -13,7 +13,7 @@ from typing import Any
 from vario import notices
 from vario.detection.alerts import SEVERITIES
 from vario.errors import ConfigError, MissingExtra
-from vario.quantities import default_every, watchable
+from vario.quantities import PROBES, default_every, watchable
 from vario.rules import choose
 from vario.schedule import Schedule
 from vario.selector import pattern_matcher, place_matcher
@@ -124,6 +124,9 @@ class Config:
     strict: bool = False
     """Raise when a part of the monitor fails, instead of switching that part off and going on."""
 
+    enabled: bool = True
+    """Watch at all. Off: every call does nothing and costs nothing, as with `VARIO=off` in the environment."""
+
     sinks: Sequence[str] = ("store",)
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
 
@@ -135,16 +138,19 @@ class Config:
             if not isinstance(value, Sequence):
                 raise ConfigError(f"{key}: expected a list, got {value!r}")
             object.__setattr__(self, key, tuple(value))
-        for key, allowed in (("quantities", watchable()), ("statistics", STATISTICS.names())):
+        for key, parts, allowed in (
+            ("quantities", PROBES, watchable()),
+            ("statistics", STATISTICS, STATISTICS.names()),
+        ):
             for name in getattr(self, key):
                 if name not in allowed:
-                    raise ConfigError(unknown(key, name, allowed))
+                    raise ConfigError(parts.refusal(name, key, allowed))
         self._check_every()
         for key in ("start", "count", "first_step"):
             value = getattr(self, key)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
                 raise ConfigError(f"{key}: expected a whole number of at least 0, got {value!r}")
-        for key in ("invert", "resume", "strict", "replicas"):
+        for key in ("invert", "resume", "strict", "replicas", "enabled"):
             if not isinstance(getattr(self, key), bool):
                 raise ConfigError(f"{key}: expected true or false, got {getattr(self, key)!r}")
         if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or not self.eps >= 0:

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vario.errors import ModelError
+from vario.errors import ConfigError, ModelError
+from vario.switch import is_off
 
 if TYPE_CHECKING:
     import torch
@@ -97,6 +98,8 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
         raise ModelError("demo: needs PyTorch: pip install torch") from None
     import vario
 
+    if is_off():
+        raise ConfigError("demo: VARIO=off is set, and the demo is about watching. Unset it.")
     torch.manual_seed(0)
     text = documentation()
     alphabet = sorted(set(text))

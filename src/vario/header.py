@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 import time
 from pathlib import Path
 
 from vario.backends.base import Watched
 from vario.config import Config
+from vario.package import versions
 from vario.sinks import RunHeader
 
 
@@ -19,7 +19,7 @@ def run_header(path: Path, resume: bool, config: Config, watched: Watched) -> Ru
         rank=watched.rank,
         world_size=watched.world_size,
         config=config.to_json(),
-        versions={"python": platform.python_version(), **_own_versions(), **watched.versions},
+        versions={**versions(), **watched.versions},
         command=" ".join(sys.argv),
         structure=watched.targets.structure(),
         mesh={name: size for name, (size, _) in watched.mesh.items()},
@@ -28,9 +28,3 @@ def run_header(path: Path, resume: bool, config: Config, watched: Watched) -> Ru
         resume=resume,
         started=time.time(),
     )
-
-
-def _own_versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("vario", "numpy", "pyarrow")}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vario.config import Config
 from vario.errors import ConfigError, VarioError
+from vario.switch import is_off
 
 if TYPE_CHECKING:
     from vario.monitor import Monitor
@@ -108,7 +109,8 @@ def run_script(target: str, arguments: Sequence[str], config: Config, is_module:
     if is_module and _is_missing(target):
         raise ConfigError(f"run: there is no module '{target}'. A script is run without -m: vario run {target}")
     launch = Launch(config)
-    launch.wait_for_torch()
+    if not is_off(config.enabled):
+        launch.wait_for_torch()
     old_arguments, old_path = sys.argv, list(sys.path)
     sys.argv = [target, *arguments]
     state, error = "crashed", None
@@ -147,7 +149,7 @@ def _is_missing(module: str) -> bool:
 
 def _finish(launch: Launch, state: str, error: str | None) -> None:
     launch.stop()
-    if not launch.monitors and state == "finished" and launch.is_needed:
+    if not launch.monitors and state == "finished" and launch.is_needed and not is_off(launch.config.enabled):
         sys.stderr.write("vario: no training step was seen, so nothing was recorded\n")
     for monitor in launch.monitors:
         monitor.close(state, error)

@@ -19,7 +19,7 @@ from typing import Any
 from vario.actions import Reactions
 from vario.backends.base import Tensor
 from vario.backends.finding import find_backend
-from vario.config import Config, make_config
+from vario.config import Config
 from vario.detection.alerts import Incident
 from vario.errors import ConfigError
 from vario.folders import run_folder
@@ -29,25 +29,14 @@ from vario.observer import QuantityObserver
 from vario.plain_numbers import keep_number
 from vario.probes import PROBES, Probe
 from vario.records import Frame, StepRecord
-from vario.rules import choose
+from vario.rules import RULES, choose
 from vario.selector import Choice, Selector
 from vario.sinks import SINKS, PartsOff, Sink
 from vario.sinks.alerts import Alerts
-from vario.statistics import columns_needed
+from vario.statistics import STATISTICS, columns_needed
 from vario.writer import Writer
 
 log = logging.getLogger("vario")
-
-
-def watch(
-    model: Any, optimizer: Any = None, *, config: Config | None = None, scaler: Any = None, **options: Any
-) -> Monitor:
-    """Watch a model: one line before the training loop. Options are the fields of `vario.Config`.
-
-    `model` may be a module, or a list or dict of modules; `optimizer` one, several, or none: then every torch
-    optimizer that updates the model is followed. A GradScaler is found by itself unless `scaler` names it.
-    """
-    return Monitor(model, optimizer, make_config(options, config), scaler)
 
 
 class Monitor:
@@ -72,8 +61,12 @@ class Monitor:
         """The run's folder; None on a rank that does not record, and without the sink `store`."""
         self.alerts: Alerts | None = None
         """What the rules found; None where no rule was asked for."""
-        self._parts_off: PartsOff = []
-        self._notes_are_new = False
+        self._parts_off: PartsOff = [
+            {"part": f"plug-in of {registry.kind}: {broken.name}", "step": 0, "error": broken.error}
+            for registry in (PROBES, RULES, STATISTICS, SINKS)
+            for broken in registry.broken
+        ]
+        self._notes_are_new = bool(self._parts_off)
         self._skips: set[str] = set()
         self._observers: list[QuantityObserver] = []
         self._step_ended_calls: list[Callable[[float], None]] = []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vario.errors import ConfigError
+from vario.package import FOLDER
 from vario.text import reason, suggestion
 
 MEANINGS = {
@@ -148,7 +149,7 @@ def _checked(built: Built, function: str) -> Built:
 
 def _where(error: BaseException) -> str:
     """The line of the user's own file that failed."""
-    others = (os.path.dirname(os.__file__), __file__, "<")
+    others = (os.path.dirname(os.__file__), FOLDER, "<")
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
     return f" in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
 

@@ -12,6 +12,7 @@ from typing import Any
 from vario.analysis.health import GradientHealth, judge
 from vario.analysis.parameters import GIB, model_summary
 from vario.errors import ConfigError
+from vario.switch import is_off
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class TrainingMonitor:
     def step(self, loss: Any = math.nan, learning_rate: float = math.nan) -> TrainingMetrics | None:
         """Count a step, after backward() and before zero_grad(); on every `check_every`-th, look and answer."""
         self.num_steps += 1
-        if self.num_steps % self.check_every:
+        if self.num_steps % self.check_every or is_off():
             return None
         from vario.backends.torch.gradients import gradient_rows
 

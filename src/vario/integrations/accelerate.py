@@ -7,9 +7,11 @@ from typing import Any
 from vario.analysis.model_text import model_text
 from vario.analysis.parameters import model_summary
 from vario.config import Config, make_config
+from vario.idle import idle_monitor
 from vario.integrations.gradient_checks import GradientChecks, check_interval
 from vario.integrations.recording import log_numbers, make_monitor, say
 from vario.monitor import Monitor
+from vario.switch import is_off
 
 try:
     from accelerate.tracking import GeneralTracker  # type: ignore[import-untyped]
@@ -62,6 +64,11 @@ def watch(
     """
     check_interval(gradient_check_steps)
     settings = make_config(options, config)
+
+    if is_off(settings.enabled):
+        monitor = idle_monitor()
+        accelerator.trackers.append(RunLog(monitor))  # a script may ask for it by name
+        return monitor
 
     def speak(text: str) -> None:
         if accelerator.is_main_process:

@@ -115,7 +115,7 @@ class MonitorCallback(Callback):
     @property
     def monitor(self) -> Monitor | None:
         """The Monitor of the training in progress."""
-        return self._recording.monitor
+        return self._recording.shown_monitor
 
     @property
     def path(self) -> Path | None:
@@ -124,7 +124,7 @@ class MonitorCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: which run this is, and the number of its next step."""
-        next_step = self._next_step if self.monitor is None else self.monitor.next_step_number
+        next_step = self._next_step if self._recording.monitor is None else self._recording.monitor.next_step_number
         return {"run_folder": self.run_folder, "next_step": next_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -136,6 +136,8 @@ class MonitorCallback(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin a run, or go on with the one the checkpoint names."""
+        if self._recording.is_off:
+            return
         resumed = trainer.global_step > 0
         first_step = trainer.global_step if self._next_step is None else self._next_step
         self._begin()
@@ -164,7 +166,7 @@ class MonitorCallback(Callback):
         if self._waits_for_batch:
             self._waits_for_batch = False
             self._predict(trainer, pl_module, batch)
-        monitor = self.monitor
+        monitor = self._recording.monitor
         if monitor is not None:
             new = self._what_is_new(trainer)
             if self._is_between_steps:
@@ -194,7 +196,7 @@ class MonitorCallback(Callback):
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Keep the learning rate this update uses."""
-        if self.monitor is not None:
+        if self._recording.monitor is not None:
             self._was_updated = True
             position = next((nth for nth, known in enumerate(trainer.optimizers) if _is_same(known, optimizer)), 0)
             suffix = f"_{position}" if len(trainer.optimizers) > 1 else ""
@@ -206,13 +208,13 @@ class MonitorCallback(Callback):
         """A pass is done; if it ended in an update, keep its loss and what was logged."""
         self._keep_pass(trainer, pl_module, outputs)
         if self._decisions is not None:
-            checkpoint, stop = self._decisions.take(self.monitor)
+            checkpoint, stop = self._decisions.take(self._recording.monitor)
             if checkpoint:
                 trainer.save_checkpoint(_checkpoint_folder(trainer) / f"incident-step={trainer.global_step}.ckpt")
             trainer.should_stop = trainer.should_stop or stop
 
     def _keep_pass(self, trainer: Any, pl_module: Any, outputs: Any) -> None:
-        monitor = self.monitor
+        monitor = self._recording.monitor
         if monitor is None:
             return
         self._passes.ended()
@@ -251,8 +253,8 @@ class MonitorCallback(Callback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End the run."""
         self._log_what_is_new(trainer)
-        if self.monitor is not None and self._update_was_unseen:
-            self.monitor.step()
+        if self._recording.monitor is not None and self._update_was_unseen:
+            self._recording.monitor.step()
         self._close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -264,12 +266,12 @@ class MonitorCallback(Callback):
         self._close()
 
     def _close(self, state: str = "finished", error: str | None = None) -> None:
-        if self.monitor is not None:
-            self._next_step = self.monitor.next_step_number
+        if self._recording.monitor is not None:
+            self._next_step = self._recording.monitor.next_step_number
         self._recording.close(state, error)
 
     def _log_what_is_new(self, trainer: Any) -> None:
-        if self.monitor is not None:
+        if self._recording.monitor is not None:
             self._recording.log(self._what_is_new(trainer))
 
     def _what_is_new(self, trainer: Any) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from vario.analysis.parameters import GIB, model_summary
 from vario.backends.gpus import Gpu
 from vario.config import Config, make_config
 from vario.errors import ConfigError, ModelError
+from vario.idle import idle_monitor
 from vario.integrations.gradient_checks import GradientChecks, check_interval
 from vario.monitor import Monitor
 from vario.probes import Probe
+from vario.switch import is_off
 
 log = logging.getLogger("vario")
 
@@ -47,6 +49,7 @@ class Recording:
                 raise ConfigError(f"{key}: {reason}. Leave it out.")
         check_interval(gradient_check_steps)
         self.config = make_config(options, config)
+        self.is_off = is_off(self.config.enabled)
         self.print_model_summary = print_model_summary
         self.log_gpu_memory = log_gpu_memory
         self.check_gradients = check_gradients
@@ -57,6 +60,11 @@ class Recording:
         self._checks: GradientChecks | None = None
         self._speaks = True
         self._names_used: dict[str, int] = {}
+
+    @property
+    def shown_monitor(self) -> Monitor | None:
+        """The Monitor for users of the callback: one that does nothing where everything is switched off."""
+        return idle_monitor() if self.is_off else self.monitor
 
     def start(
         self,

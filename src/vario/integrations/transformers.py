@@ -74,7 +74,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
     @property
     def monitor(self) -> Monitor | None:
         """The Monitor of the training in progress."""
-        return self._recording.monitor
+        return self._recording.shown_monitor
 
     @property
     def path(self) -> Path | None:
@@ -109,6 +109,11 @@ class MonitorCallback(TrainerCallback, ExportableState):
         """Begin a run, or go on with the one the checkpoint names."""
         self._let_go()
         resumed = state.global_step > 0
+        if self._recording.is_off:
+            # Named in this training's checkpoints as well: a later one may go on with the run.
+            self.run_folder = self._folder_in(state) if resumed else None
+            self._name_in(state)
+            return
         monitor = self._recording.start(
             kwargs["model"],
             kwargs.get("optimizer"),
@@ -121,8 +126,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
         self.run_folder = None if monitor.path is None else str(monitor.path.resolve())
         self._total_steps = state.max_steps
         self._decisions = Decisions(self._recording.config, args.world_size, _any_rank)
-        # A checkpoint written without this callback knows no such entry, and the Trainer would miss it when it saves.
-        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        self._name_in(state)
         self._update_was_unseen = False
         if self._recording.predict_memory:
             self._undo.append(
@@ -142,25 +146,25 @@ class MonitorCallback(TrainerCallback, ExportableState):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Number the step as the Trainer does."""
-        monitor = self.monitor
+        monitor = self._recording.monitor
         if monitor is not None:
             self._end_unseen_step(monitor)
             monitor.number_next_step(state.global_step + 1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """See whether the update was noticed: an engine may update the weights without a torch optimizer."""
-        self._update_was_unseen = self.monitor is not None and not self.monitor.is_between_steps
+        self._update_was_unseen = self._recording.monitor is not None and not self._recording.monitor.is_between_steps
         if self._total_steps > 0:
             self._recording.log({"total_steps": self._total_steps})
             self._total_steps = 0
         if self._decisions is not None:
-            checkpoint, stop = self._decisions.take(self.monitor)
+            checkpoint, stop = self._decisions.take(self._recording.monitor)
             control.should_save = control.should_save or checkpoint
             control.should_training_stop = control.should_training_stop or stop
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Keep what the Trainer logs, then add to it what its reports shall show."""
-        monitor = self.monitor
+        monitor = self._recording.monitor
         if monitor is None or logs is None:
             return
         # An evaluation before the first step of a resumed training repeats what the run has of the step before.
@@ -171,8 +175,8 @@ class MonitorCallback(TrainerCallback, ExportableState):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the run."""
-        if self.monitor is not None:
-            self._end_unseen_step(self.monitor)
+        if self._recording.monitor is not None:
+            self._end_unseen_step(self._recording.monitor)
         self._let_go()
         self._recording.close()
 
@@ -188,6 +192,10 @@ class MonitorCallback(TrainerCallback, ExportableState):
     def _let_go(self) -> None:
         while self._undo:
             self._undo.pop()()
+
+    def _name_in(self, state: Any) -> None:
+        # A checkpoint written without this callback knows no such entry, and the Trainer would miss it when it saves.
+        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
 
     def _folder_in(self, state: Any) -> str | None:
         """The run that a checkpoint's trainer_state.json names."""

@@ -15,7 +15,6 @@ from vario.detection.rule import Finding, Rule, rule
 from vario.detection.step import RanksStep, Rows, Step
 from vario.errors import ConfigError
 from vario.registry import Registry
-from vario.text import unknown
 
 RULES: Registry[Rule] = Registry("rules", __name__, lambda part: part.name if isinstance(part, Rule) else None)
 
@@ -62,7 +61,7 @@ def named(name: str | Rule) -> Rule:
         )
     spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() if name not in RULES else name
     if spelled not in RULES:
-        raise ConfigError(unknown("rules", name, RULES.names()))
+        raise ConfigError(RULES.refusal(name, "rules"))
     return RULES.get(spelled)
 
 

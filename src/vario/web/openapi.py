@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.metadata import version
 from typing import Any
 
+from vario.package import VERSION
 from vario.web.answers import Endpoint
 
 ERROR = {
@@ -31,7 +31,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "vario",
-            "version": version("vario"),
+            "version": VERSION,
             "description": "What the dashboard reads, for scripts. Everything is read-only. JSON is strict: a NaN or "
             "Inf is null, and flagged where that matters.",
         },

@@ -14,6 +14,7 @@ from torch import nn
 
 import vario
 from vario.backends.torch.collective_results import Result, Waiting
+from vario.package import is_own_file
 from watching import check_summaries, watch
 
 HERE = Path(__file__).parent
@@ -108,7 +109,7 @@ def test_a_series_and_what_its_target_is_can_be_read(run):
     assert found.site.endswith(place)
     functions = [line.rpartition(" ")[2] for line in found.stack]
     assert functions[-3:] == ["reduce_scatter", "main", "<module>"]
-    assert not any("vario" in line for line in found.stack)
+    assert not any(is_own_file(line.partition("[")[0]) for line in found.stack)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import copy
 import csv
 import json
 import os
+import runpy
 import shutil
 import warnings
-from pathlib import Path
 
 import pytest
 import reading
@@ -15,6 +15,7 @@ import training
 from plain_loop import perceptron, take_steps, watch, write_config
 from torch import nn
 
+from vario import package
 from vario.compat.msprobe import TrainerMon
 from vario.compat.msprobe.trainer_mon import StructureSaved
 from vario.errors import ConfigError, ModelError
@@ -318,7 +319,21 @@ def test_call_stacks_of_the_first_step_lead_to_the_callers(out):
     innermost = stacks["0:decoder.layers.0.core_attention"].splitlines()[0]
     assert "training.py" in innermost
     assert "nn/modules/module.py" not in stacks["0:decoder.layers.0.core_attention"]
-    assert "vario" not in stacks["0:"].replace(str(Path(__file__).parents[3]), "")
+    assert package.FOLDER not in stacks["0:"]
+
+
+@pytest.mark.parametrize("place", ["vario/backends/torch/hooks.py", "nn/modules/module.py"])
+def test_a_users_file_that_is_called_like_ours_stays_in_call_stacks(out, tmp_path, place):
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    path.write_text("def step(model, inputs, optimizer):\n    model(inputs).mean().backward()\n    optimizer.step()\n")
+    model = perceptron()
+    optimizer = torch.optim.AdamW(model.parameters())
+    watch(out, {"stack_info": True}, model, optimizer)
+    runpy.run_path(str(path))["step"](model, torch.randn(4, 6), optimizer)
+    with (reading.rank_folder(out) / "stack_info.csv").open(newline="") as file:
+        stacks = "".join(stack for _, stack in csv.reader(file))
+    assert f"File {path}, line 2, in step" in stacks
 
 
 def test_collect_times_ends_it_and_takes_every_hook_off(out):

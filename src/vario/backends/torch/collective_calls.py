@@ -13,6 +13,7 @@ import torch
 from torch import distributed as dist
 
 from vario.backends.torch import hooks
+from vario.package import FOLDER, is_own_file
 from vario.records import Collective
 
 _NAMES = {
@@ -29,8 +30,7 @@ _NAMES = {
 }
 """As `torch.distributed` calls them; the others are called as their operators, without the underscore."""
 
-_VARIO = str(Path(__file__).parents[2]) + os.sep
-_NOT_OF_USER = (str(Path(torch.__file__).parent) + os.sep, _VARIO, "<eval_with_key>", "<frozen ")
+_NOT_OF_USER = (str(Path(torch.__file__).parent) + os.sep, FOLDER, "<eval_with_key>", "<frozen ")
 _WRAPPERS = ("/contextlib.py", "/typing_extensions.py", "/deepspeed/comm/", "/deepspeed/utils/nvtx.py")
 _ENGINE_FILES = (torch.autograd.graph.__file__, torch.autograd.__file__)
 
@@ -158,7 +158,7 @@ class Calls:
             stack=tuple(
                 f"{seen.f_code.co_filename}[{seen.f_lineno}] {seen.f_code.co_name}"
                 for seen in frames
-                if not seen.f_code.co_filename.startswith(_VARIO)
+                if not is_own_file(seen.f_code.co_filename)
             ),
         )
         # The code stays with the key: an id is given again when its object is gone.

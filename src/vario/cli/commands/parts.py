@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def found_parts() -> list[dict[str, str]]:
-    """Each part's kind, name, first line of documentation and origin."""
+    """Each part's kind, name, first line of documentation and origin; of a plug-in that was left out, the error."""
     import vario
 
     rows: list[dict[str, str]] = []
@@ -61,6 +61,9 @@ def found_parts() -> list[dict[str, str]]:
                 doc = next((text for text in said if isinstance(text, str) and text), "")
                 first_line = doc.strip().splitlines()[0] if doc.strip() else ""
                 rows.append({"kind": registry.kind, "name": found.name, "doc": first_line, "origin": found.origin})
+            for broken in registry.broken:
+                row = {"kind": registry.kind, "name": broken.name, "doc": f"left out: {broken.error}"}
+                rows.append({**row, "origin": broken.origin, "error": broken.error})
     return rows
 
 

@@ -6,7 +6,6 @@ import heapq
 import itertools
 import logging
 import math
-import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from vario.compat.msprobe.csv_summaries import STATISTICS, number_summaries, sha
 from vario.compat.msprobe.unfinished import whole_folder
 from vario.compat.msprobe.wording import Repeated, continued, counted
 from vario.errors import RunError, RunTaken
+from vario.package import versions
 from vario.records import ROOT, Frame, Scalars, StepRecord, Structure, Table
 from vario.sinks import RunHeader
 from vario.sinks.store import Store
@@ -147,7 +147,7 @@ def _import_rank(
     started = min(folders[0].started.timestamp(), first_written)
     world_size = max(ranks) + 1
     structure = _structure(readers)
-    header = RunHeader(path, rank, world_size, config, _versions(), command, structure, None, False, started)
+    header = RunHeader(path, rank, world_size, config, versions(), command, structure, None, False, started)
     repeated = Repeated()
     counts = _write_rank(header, readers, repeated)
     for text in repeated.remarks(f"rank {rank}"):
@@ -213,12 +213,6 @@ def _statistics(columns: Iterable[str]) -> list[str]:
         "count": {"shape"},
     }
     return [name for name, columns_needed in needs.items() if columns_needed <= have]
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {"python": platform.python_version(), **{name: version(name) for name in ("vario", "numpy", "pyarrow")}}
 
 
 @dataclass

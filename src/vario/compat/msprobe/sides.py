@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from vario.backends.base import Undo
 from vario.errors import VarioError
+from vario.package import is_own_file
 
 Struct = dict[str, dict[str, str]]
 
@@ -105,12 +106,9 @@ class Stacks:
 
 
 def _is_plumbing(filename: str) -> bool:
-    parts = PurePath(filename).parts
-    return (
-        parts[-3:] == ("nn", "modules", "module.py")
-        or parts[:-1] == PurePath(__file__).parts[:-1]
-        or parts[-4:] == ("vario", "backends", "torch", "module_hooks.py")
-    )
+    from torch.nn.modules import module
+
+    return filename == module.__file__ or is_own_file(filename)
 
 
 def after_each_call(modules: Mapping[str, Any], note: Callable[..., None], in_any_mode: bool = False) -> Undo:

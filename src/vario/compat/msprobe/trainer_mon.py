@@ -47,6 +47,7 @@ from vario.monitor import Monitor
 from vario.probes import Probe
 from vario.records import Frame
 from vario.schedule import Schedule
+from vario.switch import is_off
 
 log = logging.getLogger("vario")
 
@@ -69,10 +70,10 @@ class TrainerMon:
         `params_have_main_grad` and `opt_ty` are accepted and not needed: where gradients are is found by looking.
         """
         self._file = ConfigFile(config_file_path)
-        self._config = self._file.read()
+        self._config = MonitorConfig() if is_off() else self._file.read()
         self._place, self._world_size = place_of(process_group)
         self._is_dynamic = os.environ.get("DYNAMIC_MONITOR", "").lower() == "true"
-        self._is_on = not self._is_dynamic
+        self._is_on = not self._is_dynamic and not is_off()
         self._schedule = Schedule()
         self._num_collected = 0
         self._optimizer: Any = None
@@ -102,6 +103,8 @@ class TrainerMon:
         start_iteration: int = 0,
     ) -> None:
         """Watch a model, or the chunks of a virtual pipeline, from the step `start_iteration` on."""
+        if is_off():
+            return
         if hasattr(grad_acc_steps, "step") and not hasattr(optimizer, "step"):
             # msprobe's own order of arguments differs from the one it documents.
             grad_acc_steps, optimizer = optimizer, grad_acc_steps
@@ -119,17 +122,15 @@ class TrainerMon:
         for other in [other for other in _watching if other._shares(chunks)]:
             self._say("the model was watched by another TrainerMon, which is closed now")
             other.close()
-        self._optimizer = optimizer
-        self._chunks = chunks
+        self._optimizer, self._chunks = optimizer, chunks
         self._groups = dp_group, tp_group
         self._start(start_iteration)
         _watching.add(self)
 
     def _shares(self, chunks: Sequence[Any]) -> bool:
         modules = {id(module) for chunk in chunks for module in chunk.modules()}
-        return not self._is_closed and any(
-            id(module) in modules for chunk in self._chunks for module in chunk.modules()
-        )
+        own = (id(module) for chunk in self._chunks for module in chunk.modules())
+        return not self._is_closed and any(module in modules for module in own)
 
     def set_wrapped_optimizer(self, optimizer: Any) -> None:
         """Name the optimizer for `monitor_gnorm_with_ad`; `set_monitor` takes it itself."""
