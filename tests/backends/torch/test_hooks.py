@@ -12,6 +12,7 @@ from torch.optim import optimizer as optimizer_hooks
 
 from models import Convolutional, Language, Perceptron, batch, ids, language_loss
 from vario.backends.torch import hooks, operators
+from vario.backends.torch import module_hooks as our_module_hooks
 from watching import watch
 
 MODULE_HOOKS = [
@@ -49,12 +50,15 @@ def everything_attached(model, optimizer=None, scaler=None):
         found["optimizer step"] = optimizer.step.__func__
     if scaler is not None:
         found["scaler"] = sorted(vars(scaler))
+        found["scaler methods"] = type(scaler).step, type(scaler).scale
     found.update({kind: dict(getattr(module_hooks, kind)) for kind in GLOBAL_HOOKS})
     found["global pre"] = dict(optimizer_hooks._global_optimizer_pre_hooks)
     found["global post"] = dict(optimizer_hooks._global_optimizer_post_hooks)
     found["dynamo"] = torch._dynamo.config.skip_nnmodule_hook_guards
     found["slots"] = (dict(operators._observers), dict(operators._beginners))
-    found["methods"] = dict(hooks._followed)
+    found["methods"] = dict(hooks._methods)
+    found["module calls"] = dict(our_module_hooks._calls)
+    found["getstate"] = vars(torch.nn.Module).get("__getstate__")
     return found
 
 
@@ -67,7 +71,7 @@ def test_the_comparison_sees_what_is_attached():
         during = everything_attached(model, optimizer, scaler)
     changed = {key for key in during if during[key] != before[key]}
     kinds = {"up._forward_hooks", "up._forward_pre_hooks", "up.weight tensor hooks", "up.weight accumulation hooks"}
-    assert changed >= kinds | {"global pre", "global post", "scaler", "dynamo", "slots", "methods"}
+    assert changed >= kinds | {"global pre", "global post", "scaler methods", "dynamo", "slots", "methods", "getstate"}
     assert everything_attached(model, optimizer, scaler) == before
 
 

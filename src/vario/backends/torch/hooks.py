@@ -1,14 +1,14 @@
 """Attaching to torch: every function hands back its undo.
 
 One undo removes one handle; `Undos` keeps many and runs them in reverse. Nothing here replaces a method but `around`,
-for what offers no hooks (a GradScaler, a runtime's own optimizer), and its undo puts the class's own method back.
+for what offers no hooks (a GradScaler, a runtime's own optimizer), and its undo puts the original back.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -90,8 +90,17 @@ class _Follower:
     returned: Callable[[Any], None] | None
 
 
-_followed: dict[tuple[int, str], tuple[list[_Follower], Undo]] = {}
-"""Methods replaced by `around`: who is told of their calls, and how to put them back."""
+@dataclass(eq=False)
+class _Method:
+    """A method that `around` has replaced: where, by what, and who is told of calls on which object."""
+
+    place: Any
+    original: Any
+    ours: Any = None
+    followers: dict[int, list[_Follower]] = field(default_factory=dict)
+
+
+_methods: dict[tuple[int, str], _Method] = {}
 
 
 def around(
@@ -104,49 +113,58 @@ def around(
 ) -> Undo:
     """Run `before(*args)` when a method of this one object is called, `after(*args)` and `returned(result)` when it has
     returned; several may follow the same method."""
-    key = (id(owner), method)
-    if key not in _followed:
-        _followed[key] = _replace(owner, method)
-    followers, put_back = _followed[key]
+    # In the class wherever possible: a copy or a pickle of the object would take along what lies in the object.
+    place = owner if method in vars(owner) else type(owner)
+    key = id(place), method
+    if key not in _methods:
+        _methods[key] = _replace(place, method)
+    replaced = _methods[key]
+    followers = replaced.followers.setdefault(id(owner), [])
     follower = _Follower(before, after, returned)
     followers.append(follower)
 
     def undo() -> None:
         followers.remove(follower)
         if not followers:
-            del _followed[key]
-            put_back()
+            del replaced.followers[id(owner)]
+        if not replaced.followers and _methods.pop(key, None) is not None:
+            _put_back(replaced, method)
 
     return undo
 
 
-def _replace(owner: Any, method: str) -> tuple[list[_Follower], Undo]:
-    original = getattr(owner, method)
-    was_its_own = method in vars(owner)
-    followers: list[_Follower] = []
+def _replace(place: Any, method: str) -> _Method:
+    in_class = isinstance(place, type)
+    replaced = _Method(place, vars(place).get(method))
+    original = getattr(place, method)
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        told = tuple(followers)
+        owner, told_args = (args[0], args[1:]) if in_class else (place, args)
+        told = tuple(replaced.followers.get(id(owner), ()))
         for follower in told:
             if follower.before is not None:
-                follower.before(*args)
+                follower.before(*told_args)
         result = original(*args, **kwargs)
         for follower in told:
             if follower.after is not None:
-                follower.after(*args)
+                follower.after(*told_args)
             if follower.returned is not None:
                 follower.returned(result)
         return result
 
-    def put_back() -> None:
-        if was_its_own:
-            setattr(owner, method, original)
-        else:
-            vars(owner).pop(method, None)
+    replaced.ours = wrapped
+    setattr(place, method, wrapped)
+    return replaced
 
-    setattr(owner, method, wrapped)
-    return followers, put_back
+
+def _put_back(replaced: _Method, method: str) -> None:
+    if vars(replaced.place).get(method) is not replaced.ours:
+        return  # somebody replaced it once more, and calls ours, which nobody follows
+    if replaced.original is None:
+        delattr(replaced.place, method)  # inherited
+    else:
+        setattr(replaced.place, method, replaced.original)
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:
