@@ -43,7 +43,7 @@ class AfterImport(MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # type: ignore[method-assign]
+            del loader.exec_module
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

@@ -10,68 +10,166 @@ from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import get_worker_info
 
 from vario.backends.torch import hooks, module_hooks
 from vario.backends.torch.engines import ENGINES
+from vario.backends.torch.loose_parameters import loose_parameters
+from vario.backends.torch.weight_changes import WeightChanges
+
+Models = dict[str, torch.nn.Module]
+
+_MAX_CALLS = 50
+"""So many calls of a model that no optimizer holds show whether the script updates it by itself."""
 
 
 class Search:
-    """Looks for models in training: before the first forward that gradients flow through, and again whenever an
-    optimizer updates parameters that nobody follows."""
+    """Looks for models in training, at three occasions.
+
+    The first forward with gradients of a model that an optimizer holds; the first update of an optimizer whose models
+    nobody follows, called or not; and a forward of a model that changed since its last one with no optimizer at all.
+    """
 
     def __init__(
         self,
-        found: Callable[[dict[str, torch.nn.Module]], None],
+        found: Callable[[Models, int], None],
         is_followed: Callable[[torch.optim.Optimizer], bool],
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`found(models, step)`: with how many updates they have had; `is_busy()`: something is being watched."""
         self._found = found
         self._is_followed = is_followed
-        self._known: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self._given_up: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._is_busy = is_busy
         self._handle: Any = None
         # The extra call that torch warns of is what finds a compiled model.
         warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks", UserWarning)
-        self._updates = register_optimizer_step_pre_hook(self._update_began)
+        self._updates = hooks.around_updates(self._update_began, lambda *_: None)
+        self.begin()
+
+    def begin(self) -> None:
+        """Look, knowing nothing: at the start, or in a process that was forked."""
+        self._known: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._given_up: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._candidates: list[_Candidate] = []
+        self.has_forward = False
+        """Whether a module with parameters was called with gradients on."""
+        self.has_backward = False
+        """Whether backward reached the parameters of one that no optimizer holds."""
         self._look()
 
     def stop(self) -> None:
         """Look no more."""
-        self._updates.remove()
+        self._updates()
+        self._look_no_more()
+
+    def _look(self) -> None:
+        if self._handle is None:
+            self._handle = register_module_forward_pre_hook(module_hooks.run_eagerly(self._before_forward))
+
+    def _look_no_more(self) -> None:
+        for candidate in self._candidates:
+            candidate.let_go()
+        self._candidates = []
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
 
-    def _look(self) -> None:
-        if self._handle is not None:
+    def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
+        if self._handle is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
+        candidate = next((one for one in self._candidates if one.has(module)), None)
+        if candidate is not None:
+            self._ask(candidate, module)
+        elif get_worker_info() is None and any(parameter.requires_grad for parameter in module.parameters()):
+            self.has_forward = True
+            self._tell(module, args)
 
-        def before_forward(module: torch.nn.Module, args: Any) -> None:
-            if self._handle is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
-                return
-            if any(parameter.requires_grad for parameter in module.parameters()):
-                self._handle.remove()
-                self._handle = None
-                self._tell(module, args)
-
-        self._handle = register_module_forward_pre_hook(module_hooks.run_eagerly(before_forward))
+    def _ask(self, candidate: _Candidate, module: torch.nn.Module) -> None:
+        if candidate.model() is not module:
+            return
+        self.has_backward = self.has_backward or candidate.has_gradient
+        if candidate.was_updated():
+            self._look_no_more()
+            self._known.add(module)
+            self._found({"": module}, 1)
+        elif candidate.num_calls > _MAX_CALLS:
+            candidate.let_go()
+            self._candidates.remove(candidate)
 
     def _tell(self, module: torch.nn.Module, args: Any) -> None:
         models = models_in_training(module, self._known)
+        if any(torch.nn.parameter.is_lazy(one) for model in models.values() for one in model.parameters()):
+            models = {}  # their first forward gives them shapes; the first update says when to look again
+        elif not models:
+            # Nothing trains it yet. The script may do that by hand, or the first update says when to look again.
+            self._candidates.append(_Candidate(module))
+            return
+        self._look_no_more()
         if not models:
-            return  # nothing trains it yet; the first update says when to look again
+            return
         self._known.update(models.values())
         before = set(module._forward_pre_hooks)
-        self._found(models)
+        self._found(models, 0)
         # This call has read its list of hooks already: the new ones would miss where the pass begins.
         for number, hook in list(module._forward_pre_hooks.items()):
             if number not in before:
                 hook(module, args, {})
 
     def _update_began(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer not in self._given_up and not self._is_followed(optimizer):
-            self._given_up.add(optimizer)
-            self._look()
+        if optimizer in self._given_up or self._is_followed(optimizer) or get_worker_info() is not None:
+            return
+        self._given_up.add(optimizer)
+        models = models_in_training(None)
+        own = [model for model in models.values() if _is_held_by(optimizer, model)]
+        if not own:
+            loose = None if self._is_busy() else loose_parameters(optimizer)
+            models = {} if loose is None else {"": loose}
+        elif not any(model in self._known for model in own):
+            models = models_in_training(None, self._known)
+        # Else models that were taken for one after the other are trained in turns: from now on they are watched together.
+        if models:
+            self._look_no_more()
+            self._known.update(models.values())
+            self._found(models, 0)
+
+
+def _is_held_by(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> bool:
+    held = set(hooks.parameter_ids(optimizer))
+    return any(id(parameter) in held for parameter in model.parameters())
+
+
+class _Candidate:
+    """A model that is called with gradients while no optimizer holds it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = weakref.ref(model)
+        self.num_calls = 1
+        self.has_gradient = False
+        self._parts = weakref.WeakSet(model.modules())
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._changes = WeightChanges(parameters)
+        self._undo = hooks.Undos()
+        for parameter in parameters:
+            if not torch.nn.parameter.is_lazy(parameter):
+                self._undo.add(hooks.on_gradient(parameter, self._gradient_came))
+
+    def has(self, module: torch.nn.Module) -> bool:
+        """Whether a module is this model, or a part of it."""
+        return module in self._parts
+
+    def was_updated(self) -> bool:
+        """Whether gradients came and weights have changed since the model was called before."""
+        self.num_calls += 1
+        return self.has_gradient and self._changes.changed()
+
+    def let_go(self) -> None:
+        """Leave the model alone."""
+        self._undo()
+
+    def _gradient_came(self, gradient: torch.Tensor) -> None:
+        if not self.has_gradient:
+            self.has_gradient = True
+            self._changes.note()
 
 
 def live_optimizers() -> list[torch.optim.Optimizer]:
@@ -83,7 +181,7 @@ def live_optimizers() -> list[torch.optim.Optimizer]:
     ]
 
 
-def models_in_training(called: torch.nn.Module, known: Collection[torch.nn.Module] = ()) -> dict[str, torch.nn.Module]:
+def models_in_training(called: torch.nn.Module | None, known: Collection[torch.nn.Module] = ()) -> Models:
     """The outermost live modules whose parameters a live optimizer holds, without those known before."""
     trained = {number for optimizer in live_optimizers() for number in hooks.parameter_ids(optimizer)}
     trained.update(number for engine in ENGINES for number in engine.part.trained_elsewhere())
@@ -99,7 +197,7 @@ def models_in_training(called: torch.nn.Module, known: Collection[torch.nn.Modul
     ]
     if len(outermost) == 1:
         return {"": outermost[0]}
-    names: dict[str, torch.nn.Module] = {}
+    names: Models = {}
     for module in sorted(outermost, key=lambda module: module is not called):
         name = type(module).__name__.lower()
         names[name if name not in names else f"{name}{len(names)}"] = module

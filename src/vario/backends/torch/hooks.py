@@ -77,8 +77,12 @@ _telling: list[None] = []
 def _tell_followers(which: int, args: tuple[Any, ...]) -> None:
     _telling.append(None)
     try:
-        for follower in tuple(_update_followers):
-            follower[which](*args)
+        told: list[UpdateFollower] = []
+        # Whoever begins to watch in one of these calls is told of this update as well.
+        while new := [follower for follower in _update_followers if follower not in told]:
+            for follower in new:
+                told.append(follower)
+                follower[which](*args)
     finally:
         _telling.pop()
 

@@ -21,6 +21,7 @@ from vario.backends.torch.scaling import LossScaling
 from vario.backends.torch.subscriptions import Subscribing, Subscriptions
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.tensors import leaves
+from vario.backends.torch.weight_changes import WeightChanges
 from vario.steps import Clock
 
 _UNSEEN: Inputs = (), {}
@@ -71,6 +72,9 @@ class TrainingLoop(Subscribing):
         self._was_in_training_mode = False
         self._updated_since_scaler_step = False
         self._follows_entries = False
+        self._is_new = True
+        self._by_hand: WeightChanges | None = None
+        """Where no optimizer holds the model: tells of the updates that the loop makes by itself."""
         self._skipped = -1, torch.zeros((), device="cpu")
 
     # Attaching
@@ -153,6 +157,7 @@ class TrainingLoop(Subscribing):
 
     def detach(self) -> None:
         """Leave the model and the optimizer exactly as they were found."""
+        self._see_update_by_hand()
         self._undo()
 
     # The training loop's events
@@ -171,9 +176,9 @@ class TrainingLoop(Subscribing):
         self._scaling.forward_began()
         if not self._expects_optimizers:
             self._expects_optimizers = True
-            for optimizer in discovery.live_optimizers():
-                if self.targets.are_updated_by(optimizer):
-                    self.clock.expect(self.engine.parameter_ids(optimizer))
+            self._expect_optimizers()
+        self._is_new = False
+        self._see_update_by_hand()
         self.look_for_accumulators()
         self._accumulation.forward_began()
         if self.clock.forward_began():
@@ -182,6 +187,20 @@ class TrainingLoop(Subscribing):
         self._events.forward_began()
         for call in self._calls.pass_began:
             call(root, inputs)
+
+    def _expect_optimizers(self) -> None:
+        ours = [optimizer for optimizer in discovery.live_optimizers() if self.targets.are_updated_by(optimizer)]
+        for optimizer in ours:
+            self.clock.expect(self.engine.parameter_ids(optimizer))
+        if not ours and self.engine.keeps_parameters:
+            self._by_hand = WeightChanges(self.targets.all_parameters.values())
+            self._by_hand.note()
+
+    def _see_update_by_hand(self) -> None:
+        """Without any optimizer a step ends when weights have changed, unless the loop says where its steps end."""
+        if self._by_hand is not None and not self.clock.manual and self._by_hand.changed():
+            self.update_by_hand()
+            self._end_step()
 
     def pass_began(self) -> None:
         """A trainer that does not call the outermost module begins a pass that trains."""
@@ -216,6 +235,7 @@ class TrainingLoop(Subscribing):
     def gradients_are_reduced(self) -> None:
         """Gradients are complete: accumulated, reduced over ranks, not clipped."""
         if self._accumulation.fired or self._accumulation.misses_accumulators:
+            self._is_new = False
             for call in self._calls.backward_ended:
                 call()
             self._accumulation.fired.clear()
@@ -234,9 +254,13 @@ class TrainingLoop(Subscribing):
             if any(optimizer is given for given in self._given_optimizers):
                 self._events.switch_off("optimizer", optimizers.taken_away(optimizer))
             return
+        self._by_hand = None
+        is_late, self._is_new = self._is_new and not optimizers.has_closure(args, kwargs), False
         if self.clock.update_began(self.engine.parameter_ids(optimizer)):
             self._end_step()
             # Optimizers that take turns unevenly: this one's gradients came while the step before was still open.
+            is_late = True
+        if is_late:  # also where watching began after the backward
             for look_again in self._calls.backward_ended:
                 look_again()
         for called in self._calls.update_called:

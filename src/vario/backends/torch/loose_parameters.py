@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -33,23 +33,26 @@ def _names_in(frame: FrameType | None, tensors: Sequence[torch.Tensor]) -> dict[
     """What the code that calls the optimizer calls these tensors: `w1`, or `weights.0` of a list or dict."""
     wanted = {id(tensor) for tensor in tensors}
     found: dict[int, str] = {}
-    taken: set[str] = set()
     while frame is not None and len(found) < len(wanted):
-        if not is_own_file(frame.f_code.co_filename) and not frame.f_globals.get("__name__", "").startswith("torch."):
-            for name, tensor in _tensors_of({**frame.f_globals, **frame.f_locals}):
-                if id(tensor) in wanted and id(tensor) not in found and name not in taken:
-                    found[id(tensor)] = name
-                    taken.add(name)
+        module = frame.f_globals.get("__name__", "")
+        if not is_own_file(frame.f_code.co_filename) and not str(module).startswith("torch."):
+            variables = {**frame.f_globals, **frame.f_locals}
+            plain = {id(value): name for name, value in variables.items() if id(value) in wanted}
+            # A single one among many may be the variable of a loop over the list that has their names.
+            ways = (plain, _in_containers(variables, wanted)) if len(plain) == len(wanted) else ()
+            for names in ways or (_in_containers(variables, wanted), plain):
+                for number, name in names.items():
+                    if name not in found.values():
+                        found.setdefault(number, name)
         frame = frame.f_back
     return found
 
 
-def _tensors_of(variables: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, value in variables.items():
-        if isinstance(value, torch.Tensor):
-            yield name, value
+def _in_containers(variables: Mapping[str, Any], wanted: set[int]) -> dict[int, str]:
+    found: dict[int, str] = {}
     for name, value in variables.items():
         items = value.items() if type(value) is dict else enumerate(value) if type(value) in (list, tuple) else ()
-        yield from (
-            (f"{name}.{str(key).replace('.', '_')}", item) for key, item in items if isinstance(item, torch.Tensor)
-        )
+        for key, item in items:
+            if id(item) in wanted:
+                found.setdefault(id(item), f"{name}.{str(key).replace('.', '_')}")
+    return found

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
+
+from vario.backends.torch.tensors import local_part
 
 _MAX_SAMPLED = 16
 
@@ -15,7 +18,7 @@ class WeightChanges:
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._versions = self._look()
-        self._sample: list[list[float]] | None = None
+        self._sample: list[Any] | None = None
         self._shows_in_versions = False
 
     def note(self) -> None:
@@ -37,14 +40,16 @@ class WeightChanges:
         # without any optimizer and with such updates have to pay for.
         sample, last = self._read(), self._sample
         self._sample = sample
-        return last is not None and sample != last
+        return last is not None and sample is not None and sample != last
 
     def _look(self) -> list[int]:
         return [parameter._version for parameter in self._parameters]
 
     @torch.no_grad()
-    def _read(self) -> list[list[float]]:
-        """A few elements of the first parameters; of complex ones both parts."""
-        dense = [parameter.detach() for parameter in self._parameters if parameter.layout is torch.strided]
-        sampled = [(torch.view_as_real(one) if one.is_complex() else one).reshape(-1)[:4] for one in dense if one.numel()]
-        return [one.tolist() for one in sampled[:_MAX_SAMPLED]]
+    def _read(self) -> list[Any] | None:
+        """A few elements of the first parameters; None while a CUDA graph is captured, which allows no reading."""
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            return None
+        parts = (local_part(parameter) for parameter in self._parameters)
+        dense = [part for part in parts if part is not None and part.layout is torch.strided and part.numel()]
+        return [part.reshape(-1)[:4].tolist() for part in dense[:_MAX_SAMPLED]]
