@@ -122,7 +122,7 @@ def test_a_script_is_the_main_module_as_under_python(tmp_path):
 
 
 def test_a_thread_that_goes_on_training_is_watched_to_its_end(tmp_path):
-    text = "import threading\ndef more():\n    for _ in range(5):\n        train()\nthreading.Thread(target=more).start()\n"
+    text = "import threading\ndef more():\n    for _ in range(5): train()\nthreading.Thread(target=more).start()\n"
     (tmp_path / "train.py").write_text(TRAINING + text)
     watched = run_python(tmp_path, "-m", "vario", "run", "--name", "watched", "train.py")
     assert watched.returncode == 0, watched.stderr
@@ -130,9 +130,8 @@ def test_a_thread_that_goes_on_training_is_watched_to_its_end(tmp_path):
 
 
 def test_ctrl_c_in_a_script_that_watches_by_itself(tmp_path):
-    loop = (
-        "import signal, vario\nvario.watch(model, optimizer, name='own')\ntrain()\nsignal.raise_signal(signal.SIGINT)\n"
-    )
+    watch = "import signal, vario\nmonitor = vario.watch(model, optimizer, name='own')\n"
+    loop = watch + "train()\nsignal.raise_signal(signal.SIGINT)\n"
     (tmp_path / "train.py").write_text(TRAINING.replace("train()\ntrain()\n", loop))
     done = run_python(tmp_path, "train.py")
     assert done.returncode == -signal.SIGINT
