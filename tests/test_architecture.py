@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
-CORE |= {"rules", "detection", "event_file", "notices", "package", "switch"}
+CORE |= {"rules", "detection", "event_file", "notices", "package", "switch", "ending", "script"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
 IN_PROCESS |= {"header", "plain_numbers", "snapshots", "actions", "idle"}
 PUBLIC = "the public names"

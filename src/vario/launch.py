@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import runpy
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +13,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vario.config import Config
+from vario.ending import ending
 from vario.errors import ConfigError, VarioError
+from vario.script import ScriptRaised, execute
 from vario.switch import is_off
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Launch:
         self.config = config
         self.monitors: list[Monitor] = []
         self.is_needed = True
+        self.refusal: VarioError | None = None
+        """Why the script's model could not be watched."""
         self.stop: Callable[[], None] = lambda: None
 
     def wait_for_torch(self) -> None:
@@ -99,11 +102,15 @@ class Launch:
             self.monitors[-1].close()
             if config.name is not None:
                 config = replace(config, name=f"{config.name}-{len(self.monitors) + 1}")
-        self.monitors.append(Monitor(models.get("", models), None, config))
+        try:
+            self.monitors.append(Monitor(models.get("", models), None, config))
+        except VarioError as error:
+            self.refusal = error
+            raise
 
 
 def run_script(target: str, arguments: Sequence[str], config: Config, is_module: bool = False) -> int:
-    """Run a script or module as `python` would, watched; its own exceptions and exit codes pass through."""
+    """Run a script or module as `python` would, watched; what it raises, `ScriptRaised` carries on."""
     if not is_module and not Path(target).is_file():
         raise ConfigError(f"run: there is no script '{target}'. A module is run with -m: vario run -m {target}")
     if is_module and _is_missing(target):
@@ -111,30 +118,13 @@ def run_script(target: str, arguments: Sequence[str], config: Config, is_module:
     launch = Launch(config)
     if not is_off(config.enabled):
         launch.wait_for_torch()
-    old_arguments, old_path = sys.argv, list(sys.path)
-    sys.argv = [target, *arguments]
-    state, error = "crashed", None
-    try:
-        if is_module:
-            sys.path.insert(0, "")
-            runpy.run_module(target, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(target).resolve().parent))
-            runpy.run_path(target, run_name="__main__")
-        state = "finished"
-    except VarioError as raised:
-        error = str(raised)
-        raise
-    except BaseException as raised:
-        if isinstance(raised, SystemExit) and not raised.code:
-            state = "finished"
-        else:
-            error = f"{type(raised).__name__}: {raised}"
-        raise
-    finally:
-        sys.argv, sys.path[:] = old_arguments, old_path
-        _finish(launch, state, error)
-    return 0
+    raised = execute(target, arguments, is_module)
+    _finish(launch, *ending(raised))
+    if raised is None:
+        return 0
+    if launch.refusal is not None and raised is launch.refusal:
+        raise launch.refusal
+    raise ScriptRaised(raised)
 
 
 def _is_missing(module: str) -> bool:

@@ -21,6 +21,7 @@ from vario.backends.base import Tensor
 from vario.backends.finding import find_backend
 from vario.config import Config
 from vario.detection.alerts import Incident
+from vario.ending import ending
 from vario.errors import ConfigError
 from vario.folders import run_folder
 from vario.frames import StepFrames
@@ -242,10 +243,7 @@ class Monitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is None or (isinstance(error, SystemExit) and not error.code):
-            self.close()
-        else:
-            self.close("crashed", f"{type(error).__name__}: {error}")
+        self.close(*ending(error))
 
     def _close_at_exit(self) -> None:
         error = getattr(sys, "last_value", None)

@@ -10,13 +10,18 @@ from pathlib import Path
 from vario.cli.commands import Command, command_names, load
 from vario.cli.parser import Parser
 from vario.errors import VarioError
+from vario.script import ScriptRaised, passed_on
 
 SENTENCE = "See what happens inside a deep-learning training run."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and answer its exit code: 0, 2 for a mistake in what was asked, 130 when interrupted."""
+    """Run one command and answer its exit code: 0, 2 for a mistake in what was asked, 130 when interrupted.
+
+    What a script under `vario run` raises comes out as it is.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
+    raised: BaseException
     try:
         return _dispatch(words)
     except VarioError as error:
@@ -29,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output (`| head`) has gone. Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except ScriptRaised as ended:
+        raised = ended.error
+    raise passed_on(raised)
 
 
 def _dispatch(words: list[str]) -> int:

@@ -16,11 +16,11 @@ import torch
 
 from vario.backends.base import Watched
 from vario.config import Config
+from vario.ending import ending
 from vario.integrations.deciding import Decisions
 from vario.integrations.recording import Recording
 from vario.monitor import Monitor
 from vario.probes import Recorder
-from vario.text import reason
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -258,8 +258,8 @@ class MonitorCallback(Callback):
         self._close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End the run as crashed."""
-        self._close("crashed", reason(exception))
+        """End the run as crashed, or as interrupted."""
+        self._close(*ending(exception))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Let go of the model, whatever happened."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from vario.config import Config
+from vario.ending import ending
 from vario.integrations.deciding import Decisions
 from vario.integrations.recording import Recording
 from vario.monitor import Monitor
 from vario.notices import without_secrets
 from vario.rules import choose, to_options
-from vario.text import reason
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -187,7 +187,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
 
     def _training_raised(self, error: BaseException) -> None:
         self._let_go()
-        self._recording.close("crashed", reason(error))
+        self._recording.close(*ending(error))
 
     def _let_go(self) -> None:
         while self._undo:

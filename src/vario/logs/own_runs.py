@@ -32,7 +32,7 @@ def vario_run(path: Path) -> History:
     clock = curves.get(LOSS) or max(curves.values(), key=len, default=None)
     pace = pace_between(clock.steps, clock.times, "row_times") if clock is not None else None
     state = run.state
-    if state in ("crashed", "stalled"):
+    if state in ("crashed", "stalled", "interrupted"):
         notes.append(Note(f"run_{state}", {"error": run.error or ""}))
     history = make_history(run.path, "vario_run", curves, notes, pace=pace)
     return dataclasses.replace(history, is_finished=state == "finished")

@@ -46,7 +46,7 @@ def follow(
 
 
 def _is_over(history: History) -> bool:
-    return bool(history.is_finished) or any(note.kind == "run_crashed" for note in history.notes)
+    return bool(history.is_finished) or any(note.kind in ("run_crashed", "run_interrupted") for note in history.notes)
 
 
 def new_rows(before: History | None, after: History) -> list[Row]:

@@ -22,7 +22,8 @@ from vario.text import duration, number, size
 
 WIDTH = 100
 """Lines longer than this are hard to read, however wide the terminal."""
-STATE_STYLES = {"finished": "green", "running": "cyan", "crashed": "bold red", "stalled": "yellow"}
+STATE_STYLES = {"finished": "green", "running": "cyan", "crashed": "bold red"}
+STATE_STYLES |= {"stalled": "yellow", "interrupted": "yellow"}
 CHAIN_SHOWN = 4
 NOUNS = {
     "gradient_local": "local gradient",
@@ -107,7 +108,7 @@ def _verdict(summary: RunSummary) -> RenderableType:
         if not num_tensors:
             return Text("Nothing was recorded yet.", style="yellow")
         finding = f"o NaN and no Inf in any of {num_tensors:,} tensors watched."
-        is_well = summary.state in ("finished", "running") and summary.diagnosis.first is None
+        is_well = summary.state in ("finished", "running", "interrupted") and summary.diagnosis.first is None
         return Text(f"Healthy: n{finding}" if is_well else f"N{finding}", style="bold green" if is_well else "")
     onset = summary.first_bad
     heading = Text(f"First bad tensor: {onset.target} ({NOUNS.get(onset.quantity, onset.quantity)})", style="bold red")

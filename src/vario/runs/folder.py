@@ -92,7 +92,7 @@ class RunFolder:
 
     @property
     def state(self) -> str:
-        """running, finished, crashed or stalled."""
+        """running, finished, interrupted (Ctrl-C), crashed or stalled."""
         return status.state(self.path, status.read_run_json(self.path), self._rank_status())
 
     @property

@@ -37,8 +37,8 @@ class RankState:
     rank: int
     host: str
     state: str
-    """running, finished, crashed (it could still say so), died (it could not), stalled, or left: it took part in an
-    earlier session only."""
+    """running, finished, interrupted, crashed (it could still say so), died (it could not), stalled, or left: it took
+    part in an earlier session only."""
     last_step: int | None
     error: str | None
     coordinates: dict[str, int]
@@ -89,7 +89,7 @@ def _as_told_by_ranks(folder: Path) -> dict[str, Any]:
     if not ranks:
         raise RunCorrupt(f"{folder / 'run.json'}: has vanished")
     opened = min(float(rank.get("opened") or 0) for rank in ranks)
-    is_over = all(rank.get("state") == "finished" for rank in ranks)
+    is_over = all(rank.get("state") in ("finished", "interrupted") for rank in ranks)
     num_sessions = 1 + max(int(rank.get("session") or 0) for rank in ranks)
     return {
         "format": FORMAT,
@@ -118,13 +118,15 @@ def in_session(ranks: list[dict[str, Any]], session: int) -> list[dict[str, Any]
 
 
 def state(folder: Path, run: dict[str, Any], ranks: list[dict[str, Any]], now: float | None = None) -> str:
-    """running, finished, crashed or stalled: what the files say, checked against the processes of this machine."""
+    """running, finished, interrupted, crashed or stalled: what the files say, and this machine's processes."""
     begun = sessions(folder, run)
     present = in_session(ranks, len(begun) - 1)
     # What is written there may be the end of the session before.
     said = run.get("state") if len(run.get("sessions") or []) == len(begun) else "running"
     if said == "crashed" or any(rank.get("state") == "crashed" for rank in present):
         return "crashed"
+    if any(rank.get("state") == "interrupted" for rank in present):
+        return "interrupted"  # others may have been killed before they could say anything
     if said != "running":
         return str(said)
     if any(_is_dead(rank) for rank in present):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vario import ending
 from vario.detection.alerts import Alert, Incident
 from vario.detection.incidents import Incidents
 from vario.detection.step import Step
@@ -20,7 +21,7 @@ from vario.runs.status import RankState
 
 STALL_TIMES = 10.0
 STALL_SECONDS = 60.0
-OVER = ("finished", "crashed", "died", "left")
+OVER = (*ending.OVER, "died", "left")
 """States of a rank after which no step follows."""
 
 

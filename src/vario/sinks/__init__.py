@@ -64,7 +64,7 @@ class Sink(Protocol):
         ...
 
     def close(self, state: str, error: str | None) -> None:
-        """Keep how the run ended (`finished` or `crashed`) and finish all work."""
+        """Keep how the run ended (`finished`, `crashed` or `interrupted`) and finish all work."""
         ...
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
+from vario import ending
 from vario.runs.extent import newest_of_rank, newest_step
 from vario.runs.run import Run
 from vario.web.parameters import BadParameter
 
-OVER = ("finished", "crashed", "died", "left")
+OVER = (*ending.OVER, "died", "left")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vario.ending import OVER
 from vario.errors import RunError, VarioError
 from vario.runs.brief import read_brief
 from vario.runs.run import Run
@@ -153,7 +154,7 @@ class _Known:
     @property
     def is_settled(self) -> bool:
         """Whether it stays as it is."""
-        return bool(self.row["is_read"]) and self.row["state"] in ("finished", "crashed")
+        return bool(self.row["is_read"]) and self.row["state"] in OVER
 
 
 def _row(run: Run, name: str) -> dict[str, Any]:
