@@ -178,3 +178,193 @@ def test_a_module_that_does_not_exist_is_one_line(tmp_path):
     assert done.stderr.splitlines() == [
         "vario: run: there is no module 'no_such.module'. A script is run without -m: vario run no_such.module"
     ]
+
+
+SMALL = """
+import importlib.util, sys
+{before}
+import torch
+torch.manual_seed(0)
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4, 1))
+    def forward(self, x):
+        return x @ self.weight
+model = Plain()
+{setup}
+for step in range(6):
+    batch = torch.randn(8, 4)
+    {step}
+    print(repr(loss.item()))
+"""
+OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+UPDATE = "optimizer.zero_grad(); loss.backward(); optimizer.step()"
+BY_HAND = "loss.backward()\n    with torch.no_grad():\n        model.weight -= 0.1 * model.weight.grad; model.weight.grad = None"
+UNUSUAL = {
+    "torch is looked up before it is imported": (
+        "importlib.util.find_spec('torch'); importlib.util.find_spec('torch')",
+        OPTIMIZER,
+        f"loss = model(batch).square().mean(); {UPDATE}",
+        range(6),
+    ),
+    "only forward is called": ("", OPTIMIZER, f"loss = model.forward(batch).square().mean(); {UPDATE}", range(6)),
+    "a function uses the parameters": (
+        "",
+        OPTIMIZER,
+        f"loss = (batch @ model.weight).square().mean(); {UPDATE}",
+        range(6),
+    ),
+    "functional_call": (
+        "",
+        OPTIMIZER,
+        "weights = {'weight': model.weight * 1.0}\n"
+        f"    loss = torch.func.functional_call(model, weights, (batch,)).square().mean(); {UPDATE}",
+        range(6),
+    ),
+    "tensors without a module": (
+        "",
+        "weight = torch.randn(4, 1, requires_grad=True); optimizer = torch.optim.SGD([weight], lr=0.1)",
+        f"loss = (batch @ weight).square().mean(); {UPDATE}",
+        range(6),
+    ),
+    "an optimizer made after a first forward": (
+        "",
+        "model(torch.ones(1, 4)).sum().backward(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        f"loss = model(batch).square().mean(); {UPDATE}",
+        range(6),
+    ),
+    "lazy layers": (
+        "",
+        "model = torch.nn.Sequential(torch.nn.LazyLinear(1))\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        f"loss = model(batch).square().mean(); {UPDATE}",
+        range(6),
+    ),
+    # Whether weights change shows in the second forward: the first step is not recorded, and keeps its number.
+    "updates by hand": ("", "", f"loss = model(batch).square().mean(); {BY_HAND}", range(1, 6)),
+    "updates by hand, past the version counter": (
+        "",
+        "",
+        "model.zero_grad(); loss = model(batch).square().mean(); loss.backward()\n"
+        "    model.weight.data.sub_(0.1 * model.weight.grad)",
+        range(1, 6),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_scripts_that_train_in_unusual_ways_are_seen(tmp_path, kind):
+    before, setup, step, steps = UNUSUAL[kind]
+    write(tmp_path, SMALL.format(before=before, setup=setup, step=step))
+    plain = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert plain.returncode == 0, plain.stderr
+    watched = started(tmp_path, "--every", "1", "train.py")
+    assert watched.returncode == 0, watched.stderr
+    assert watched.stdout == plain.stdout
+    run = only_run(tmp_path)
+    assert run.steps().tolist() == list(steps)
+    assert run.steps("gradient").tolist() == list(steps)
+    assert run.steps("weight").tolist() == list(steps)
+    (target,) = {name for name in run.targets("gradient") if name.endswith("weight")}
+    norms = run.series(target, "weight", "norm").values
+    assert len(set(norms.tolist())) == len(norms)
+
+
+WHY = {
+    "print('no torch')": "never imported torch",
+    "import torch; torch.nn.Linear(2, 2)": "no module with parameters was called with gradients on",
+    "import torch; torch.nn.Linear(2, 2)(torch.ones(1, 2))": "no gradient reached their parameters",
+    "import torch; model = torch.nn.Linear(2, 2)\nfor _ in range(3): model(torch.ones(1, 2)).sum().backward()": (
+        "no weight changed between calls"
+    ),
+}
+
+
+@pytest.mark.parametrize("script", WHY)
+def test_a_script_in_which_nothing_trained_says_what_was_missing(tmp_path, script):
+    write(tmp_path, script)
+    watched = started(tmp_path, "train.py")
+    assert watched.returncode == 0, watched.stderr
+    assert WHY[script] in watched.stderr
+    assert watched.stderr.count("nothing was recorded") == 1
+    assert not (tmp_path / "vario_runs").exists()
+
+
+CHILDREN = """
+import torch, torch.multiprocessing as multiprocessing
+def train(nth, model):
+    torch.manual_seed(nth)
+    torch.set_num_threads(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    if nth == 2:
+        raise RuntimeError("the second worker fails")
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(4, 1).share_memory()
+    if {parent_trains}:
+        train(0, model)
+    context = multiprocessing.get_context({method!r})
+    workers = [context.Process(target=train, args=(nth, model)) for nth in (1, 2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    print([worker.exitcode for worker in workers])
+"""
+
+
+@pytest.mark.parametrize(("method", "parent_trains"), [("spawn", False), ("fork", False), ("fork", True)])
+def test_processes_that_a_script_starts_are_watched_each(tmp_path, method, parent_trains):
+    write(tmp_path, CHILDREN.format(method=method, parent_trains=parent_trains))
+    watched = started(tmp_path, "--every", "1", "train.py")
+    assert watched.returncode == 0, watched.stderr
+    assert watched.stdout == "[0, 1]\n"
+    assert "nothing was recorded" not in watched.stderr
+    runs = vario.list_runs(tmp_path / "vario_runs")
+    assert sorted(run.state for run in runs) == ["crashed", "finished", *["finished"] * parent_trains]
+    assert [run.steps("gradient").tolist() for run in runs] == [[0, 1, 2, 3]] * len(runs)
+    (crashed,) = [run for run in runs if run.state == "crashed"]
+    assert "the second worker fails" in crashed.error
+
+
+def test_models_that_turn_out_to_train_in_turns_are_watched_together(tmp_path):
+    write(
+        tmp_path,
+        """
+        import torch
+        first, second = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+        def train(model, optimizer):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+        one = torch.optim.SGD(first.parameters(), lr=0.1)
+        for step in range(3):
+            train(first, one)
+        two = torch.optim.SGD(second.parameters(), lr=0.1)
+        for step in range(5):
+            train(second, two)
+            train(first, one)
+        """,
+    )
+    watched = started(tmp_path, "--every", "1", "train.py")
+    assert watched.returncode == 0, watched.stderr
+    runs = vario.list_runs(tmp_path / "vario_runs")
+    assert sorted(len(run.targets("gradient")) for run in runs) == [2, 2, 4]
+    (together,) = [run for run in runs if len(run.targets("gradient")) == 4]
+    assert len(together.steps()) >= 4
+
+
+def test_a_model_that_cannot_be_watched_trains_all_the_same(tmp_path):
+    write(tmp_path, PLAIN.replace("for step in", "model[0].weight.layout_of_yesterday = 1\nfor step in"))
+    # A part of vario that is missing stands for anything that may go wrong while watching begins.
+    broken = "import sys\nsys.modules['vario.backends.torch.update_rows'] = None\n"
+    write(tmp_path, broken + PLAIN)
+    plain = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
+    watched = started(tmp_path, "train.py")
+    assert watched.returncode == 0, watched.stderr
+    assert watched.stdout == plain.stdout
+    assert "trains unwatched" in watched.stderr

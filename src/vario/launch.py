@@ -3,61 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from vario.after_import import AfterImport
+from vario.children import at_end_of_child, follow_spawned, is_child
 from vario.config import Config
-from vario.ending import ending
+from vario.ending import FINISHED, ending
 from vario.errors import ConfigError, VarioError
 from vario.script import ScriptRaised, execute
 from vario.switch import is_off
 
 if TYPE_CHECKING:
+    from vario.backends.torch.discovery import Search
     from vario.monitor import Monitor
 
-
-class _AfterImport(MetaPathFinder):
-    """Runs a call when a module has been imported, so that the script decides when and how that happens."""
-
-    def __init__(self, module: str, call: Callable[[], None]) -> None:
-        self._module = module
-        self._call = call
-
-    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != self._module:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, self._call)
-        return spec
-
-
-class _CallingLoader(Loader):
-    """Another loader, and a call after it."""
-
-    def __init__(self, loader: Loader, call: Callable[[], None]) -> None:
-        self._loader = loader
-        self._call = call
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._call()
+log = logging.getLogger("vario")
 
 
 class Launch:
@@ -71,42 +38,129 @@ class Launch:
         self.monitors: list[Monitor] = []
         self.is_needed = True
         self.refusal: VarioError | None = None
-        """Why the script's model could not be watched."""
-        self.stop: Callable[[], None] = lambda: None
+        """A wrong option, which ends the script before it trains."""
+        self.problem: str | None = None
+        """Why the script's model could not be watched; it trains all the same."""
+        self._began = time.time()
+        self._search: Search | None = None
+        self._follow_no_more: Callable[[], None] = lambda: None
 
-    def wait_for_torch(self) -> None:
-        """Look for a model as soon as the script has imported torch."""
-        if "torch" in sys.modules:
-            self._wait_for_models()
-        else:
-            sys.meta_path.insert(0, _AfterImport("torch", self._wait_for_models))
+    def begin(self) -> None:
+        """Look for a model as soon as the script has imported torch, here and in the processes it starts."""
+        self._follow_no_more = follow_spawned(self.config)
+        os.register_at_fork(after_in_child=self._forked)
+        AfterImport("torch", self._look_for_models).install()
 
-    def _wait_for_models(self) -> None:
+    def stop(self) -> None:
+        """Look no more."""
+        self._follow_no_more()
+        if self._search is not None:
+            self._search.stop()
+        self.is_needed = False
+
+    def close(self, state: str, error: str | None) -> None:
+        """End the runs, and say where they are."""
+        for monitor in self.monitors:
+            monitor.close(state, error)
+            if not monitor.is_leading:
+                continue
+            if monitor.path is None:
+                sys.stderr.write("vario: nothing was written; `ranks` and `sinks` say so\n")
+            else:
+                sys.stderr.write(
+                    f"vario: recorded up to step {monitor.step_number - 1} in {monitor.path}. "
+                    f"Look at it: vario report {monitor.path}\n"
+                )
+
+    def why_nothing(self) -> str | None:
+        """Why no run was made, and what to do, in one sentence; None where there is no need to say."""
+        if self.monitors or not self.is_needed or self._children_recorded():
+            return None
+        if self.problem is not None:
+            return self.problem
+        if self._search is None:
+            return (
+                "the script never imported torch. If it starts the training with a command, such as torchrun or "
+                "accelerate, put `-m vario run` there, before the training script"
+            )
+        if not self._search.has_forward:
+            return (
+                "no module with parameters was called with gradients on, and no torch optimizer made an update. "
+                "If another process trains, start that one with `vario run`"
+            )
+        if not self._search.has_backward:
+            return (
+                "models were called, but no gradient reached their parameters and no torch optimizer made an update. "
+                "To watch an evaluation, add `vario.watch(model)` to the script"
+            )
+        return (
+            "gradients came, but no weight changed between calls of the model and no torch optimizer made an update. "
+            "Add `monitor = vario.watch(model)` to the script, and `monitor.step()` after each step"
+        )
+
+    def _children_recorded(self) -> bool:
+        """Whether a process that the script started has made a run: the newest there is began after the script."""
+        folder = Path(self.config.directory)
+        try:
+            return any(run.stat().st_mtime >= self._began for run in folder.iterdir())
+        except OSError:
+            return False
+
+    def _look_for_models(self) -> None:
         from vario.backends.torch.discovery import Search
 
-        self.stop = Search(self._watch, self._is_followed).stop
+        self._search = Search(self._watch, self._is_followed, lambda: bool(self.monitors))
 
     def _is_followed(self, optimizer: Any) -> bool:
         return not self.is_needed or (bool(self.monitors) and self.monitors[-1].follows(optimizer))
 
-    def _watch(self, models: dict[str, Any]) -> None:
+    def _watch(self, models: dict[str, Any], step: int) -> None:
+        """Watch models that have had this many updates. Only a wrong option may end the script."""
+        try:
+            self._begin_run(models, step)
+        except ConfigError as error:
+            self.refusal = error
+            raise
+        except Exception as error:
+            if self.config.strict:
+                raise
+            self.problem = str(error) if isinstance(error, VarioError) else f"{type(error).__name__}: {error}"
+            log.warning("the model cannot be watched, and trains unwatched: %s", self.problem)
+
+    def _begin_run(self, models: dict[str, Any], step: int) -> None:
         from vario.backends.torch.targets import is_watched
         from vario.monitor import Monitor
 
+        if self.monitors:
+            # Closed before the next one, so that a model the script is done with can leave the memory.
+            self.monitors[-1].close()
         if any(is_watched(model) for model in models.values()):
             self.is_needed = False  # the script watches by itself
             return
         config = self.config
-        if self.monitors:
-            # Closed before the next one, so that a model the script is done with can leave the memory.
-            self.monitors[-1].close()
-            if config.name is not None:
-                config = replace(config, name=f"{config.name}-{len(self.monitors) + 1}")
-        try:
-            self.monitors.append(Monitor(models.get("", models), None, config))
-        except VarioError as error:
-            self.refusal = error
-            raise
+        if self.monitors and config.name is not None:
+            config = replace(config, name=f"{config.name}-{len(self.monitors) + 1}")
+        monitor = Monitor(models.get("", models), None, config)
+        if step and config.first_step is None:
+            monitor.number_next_step(step)
+        if is_child() and not self.monitors:
+            at_end_of_child(self._child_ended)
+        self.monitors.append(monitor)
+
+    def _forked(self) -> None:
+        """In a process that the script has forked: its parent's runs are not its own."""
+        if self.is_needed and self._search is not None:
+            self.monitors = []
+            self._search.begin()
+
+    def _child_ended(self, error: BaseException | None) -> None:
+        self.stop()
+        self.close(*ending(error))
+
+
+def watch_child(config: Config) -> None:
+    """Watch what this process, which a script under watch has started, trains."""
+    Launch(config).begin()
 
 
 def run_script(target: str, arguments: Sequence[str], config: Config, is_module: bool = False) -> int:
@@ -117,7 +171,7 @@ def run_script(target: str, arguments: Sequence[str], config: Config, is_module:
         raise ConfigError(f"run: there is no module '{target}'. A script is run without -m: vario run {target}")
     launch = Launch(config)
     if not is_off(config.enabled):
-        launch.wait_for_torch()
+        launch.begin()
     raised = execute(target, arguments, is_module)
     _finish(launch, *ending(raised))
     if raised is None:
@@ -138,17 +192,7 @@ def _is_missing(module: str) -> bool:
 
 
 def _finish(launch: Launch, state: str, error: str | None) -> None:
+    if state == FINISHED and not is_off(launch.config.enabled) and (why := launch.why_nothing()) is not None:
+        sys.stderr.write(f"vario: nothing was recorded: {why}\n")
     launch.stop()
-    if not launch.monitors and state == "finished" and launch.is_needed and not is_off(launch.config.enabled):
-        sys.stderr.write("vario: no training step was seen, so nothing was recorded\n")
-    for monitor in launch.monitors:
-        monitor.close(state, error)
-        if not monitor.is_leading:
-            continue
-        if monitor.path is None:
-            sys.stderr.write("vario: nothing was written; `ranks` and `sinks` say so\n")
-        else:
-            sys.stderr.write(
-                f"vario: recorded up to step {monitor.step_number - 1} in {monitor.path}. "
-                f"Look at it: vario report {monitor.path}\n"
-            )
+    launch.close(state, error)

@@ -24,6 +24,7 @@ from vario.detection.alerts import Incident
 from vario.ending import ending
 from vario.errors import ConfigError
 from vario.folders import run_folder
+from vario.forks import let_go_in_forks
 from vario.frames import StepFrames
 from vario.header import run_header
 from vario.observer import QuantityObserver
@@ -109,6 +110,7 @@ class Monitor:
         self._step_began = time.monotonic()
         self._begin_step()
         self._watched.attach(self)
+        let_go_in_forks(self)
         atexit.register(self._close_at_exit)
 
     def _open_sinks(self) -> None:
@@ -226,6 +228,7 @@ class Monitor:
         if self._closed or os.getpid() != self._process:
             return
         self._closing = True
+        self._watched.finish()
         self._watched.detach()
         if self._completed or self.frames.has_rows:
             self.step_ended()
@@ -238,6 +241,12 @@ class Monitor:
             self._note()
             self.guarded(f"sink {name}", self.sinks[name].close)(state, error)
         self._raise_what_the_writer_met()
+
+    def let_go(self) -> None:
+        """Watch no more and write nothing: this process was forked from the one that does."""
+        if not self._closed:
+            self._closed = True
+            self._watched.detach()
 
     def __enter__(self) -> Monitor:
         return self

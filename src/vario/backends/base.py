@@ -269,6 +269,9 @@ class Watched(Protocol):
     def attach(self, events: Events) -> None:
         """Start following the training loop."""
 
+    def finish(self) -> None:
+        """The training is over: tell of an update that nothing has shown yet."""
+
     def detach(self) -> None:
         """Leave the model and the optimizer exactly as they were found."""
 

@@ -43,7 +43,9 @@ class Search:
         self._handle: Any = None
         # The extra call that torch warns of is what finds a compiled model.
         warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks", UserWarning)
-        self._updates = hooks.around_updates(self._update_began, lambda *_: None)
+        self._undo = hooks.Undos()
+        self._undo.add(hooks.around_updates(self._update_began, lambda *_: None))
+        self._undo.add(hooks.after_making(torch.optim.Optimizer, self._optimizer_came))
         self.begin()
 
     def begin(self) -> None:
@@ -59,7 +61,7 @@ class Search:
 
     def stop(self) -> None:
         """Look no more."""
-        self._updates()
+        self._undo()
         self._look_no_more()
 
     def _look(self) -> None:
@@ -74,24 +76,28 @@ class Search:
             self._handle.remove()
             self._handle = None
 
+    def _optimizer_came(self) -> None:
+        """The next forward may be the first of a model that this new optimizer holds."""
+        self._look_no_more()
+        self._look()
+
     def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
         if self._handle is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         candidate = next((one for one in self._candidates if one.has(module)), None)
         if candidate is not None:
-            self._ask(candidate, module)
+            self._ask(candidate, module, args)
         elif get_worker_info() is None and any(parameter.requires_grad for parameter in module.parameters()):
             self.has_forward = True
             self._tell(module, args)
 
-    def _ask(self, candidate: _Candidate, module: torch.nn.Module) -> None:
+    def _ask(self, candidate: _Candidate, module: torch.nn.Module, args: Any) -> None:
         if candidate.model() is not module:
             return
         self.has_backward = self.has_backward or candidate.has_gradient
         if candidate.was_updated():
             self._look_no_more()
-            self._known.add(module)
-            self._found({"": module}, 1)
+            self._found_at_call({"": module}, 1, module, args)
         elif candidate.num_calls > _MAX_CALLS:
             candidate.let_go()
             self._candidates.remove(candidate)
@@ -105,11 +111,13 @@ class Search:
             self._candidates.append(_Candidate(module))
             return
         self._look_no_more()
-        if not models:
-            return
+        if models:
+            self._found_at_call(models, 0, module, args)
+
+    def _found_at_call(self, models: Models, step: int, module: torch.nn.Module, args: Any) -> None:
         self._known.update(models.values())
         before = set(module._forward_pre_hooks)
-        self._found(models, 0)
+        self._found(models, step)
         # This call has read its list of hooks already: the new ones would miss where the pass begins.
         for number, hook in list(module._forward_pre_hooks.items()):
             if number not in before:
@@ -126,7 +134,7 @@ class Search:
             models = {} if loose is None else {"": loose}
         elif not any(model in self._known for model in own):
             models = models_in_training(None, self._known)
-        # Else models that were taken for one after the other are trained in turns: from now on they are watched together.
+        # Else models that were taken for one after the other are trained in turns: now they are watched together.
         if models:
             self._look_no_more()
             self._known.update(models.values())

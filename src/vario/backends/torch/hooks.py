@@ -171,6 +171,24 @@ def _put_back(replaced: _Method, method: str) -> None:
         setattr(replaced.place, method, replaced.original)
 
 
+def after_making(kind: type, call: Callable[[], None]) -> Undo:
+    """Run `call()` when an object of this class, or of one derived from it, is made."""
+    original = vars(kind)["__init__"]
+
+    @functools.wraps(original)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        call()
+
+    setattr(kind, "__init__", made)  # noqa: B010 - mypy knows no class without its __init__
+
+    def undo() -> None:
+        if vars(kind)["__init__"] is made:
+            setattr(kind, "__init__", original)  # noqa: B010
+
+    return undo
+
+
 def at_end_of_backward(call: Callable[[], None]) -> None:
     """Run `call` once the backward pass in progress has ended, after DDP's and FSDP's own end-of-backward work.
 

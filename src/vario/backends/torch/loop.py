@@ -157,8 +157,11 @@ class TrainingLoop(Subscribing):
 
     def detach(self) -> None:
         """Leave the model and the optimizer exactly as they were found."""
-        self._see_update_by_hand()
         self._undo()
+
+    def finish(self) -> None:
+        """The training is over: see an update that no forward has shown."""
+        self._see_update_by_hand()
 
     # The training loop's events
 
