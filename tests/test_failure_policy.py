@@ -233,3 +233,49 @@ def test_an_unwritable_folder_does_not_stop_training(tmp_path, caplog):
     assert 1 <= len(warnings) <= 2  # that it cannot record, and at the end how much is lost
     assert "Training goes on" in warnings[0].getMessage()
     assert len(records(monitor)) == 20
+
+
+class OddGroups(torch.optim.SGD):
+    """Leaves a group without parameters behind after a while, as optimizers that merge their groups may."""
+
+    num_steps = 0
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.num_steps += 1
+        if self.num_steps == 2:
+            self.param_groups = OddList(self.param_groups)
+
+
+class OddList(list):
+    def __iter__(self):
+        for group in super().__iter__():
+            yield {**group, "params": None} if is_asked_by_vario() else group
+
+
+def is_asked_by_vario():
+    import sys
+
+    return "vario" in sys._getframe(2).f_globals["__name__"]
+
+
+def test_a_failure_in_following_the_loop_itself_does_not_reach_training(caplog):
+    losses = []
+    for is_watched in (False, True):
+        torch.manual_seed(0)
+        model = Perceptron()
+        optimizer = OddGroups(model.parameters(), lr=0.1)
+        monitor = vario.watch(model, optimizer, every=1, sinks=["in_memory"]) if is_watched else None
+        losses.append([])
+        for step in range(5):
+            optimizer.zero_grad()
+            loss = model(torch.full((2, 4), float(step))).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+        if monitor is not None:
+            monitor.close()
+            assert "training loop" in monitor.off
+            assert len(monitor.sinks["in_memory"].records) >= 2
+    assert losses[0] == losses[1]
+    assert sum("'training loop' failed" in line for line in caplog.messages) == 1

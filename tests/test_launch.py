@@ -200,7 +200,10 @@ for step in range(6):
 """
 OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
 UPDATE = "optimizer.zero_grad(); loss.backward(); optimizer.step()"
-BY_HAND = "loss.backward()\n    with torch.no_grad():\n        model.weight -= 0.1 * model.weight.grad; model.weight.grad = None"
+BY_HAND = """loss.backward()
+    with torch.no_grad():
+        model.weight -= 0.1 * model.weight.grad
+        model.weight.grad = None"""
 UNUSUAL = {
     "torch is looked up before it is imported": (
         "importlib.util.find_spec('torch'); importlib.util.find_spec('torch')",

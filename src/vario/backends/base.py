@@ -149,6 +149,10 @@ class Events(Protocol):
     def forward_failed(self) -> None:
         """It raised: what it has shown belongs to no pass."""
 
+    def guarded(self, part: str, call: Callable[..., None]) -> Callable[..., None]:
+        """The same call, which switches the part off instead of raising."""
+        ...
+
     def switch_off(self, part: str, error: Exception) -> None:
         """A part failed: go on without it."""
 

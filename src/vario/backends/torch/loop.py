@@ -25,6 +25,8 @@ from vario.backends.torch.weight_changes import WeightChanges
 from vario.steps import Clock
 
 _UNSEEN: Inputs = (), {}
+_PART = "training loop"
+"""What is switched off when following the loop itself fails."""
 _PASS = f"{module_hooks.ATTRIBUTE}pass"
 """Attribute of an outermost module: the slot through which its compiled graph says where passes begin and end."""
 
@@ -99,7 +101,8 @@ class TrainingLoop(Subscribing):
         self._undo.add(self._accumulation.attach(events))
         self._undo.add(self.engine.attach(self))
         self.look_for_accumulators()
-        self._undo.add(hooks.around_updates(self._update_began, self._update_ended))
+        guarded = partial(events.guarded, _PART)
+        self._undo.add(hooks.around_updates(guarded(self._update_began), guarded(self._update_ended)))
 
     def look_for_accumulators(self) -> None:
         """Hook what gradients accumulate into by now."""
@@ -123,8 +126,9 @@ class TrainingLoop(Subscribing):
                 self._tell_of_end(output)
             self._forward_ended(output)
 
-        self._undo.add(module_hooks.before_forward(root, before, _pass_begins))
-        self._undo.add(module_hooks.after_forward(root, after, _pass_ends, even_if_it_raised=True))
+        guarded = self._events.guarded
+        self._undo.add(module_hooks.before_forward(root, guarded(_PART, before), _pass_begins))
+        self._undo.add(module_hooks.after_forward(root, guarded(_PART, after), _pass_ends, even_if_it_raised=True))
         if not has_forward(root):
             self._follow_entries(name, root)
 
@@ -140,7 +144,7 @@ class TrainingLoop(Subscribing):
                 self._forward_ended(None)
 
         for module in entries(root):
-            self._undo.add(module_hooks.before_forward(module, before))
+            self._undo.add(module_hooks.before_forward(module, self._events.guarded(_PART, before)))
 
     def _compiled_forward_began(
         self, root: str, with_gradients: bool, is_training: bool, tensors: Sequence[torch.Tensor]
