@@ -16,6 +16,7 @@ from vario.config import Config
 from vario.ending import ending
 from vario.errors import ConfigError, VarioError
 from vario.script import ScriptRaised, execute
+from vario.succession import new_group
 from vario.switch import is_off
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Launch:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.monitors: list[Monitor] = []
+        self.group = new_group()
         self.is_needed = True
         self.refusal: VarioError | None = None
         """Why the script's model could not be watched."""
@@ -103,7 +105,7 @@ class Launch:
             if config.name is not None:
                 config = replace(config, name=f"{config.name}-{len(self.monitors) + 1}")
         try:
-            self.monitors.append(Monitor(models.get("", models), None, config))
+            self.monitors.append(Monitor(models.get("", models), None, config, group=self.group))
         except VarioError as error:
             self.refusal = error
             raise
