@@ -13,7 +13,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
 CORE |= {"rules", "detection", "event_file", "notices", "package", "switch", "ending", "script"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
-IN_PROCESS |= {"forks", "header", "plain_numbers", "snapshots", "actions", "idle"}
+IN_PROCESS |= {"forks", "header", "plain_numbers", "snapshots", "actions", "idle", "succession"}
 PUBLIC = "the public names"
 
 ALLOWED: dict[str, set[str]] = {
@@ -33,7 +33,8 @@ ALLOWED: dict[str, set[str]] = {
     "actions": CORE | {"backends", "observer", "sinks", "snapshots"},
     "monitor": CORE | IN_PROCESS,
     "idle": CORE | {"monitor"},
-    "start": CORE | {"monitor", "idle"},
+    "succession": CORE | {"monitor"},
+    "start": CORE | {"monitor", "idle", "succession"},
     "launch": CORE | IN_PROCESS | {"after_import", "children"},
     "after_import": set(),
     "children": CORE | {"launch"},  # only in the text that a new process runs

@@ -138,14 +138,19 @@ def test_what_is_no_optimizer_is_refused():
         watch(model, optimizer="adam")
 
 
-def test_a_model_watched_twice_is_refused_until_the_first_is_closed():
+def test_watching_a_model_again_closes_the_monitor_before_and_says_so(capsys):
     model, optimizer = made()
-    monitor = watch(model, optimizer)
-    for again in (model, torch.nn.Sequential(model), model.up):
-        with pytest.raises(ModelError, match="or a part of it, is watched already"):
-            watch(again)
-    monitor.close()
-    watch(model, optimizer).close()
+    for again in (model, torch.nn.Sequential(model), model.up, [model], {"it": model}):
+        before = watch(model, optimizer)
+        train(model, optimizer, 1, before)
+        after = watch(again)
+        assert capsys.readouterr().err == ("vario: closed the earlier Monitor of this model; a new one starts\n")
+        train(model, optimizer, 2, after)
+        assert [len(records(monitor)) for monitor in (before, after)] == [1, 2]
+        before.close()
+        assert after.watches(model)
+        after.close()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def test_a_folder_that_holds_a_run_is_refused_and_resuming_goes_on(tmp_path):
@@ -154,7 +159,7 @@ def test_a_folder_that_holds_a_run_is_refused_and_resuming_goes_on(tmp_path):
     with watch(model, optimizer, **options) as monitor:
         train(model, optimizer, 3, monitor)
     with pytest.raises(RunTaken, match="already holds a run"):
-        watch(model, optimizer, **options)
+        vario.watch(model, optimizer, **options)
     with watch(model, optimizer, resume=True, **options) as monitor:
         train(model, optimizer, 2, monitor)
     run = vario.open_run(tmp_path / "one")

@@ -21,7 +21,7 @@ try:
 except ImportError:
     pass  # this process has other packages than its parent: it trains, unwatched
 else:
-    watch_child(pickle.loads({config!r}))
+    watch_child(*pickle.loads({settings!r}))
 finally:
     sys.path.remove({path!r})
 """
@@ -33,17 +33,17 @@ class Stowaway:
     It is unpickled by code alone: a process that cannot import vario must still start.
     """
 
-    def __init__(self, config: bytes) -> None:
-        self._config = config
+    def __init__(self, settings: bytes) -> None:
+        self._settings = settings
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return exec, (_WATCH.format(path=os.path.dirname(os.path.dirname(FOLDER)), config=self._config),)
+        return exec, (_WATCH.format(path=os.path.dirname(os.path.dirname(FOLDER)), settings=self._settings),)
 
 
-def follow_spawned(config: Any) -> Callable[[], None]:
-    """Watch in every process that is spawned or that a fork server starts, with this config; the result ends that."""
+def follow_spawned(*settings: Any) -> Callable[[], None]:
+    """Watch, with these settings, in every process that is spawned or started by a fork server, until the result runs."""
     try:
-        stowaway = Stowaway(pickle.dumps(config))
+        stowaway = Stowaway(pickle.dumps(settings))
     except Exception:  # noqa: BLE001 - rules given as local functions stay in this process, and so does watching
         return lambda: None
     spawn: Any = multiprocessing.spawn

@@ -12,7 +12,7 @@ from vario.package import versions
 from vario.sinks import RunHeader
 
 
-def run_header(path: Path, resume: bool, config: Config, watched: Watched) -> RunHeader:
+def run_header(path: Path, resume: bool, config: Config, watched: Watched, group: str | None = None) -> RunHeader:
     """The header of one rank's part of a run in this folder."""
     return RunHeader(
         path=path,
@@ -27,4 +27,5 @@ def run_header(path: Path, resume: bool, config: Config, watched: Watched) -> Ru
         first_step=config.first_step,
         resume=resume,
         started=time.time(),
+        group=group,
     )

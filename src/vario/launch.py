@@ -18,6 +18,7 @@ from vario.config import Config
 from vario.ending import FINISHED, ending
 from vario.errors import ConfigError, VarioError
 from vario.script import ScriptRaised, execute
+from vario.succession import new_group
 from vario.switch import is_off
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ class Launch:
     Models that are trained one after the other, as in cross-validation, get a run each.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, group: str | None = None) -> None:
+        """`group`: of the process that started this one."""
         self.config = config
         self.monitors: list[Monitor] = []
+        self.group = group or new_group()
         self.is_needed = True
         self.refusal: VarioError | None = None
         """A wrong option, which ends the script before it trains."""
@@ -47,7 +50,7 @@ class Launch:
 
     def begin(self) -> None:
         """Look for a model as soon as the script has imported torch, here and in the processes it starts."""
-        self._follow_no_more = follow_spawned(self.config)
+        self._follow_no_more = follow_spawned(self.config, self.group)
         os.register_at_fork(after_in_child=self._forked)
         AfterImport("torch", self._look_for_models).install()
 
@@ -138,14 +141,21 @@ class Launch:
             self.is_needed = False  # the script watches by itself
             return
         config = self.config
-        if self.monitors and config.name is not None:
-            config = replace(config, name=f"{config.name}-{len(self.monitors) + 1}")
-        monitor = Monitor(models.get("", models), None, config)
+        if config.name is not None:
+            config = replace(config, name=config.name + self._suffix())
+        monitor = Monitor(models.get("", models), None, config, group=self.group)
         if step and config.first_step is None:
             monitor.number_next_step(step)
         if is_child() and not self.monitors:
             at_end_of_child(self._child_ended)
         self.monitors.append(monitor)
+
+    def _suffix(self) -> str:
+        """What sets the name of a run apart from others of the same script; ranks of one job share theirs."""
+        from vario.backends.torch.process import rank_and_world_size
+
+        is_worker = is_child() and rank_and_world_size()[1] == 1
+        return (f"-{os.getpid()}" if is_worker else "") + (f"-{len(self.monitors) + 1}" if self.monitors else "")
 
     def _forked(self) -> None:
         """In a process that the script has forked: its parent's runs are not its own."""
@@ -158,9 +168,9 @@ class Launch:
         self.close(*ending(error))
 
 
-def watch_child(config: Config) -> None:
+def watch_child(config: Config, group: str) -> None:
     """Watch what this process, which a script under watch has started, trains."""
-    Launch(config).begin()
+    Launch(config, group).begin()
 
 
 def run_script(target: str, arguments: Sequence[str], config: Config, is_module: bool = False) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from vario import succession
 from vario.actions import Reactions
 from vario.backends.base import Tensor
 from vario.backends.finding import find_backend
@@ -55,6 +56,7 @@ class Monitor:
         probes: Sequence[Probe] = (),
         sinks: Mapping[str, Sink] | None = None,
         passes_per_step: int = 1,
+        group: str | None = None,
     ) -> None:
         """Other packages' ways of watching add to the config: their own choice of targets, probes and sinks."""
         self.config = config
@@ -63,6 +65,8 @@ class Monitor:
         """The run's folder; None on a rank that does not record, and without the sink `store`."""
         self.alerts: Alerts | None = None
         """What the rules found; None where no rule was asked for."""
+        self.group = group  # what this run has in common with others of its process, see succession.py
+        self.has_trained = False
         self._parts_off: PartsOff = [
             {"part": f"plug-in of {registry.kind}: {broken.name}", "step": 0, "error": broken.error}
             for registry in (PROBES, RULES, STATISTICS, SINKS)
@@ -79,6 +83,7 @@ class Monitor:
         self._writer_error: Exception | None = None
         self._process = os.getpid()
         choice = choice or Selector(tuple(config.targets), config.invert)
+        succession.make_room(model)
         self._watched = find_backend(model, optimizer, choice, scaler, config.engine)
         if not config.replicas:
             self._watched.targets.leave_to_others(self._watched.rank, config.ranks)
@@ -111,6 +116,7 @@ class Monitor:
         self._begin_step()
         self._watched.attach(self)
         let_go_in_forks(self)
+        succession.opened(self)
         atexit.register(self._close_at_exit)
 
     def _open_sinks(self) -> None:
@@ -120,7 +126,7 @@ class Monitor:
             ranks = (watched.rank, watched.world_size)
             self.path, resume = run_folder(Path(config.directory), config.name, resume, *ranks)
             folder = self.path
-        header = run_header(folder, resume, config, watched)
+        header = run_header(folder, resume, config, watched, self.group)
         for sink in self.sinks.values():
             sink.open(header)
         self._clock.step = max((sink.first_step for sink in self.sinks.values()), default=config.first_step or 0)
@@ -137,6 +143,10 @@ class Monitor:
     def follows(self, optimizer: Any) -> bool:
         """Whether an optimizer's updates are steps of this Monitor."""
         return self._watched.targets.are_updated_by(optimizer)
+
+    def watches(self, model: Any) -> bool:
+        """Whether it has this model, or a part of it."""
+        return not self._closed and self._watched.targets.hold(model)
 
     @property
     def is_leading(self) -> bool:
@@ -229,6 +239,7 @@ class Monitor:
             return
         self._closing = True
         self._watched.finish()
+        succession.closed(self)
         self._watched.detach()
         if self._completed or self.frames.has_rows:
             self.step_ended()
@@ -344,7 +355,7 @@ class Monitor:
             for call in self._step_ended_calls:
                 call(now - self._step_began)
             self._step_began = now
-            self._completed = True
+            self._completed = self.has_trained = True
         self._hand_over()
         if is_new and not self._closing:
             for told in self._step_recorded_calls:

@@ -26,5 +26,8 @@ def watch(
         return idle_monitor()
     from vario.config import make_config
     from vario.monitor import Monitor
+    from vario.succession import follow_up, group_here
 
-    return Monitor(model, optimizer, make_config(options, config), scaler)
+    group = group_here()
+    settings = follow_up(model, make_config(options, config), group)
+    return Monitor(model, optimizer, settings, scaler, group=group)

@@ -169,6 +169,9 @@ class Targets(Protocol):
     def are_updated_by(self, optimizer: Any) -> bool:
         """Whether an optimizer holds any of the models' parameters."""
 
+    def hold(self, models: Any) -> bool:
+        """Whether these models, or parts of them, are among them."""
+
     def leave_to_others(self, rank: int, recording: Collection[int]) -> None:
         """Say which ranks record (empty: all): of what is the same on several, the first of them records it."""
 

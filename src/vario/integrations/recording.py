@@ -19,6 +19,7 @@ from vario.idle import idle_monitor
 from vario.integrations.gradient_checks import GradientChecks, check_interval
 from vario.monitor import Monitor
 from vario.probes import Probe
+from vario.succession import new_group
 from vario.switch import is_off
 
 log = logging.getLogger("vario")
@@ -60,6 +61,7 @@ class Recording:
         self._checks: GradientChecks | None = None
         self._speaks = True
         self._names_used: dict[str, int] = {}
+        self._group = new_group()
 
     @property
     def shown_monitor(self) -> Monitor | None:
@@ -89,7 +91,7 @@ class Recording:
         if self.check_gradients:
             self._checks = GradientChecks(self.gradient_check_steps, counts_from, self.say)
             probes = (*probes, self._checks)
-        self.monitor = make_monitor(model, optimizer, config, self._scaler, probes)
+        self.monitor = make_monitor(model, optimizer, config, self._scaler, probes, self._group)
         return self.monitor
 
     def foretell_when_called(self, model: Any, device: Any, **options: Any) -> Callable[[], None]:
@@ -184,15 +186,17 @@ def log_numbers(monitor: Monitor, values: Mapping[str, Any]) -> None:
         monitor.log(**{name: value for name, value in values.items() if _is_number(value)})
 
 
-def make_monitor(model: Any, optimizer: Any, config: Config, scaler: Any, probes: Sequence[Probe]) -> Monitor:
+def make_monitor(
+    model: Any, optimizer: Any, config: Config, scaler: Any, probes: Sequence[Probe], group: str | None = None
+) -> Monitor:
     """A Monitor that goes by this optimizer, or by whatever updates the model."""
     try:
-        return Monitor(model, optimizer, config, scaler, probes=probes)
+        return Monitor(model, optimizer, config, scaler, probes=probes, group=group)
     except ModelError:
         if optimizer is None:
             raise
         # It updates copies of the parameters, or is none of torch's.
-        return Monitor(model, None, config, scaler, probes=probes)
+        return Monitor(model, None, config, scaler, probes=probes, group=group)
 
 
 def _is_number(value: Any) -> bool:

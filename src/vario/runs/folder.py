@@ -51,6 +51,12 @@ class RunFolder:
         return None
 
     @property
+    def group(self) -> str | None:
+        """What it has in common with other runs that one process made, one after the other; None: nobody knew."""
+        group = self._header.get("group")
+        return None if group is None else str(group)
+
+    @property
     def config(self) -> dict[str, Any]:
         """The options it was watched with."""
         return dict(self._header.get("config") or {})

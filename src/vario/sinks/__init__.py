@@ -39,6 +39,8 @@ class RunHeader:
     """How the ranks are arranged: the size of each dimension, as in `{"data": 2, "tensor": 2}`."""
     coordinates: dict[str, int] = field(default_factory=dict)
     """Where this rank stands in it."""
+    group: str | None = None
+    """What the run has in common with others that its process makes, one after the other."""
 
 
 class Sink(Protocol):

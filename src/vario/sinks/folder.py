@@ -164,11 +164,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Replace a JSON file at once: a reader sees the old one or the new one, never half of it."""
+def write_json(path: Path, content: dict[str, Any], indent: int | None = 1) -> None:
+    """Replace a JSON file at once: a reader sees the old one or the new one, never half of it.
+
+    Indenting is for people; it takes several times as long.
+    """
     unfinished = path.with_name(path.name + ".tmp")
     try:
-        unfinished.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf8")
+        unfinished.write_text(json.dumps(content, indent=indent, default=str) + "\n", encoding="utf8")
         os.replace(unfinished, path)
     except OSError:
         # A full disk leaves an empty file behind; the folder itself may be what is missing.

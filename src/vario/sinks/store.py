@@ -257,7 +257,7 @@ class Store:
         os.makedirs(self._rank_folder, exist_ok=True)
         self._write_run("running", None, None)
         self._write_rank()
-        write_json(self._rank_folder / "structure.json", self._header.structure)
+        write_json(self._rank_folder / "structure.json", self._header.structure, indent=None)
         # What an earlier session has seen stays beside its rows.
         known = read_json(self._rank_folder / "collectives.json") or {}
         earlier = {str(content["target"]): content for content in known.get("collectives") or []}
@@ -280,6 +280,7 @@ class Store:
                 "format": FORMAT,
                 "id": before["id"],
                 "started": before["started"],
+                "group": before.get("group", header.group),
                 "world_size": header.world_size,
                 "mesh": header.mesh,
                 "config": header.config,

@@ -14,6 +14,7 @@ from torch.utils.data import get_worker_info
 
 from vario.backends.torch import hooks, module_hooks
 from vario.backends.torch.engines import ENGINES
+from vario.backends.torch.instances import live_instances
 from vario.backends.torch.loose_parameters import loose_parameters
 from vario.backends.torch.weight_changes import WeightChanges
 
@@ -182,11 +183,7 @@ class _Candidate:
 
 def live_optimizers() -> list[torch.optim.Optimizer]:
     """All torch optimizers there are."""
-    return [
-        item
-        for item in gc.get_objects()
-        if issubclass(type(item), torch.optim.Optimizer) and hasattr(item, "param_groups")
-    ]
+    return [optimizer for optimizer in live_instances(torch.optim.Optimizer) if hasattr(optimizer, "param_groups")]
 
 
 def models_in_training(called: torch.nn.Module | None, known: Collection[torch.nn.Module] = ()) -> Models:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from vario.backends.torch import hooks
+from vario.backends.torch.instances import live_instances
 
 
 class LossScaling:
@@ -39,8 +39,8 @@ class LossScaling:
             self._search()
 
     def _search(self) -> None:
-        for candidate in gc.get_objects():
-            if issubclass(type(candidate), torch.amp.GradScaler) and candidate.is_enabled():
+        for candidate in live_instances(torch.amp.GradScaler):
+            if candidate.is_enabled():
                 self._follow(candidate)
 
     def _follow(self, scaler: torch.amp.GradScaler) -> None:

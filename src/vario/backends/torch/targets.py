@@ -75,6 +75,11 @@ class Targets:
         """Whether an optimizer holds any of the models' parameters."""
         return not self._known.isdisjoint(self.engine.parameter_ids(optimizer))
 
+    def hold(self, models: Any) -> bool:
+        """Whether these models, or parts of them, are among them."""
+        held = {id(module) for root in self.roots.values() for module in root.modules()}
+        return any(id(module) in held for module in _modules_of(models))
+
     def structure(self) -> Structure:
         """Modules and parameters, as `structure.json` holds them."""
         structure = naming.structure(self.roots)
@@ -247,6 +252,12 @@ class Targets:
             scalars[f"device_memory_peak_bytes{suffix}"] = stats["allocated_bytes"]["all"]["peak"]
             scalars[f"device_memory_reserved_bytes{suffix}"] = stats["reserved_bytes"]["all"]["current"]
         return scalars
+
+
+def _modules_of(models: Any) -> Iterator[torch.nn.Module]:
+    for model in _as_models(models).values():
+        if isinstance(model, torch.nn.Module):
+            yield from model.modules()
 
 
 def is_watched(model: torch.nn.Module) -> bool:

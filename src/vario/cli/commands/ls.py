@@ -18,7 +18,7 @@ vario ls --json
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the folder and --json."""
+    """Add the folder, --all and --json."""
     parser.add_argument(
         "directory",
         metavar="DIR",
@@ -26,6 +26,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         default=shared.DEFAULT_DIRECTORY,
         help=f"folder that holds runs (default: {shared.DEFAULT_DIRECTORY})",
     )
+    parser.add_argument("--all", action="store_true", help="one line for each run of a group, such as a grid search's")
     shared.add_json(parser)
 
 
@@ -50,13 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     table = Table(
         "name", "state", "started", "last step", "loss", "incidents", "ranks", "quantities", box=None, pad_edge=False
     )
-    for row in rows:
+    for row in rows if arguments.all else grouped(rows):
         started = datetime.fromtimestamp(row["started"]).strftime("%Y-%m-%d %H:%M")
         step = "-" if row["last_step"] is None else str(row["last_step"])
         cells = (
             started,
             step,
-            number(row["loss"]),
+            row.get("losses") or number(row["loss"]),
             str(row["num_incidents"]),
             _ranks(row),
             ", ".join(row["quantities"]),
@@ -64,6 +65,31 @@ def run(arguments: argparse.Namespace) -> int:
         table.add_row(row["name"], row["state"], *cells)
     output.stdout().print(table)
     return 0
+
+
+def grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for the runs that a process made one after the other, in the place of the first of them."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["group"] or row["path"], []).append(row)
+    return [members[0] if len(members) == 1 else _as_one(members) for members in groups.values()]
+
+
+def _as_one(members: list[dict[str, Any]]) -> dict[str, Any]:
+    from vario.text import number
+
+    states = [row["state"] for row in members]
+    losses = [row["loss"] for row in members if row["loss"] is not None]
+    # What is under way or went wrong matters more than the rest.
+    first = (state for state in ("running", "stalled", "crashed", "interrupted") if state in states)
+    return {
+        **members[-1],
+        "name": f"{members[0]['name']} ({len(members)} runs)",
+        "started": members[0]["started"],
+        "state": next(first, states[-1]),
+        "losses": f"{number(min(losses))} to {number(max(losses))}" if losses else "",
+        "num_incidents": sum(row["num_incidents"] for row in members),
+    }
 
 
 def _ranks(row: dict[str, Any]) -> str:
@@ -82,6 +108,7 @@ def describe(run: Run) -> dict[str, Any]:
         "path": run.path,
         "name": run.name,
         "id": run.id,
+        "group": run.group,
         "state": run.state,
         "started": run.started,
         "last_step": run.last_step,
