@@ -41,7 +41,7 @@ class Stowaway:
 
 
 def follow_spawned(*settings: Any) -> Callable[[], None]:
-    """Watch, with these settings, in every process that is spawned or started by a fork server, until the result runs."""
+    """Watch, with these settings, in every process that is spawned or started by a fork server; the result ends it."""
     try:
         stowaway = Stowaway(pickle.dumps(settings))
     except Exception:  # noqa: BLE001 - rules given as local functions stay in this process, and so does watching

@@ -56,12 +56,11 @@ def follow_up(model: Any, config: Config, group: str) -> Config:
 
 def make_room(model: Any) -> None:
     """Close whatever watches this model, or a part of it, by now, and say so."""
-    for monitor in list(_open):
-        if monitor.watches(model):
-            monitor.close()
-            if monitor.is_leading:
-                where = "" if monitor.path is None else f" ({monitor.path})"
-                sys.stderr.write(f"vario: closed the earlier Monitor of this model{where}; a new one starts\n")
+    for monitor in [one for one in _open if one.watches(model)]:
+        monitor.close()
+        if monitor.is_leading:
+            where = "" if monitor.path is None else f" ({monitor.path})"
+            sys.stderr.write(f"vario: closed the earlier Monitor of this model{where}; a new one starts\n")
 
 
 def opened(monitor: Monitor) -> None:
