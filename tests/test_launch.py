@@ -167,8 +167,9 @@ def test_models_trained_one_after_the_other_get_a_run_each(tmp_path):
     assert watched.returncode == 0, watched.stderr
     runs = {run.name: run for run in vario.list_runs(tmp_path / "vario_runs")}
     assert set(runs) == {"folds", "folds-2", "folds-3"}
-    # The update of a model nobody knew says that it is there; watching begins with the step after it.
-    assert [len(run.steps("gradient")) for run in runs.values()] == [4, 3, 3]
+    # A new optimizer says that a new model may come: each is watched from its first step on.
+    assert [len(run.steps("gradient")) for run in runs.values()] == [4, 4, 4]
+    assert [len(run.steps("activation")) for run in runs.values()] == [4, 4, 4]
     assert all(run.state == "finished" for run in runs.values())
 
 
