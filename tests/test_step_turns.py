@@ -27,7 +27,10 @@ def check_updates(monitor, diary):
             sums = [
                 row
                 for key, row in recorded.items()
-                if key[0] == step and key[1] == "gradient_local" and key[3] == name and abs(row[1] - gradient.sum()) < 1e-5
+                if key[0] == step
+                and key[1] == "gradient_local"
+                and key[3] == name
+                and abs(row[1] - gradient.sum()) < 1e-5
             ]
             assert len(sums) == 1, f"step {step}: {name}"
 
