@@ -129,13 +129,19 @@ def test_the_step_that_ended_the_training_by_raising_is_kept(tmp_path):
     torch.manual_seed(0)
     model = Fragile()
     optimizer = torch.optim.Adam(model.parameters())
-    options = {"quantities": ["activation", "gradient"], "every": 1}
-    with pytest.raises(OutOfMemory), vario.watch(model, optimizer, directory=tmp_path, name="r", **options):
+    monitor = vario.watch(
+        model, optimizer, directory=tmp_path, name="r", quantities=["activation", "gradient"], every=1
+    )
+
+    def loop():
         for step in range(3):
             model.fails = "backward" if step == 2 else ""
             model(torch.randn(4, 4)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
+
+    with pytest.raises(OutOfMemory), monitor:
+        loop()
     run = vario.open_run(tmp_path / "r")
     assert run.series("up:output", "activation").steps.tolist() == [0, 1, 2]
     assert run.series("up.weight", "gradient").steps.tolist() == [0, 1]

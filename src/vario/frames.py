@@ -9,7 +9,6 @@ from vario.backends.base import LateRows, Summaries, Tensor
 from vario.frame_rows import Aside, Kept, Rows, build_frames, build_late, build_others, divided
 from vario.records import SUM, Collective, Form, Frame, Moment, Scalars, StepRecord
 
-
 _NEXT = -1
 """The micro-step of rows that are recorded only if they turn out to be of the next step."""
 
