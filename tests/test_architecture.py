@@ -13,7 +13,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
 CORE |= {"rules", "detection", "event_file", "notices", "package", "switch", "ending", "script"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
-IN_PROCESS |= {"forks", "header", "plain_numbers", "snapshots", "actions", "idle", "succession"}
+IN_PROCESS |= {"forks", "frame_rows", "header", "plain_numbers", "snapshots", "actions", "idle", "succession"}
 PUBLIC = "the public names"
 
 ALLOWED: dict[str, set[str]] = {
@@ -21,7 +21,8 @@ ALLOWED: dict[str, set[str]] = {
     # inside the training process
     "backends": CORE,
     "sinks": CORE,
-    "frames": CORE | {"backends"},
+    "frame_rows": CORE | {"backends"},
+    "frames": CORE | {"backends", "frame_rows"},
     "observer": CORE | {"backends", "frames"},
     "writer": CORE | {"sinks"},
     "folders": CORE | {"sinks"},

@@ -5,44 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from vario.backends.base import LateRows, Summaries, Tensor
-from vario.records import (
-    COLUMNS,
-    MAX,
-    MIN,
-    SUM,
-    Collective,
-    Form,
-    Frame,
-    Moment,
-    Scalars,
-    StepRecord,
-    Table,
-    merge,
-)
+from vario.frame_rows import Aside, Kept, Rows, build_frames, build_late, build_others, divided
+from vario.records import SUM, Collective, Form, Frame, Moment, Scalars, StepRecord
 
-Rows = dict[str, list[tuple[int, int]]]
-"""Per target: (row, order) of each observation."""
-
-
-class _Kept:
-    """A Summary that was made elsewhere; later ones of the same target are merged into it."""
-
-    def __init__(self, summary: list[float], order: int, form: Form | None) -> None:
-        self.summary = summary
-        self.order = order
-        self.form = form
-
-    def add(self, other: list[float]) -> None:
-        merged = [mine + theirs for mine, theirs in zip(self.summary, other, strict=True)]
-        # A NaN stands for "no finite element seen" and gives way to a number.
-        merged[MIN], merged[MAX] = (
-            float(fold(self.summary[at], other[at])) for at, fold in ((MIN, np.fmin), (MAX, np.fmax))
-        )
-        self.summary = merged
+_NEXT = -1
+"""The micro-step of rows that are recorded only if they turn out to be of the next step."""
 
 
 class StepFrames:
@@ -63,10 +31,23 @@ class StepFrames:
         self._describe = describe
         self._updates = 0
         self._lock = threading.Lock()
+        self._watched: frozenset[str] = frozenset()
+        self._idle: list[Aside] = []
+        self._held: Aside | None = None
+        self.is_of_next_step = False
+        """Whether the latest of a target is told that this step has updated already: its row, if any, stays."""
         self._begin()
 
+    def begin_step(self, watched: Iterable[str]) -> None:
+        """A step begins; these quantities are watched in it."""
+        self._watched = frozenset(watched)
+        self._idle.clear()
+
     def _begin(self) -> None:
-        self._kept: dict[tuple[str, Moment], dict[str, _Kept]] = {}
+        self._open: list[Aside] = []
+        """Set aside, and still in the table of the rows in progress."""
+        self._returned: list[Aside] = []
+        self._kept: dict[tuple[str, Moment], dict[str, Kept]] = {}
         self._placed: dict[tuple[str, Moment], Rows] = {}
         self._collectives: list[Collective] = []
         self._frames: dict[tuple[str, int], Rows] = {}
@@ -76,7 +57,8 @@ class StepFrames:
         self._late: list[tuple[str, int, LateRows]] = []
         self._forms: dict[int, Form] = {}
         self._order = 0
-        self._first_of_pass = 0
+        self._first_of_pass = self._first_of_micro_step = 0
+        self._first_since_update = 0
 
     def observe(
         self, quantity: str, micro_step: int, target: str, tensor: Tensor, scale: Tensor | None = None
@@ -126,7 +108,7 @@ class StepFrames:
             if target in kept:
                 kept[target].add(summary)
             else:
-                kept[target] = _Kept(summary, self._next_order(), form)
+                kept[target] = Kept(summary, self._next_order(), form)
 
     def describe(self, collective: Collective) -> None:
         """A collective is seen for the first time; from any thread."""
@@ -139,6 +121,10 @@ class StepFrames:
 
     def observe_latest(self, quantity: str, target: str, tensor: Tensor, scale: Tensor | None = None) -> None:
         """Reduce a tensor; a target seen again in the same step replaces the earlier row."""
+        if self.is_of_next_step:
+            self._frames.get((quantity, _NEXT), {}).pop(target, None)
+            self.observe(quantity, _NEXT, target, tensor, scale)
+            return
         self.take_back(quantity, [target])
         self.observe(quantity, 0, target, tensor, scale)
 
@@ -150,6 +136,7 @@ class StepFrames:
             return
         again = f"{quantity}/{self._updates}"
         frame = self._frames.setdefault((quantity, 0), {})
+        self._forget_returned(quantity, targets)
         rows = self._summaries.observe_many(tensors, scale, again)
         for target, tensor, row in zip(targets, tensors, rows, strict=True):
             if row is None:
@@ -167,27 +154,89 @@ class StepFrames:
     def take_back(self, quantity: str, targets: Iterable[str]) -> None:
         """Forget these targets' rows of a quantity that has one row per step."""
         frame = self._frames.get((quantity, 0), {})
+        targets = list(targets)
         for target in targets:
             frame.pop(target, None)
+        self._forget_returned(quantity, targets)
 
-    def begin_pass(self) -> None:
-        """A forward pass begins."""
+    def _forget_returned(self, quantity: str, targets: Iterable[str]) -> None:
+        for part in self._returned:
+            part.pick((quantity, 0), targets)
+
+    def set_aside(self, quantity: str, targets: Iterable[str]) -> None:
+        """Take these targets' rows out of the step; `bring_back` puts them in again."""
+        aside = Aside(self._frames, self._forms).pick((quantity, 0), targets)
+        if aside is not None:
+            self._idle.append(aside)
+            self._open.append(aside)
+
+    def bring_back(self, quantity: str, targets: Iterable[str]) -> None:
+        """These targets' rows belong to the step after all, even if the rest of it was handed over."""
+        targets = list(targets)
+        for aside in self._idle:
+            picked = aside.pick((quantity, 0), targets)
+            if picked is not None and picked.fetch is None:
+                self._frames.setdefault((quantity, 0), {}).update(picked.frames[quantity, 0])
+            elif picked is not None:
+                self._returned.append(picked)
+
+    def hold_pass(self, first_micro_step: int) -> None:
+        """What was observed since the latest update, from that micro-step on, is of the next step."""
+        self._held = Aside({}, self._forms)
+        for (quantity, micro_step), rows in list(self._frames.items()):
+            kept, held = divided(rows, self._first_since_update)
+            self._replace((quantity, micro_step), kept)
+            if held:
+                self._held.frames.setdefault((quantity, max(0, micro_step - first_micro_step)), {}).update(held)
+        self._open.append(self._held)
+
+    def take_up_pass(self) -> None:
+        """The next step has begun: what was held for it and is watched in it comes in."""
+        held, self._held = self._held, None
+        for key, rows in (held.frames if held is not None else {}).items():
+            if key[0] in self._watched and held is not None:
+                for target in rows:
+                    self._frames.get(key, {}).pop(target, None)
+                self._returned.append(Aside({key: rows}, held.forms, held.fetch))
+
+    def begin_pass(self, is_new: bool = True) -> None:
+        """A forward pass begins; not new where others wait for the same backward."""
         self._first_of_pass = self._order
+        if is_new:
+            self._first_of_micro_step = self._order
 
     def forget_pass(self) -> None:
         """The forward pass that began last came to nothing: forget its rows."""
+        self._forget_since(self._first_of_pass)
+
+    def forget_micro_step(self) -> None:
+        """So did the backward pass of the latest forward passes."""
+        self._forget_since(self._first_of_micro_step)
+
+    def forget_update(self) -> None:
+        """An update failed: forget what was observed since the one before it."""
+        self._forget_since(self._first_since_update)
+
+    def _forget_since(self, first: int) -> None:
         for key, rows in list(self._frames.items()):
-            kept = {
-                target: [seen for seen in all_seen if seen[1] < self._first_of_pass]
-                for target, all_seen in rows.items()
-            }
-            self._frames[key] = {target: all_seen for target, all_seen in kept.items() if all_seen}
-            if not self._frames[key]:
-                del self._frames[key]
+            self._replace(key, divided(rows, first)[0])
+
+    def _replace(self, key: tuple[str, int], rows: Rows) -> None:
+        if rows:
+            self._frames[key] = rows
+        else:
+            del self._frames[key]
 
     def seal(self) -> None:
         """An update used what was observed: later lists get rows of their own."""
         self._updates += 1
+        self._first_since_update = self._order
+
+    def discard(self) -> None:
+        """Forget the step in progress."""
+        with self._lock:
+            self._summaries.collect()
+            self._begin()
 
     @property
     def has_rows(self) -> bool:
@@ -200,6 +249,7 @@ class StepFrames:
             or self._kept
             or self._placed
             or self._late
+            or self._returned
         )
 
     def log(self, name: str, value: float) -> None:
@@ -221,8 +271,11 @@ class StepFrames:
         with self._lock:
             frames, scalars, later, forms = self._frames, self._scalars, self._later_scalars, self._forms
             kept, placed, collectives = self._kept, self._placed, self._collectives
-            late, scalar_calls = self._late, self._scalar_calls
+            frames = {key: rows for key, rows in frames.items() if key[1] != _NEXT}
+            late, scalar_calls, returned = self._late, self._scalar_calls, self._returned
             fetch = self._summaries.collect()
+            for aside in self._open:
+                aside.fetch = fetch
             self._begin()
 
         def build() -> StepRecord:
@@ -231,8 +284,9 @@ class StepFrames:
                 scalars[name] = float(table[row, SUM])
             for fill in scalar_calls:
                 fill(scalars)
-            found = [*_build(frames, step, table, forms), *_build_others(kept, placed, table, forms)]
-            found += _build_late(late, step)
+            found = [*build_frames(frames, step, table, forms), *build_others(kept, placed, table, forms)]
+            found += build_late(late, step)
+            found += [frame for part in returned for frame in part.build(step)]
             return StepRecord(step, found, Scalars(step, time, scalars), collectives)
 
         return build
@@ -244,66 +298,7 @@ class StepFrames:
             placed = {key: {name: list(seen) for name, seen in rows.items()} for key, rows in self._placed.items()}
             fetch = self._summaries.collect(keep=True)
         table = fetch()
-        found = [*_build(self._frames, step, table, self._forms), *_build_others(kept, placed, table, self._forms)]
-        return [*found, *_build_late(self._late, step)]
-
-
-def _build(frames: dict[tuple[str, int], Rows], step: int, table: Table, forms: dict[int, Form]) -> list[Frame]:
-    return [_frame(quantity, step, micro, rows, table, forms) for (quantity, micro), rows in frames.items() if rows]
-
-
-def _build_late(late: list[tuple[str, int, LateRows]], step: int) -> list[Frame]:
-    """The Frames of rows that are made only now, one per quantity; no Frame where none came of it."""
-    found: dict[str, list[tuple[Sequence[str], npt.NDArray[np.int32], Table]]] = {}
-    for quantity, first, make in late:
-        targets, table = make()
-        if targets:
-            order = np.arange(first, first + len(targets), dtype=np.int32)
-            found.setdefault(quantity, []).append((targets, order, table))
-    return [Frame(quantity, step, 0, *_joined(parts)) for quantity, parts in found.items()]
-
-
-def _joined(
-    parts: list[tuple[Sequence[str], npt.NDArray[np.int32], Table]],
-) -> tuple[Sequence[str], npt.NDArray[np.int32], Table]:
-    """All rows, of a target told twice the last one."""
-    targets = tuple(target for part in parts for target in part[0])
-    order = np.concatenate([part[1] for part in parts])
-    table = np.concatenate([part[2] for part in parts])
-    last = {target: at for at, target in enumerate(targets)}
-    if len(last) < len(targets):
-        places = list(last.values())
-        return tuple(last), order[places], table[places]
-    return targets, order, table
-
-
-def _build_others(
-    kept: dict[tuple[str, Moment], dict[str, _Kept]],
-    placed: dict[tuple[str, Moment], Rows],
-    table: Table,
-    forms: dict[int, Form],
-) -> list[Frame]:
-    """The Frames of what belongs to a moment of its own, of this step or an earlier one."""
-    frames = [_frame(quantity, *moment, rows, table, forms) for (quantity, moment), rows in placed.items()]
-    for (quantity, moment), found in kept.items():
-        rows = list(found.values())
-        order = np.array([row.order for row in rows], dtype=np.int32)
-        summaries = np.array([row.summary for row in rows], dtype=np.float64).reshape(-1, len(COLUMNS))
-        described = [row.form for row in rows if row.form is not None]
-        frames.append(
-            Frame(quantity, *moment, tuple(found), order, summaries, described if len(described) == len(rows) else None)
-        )
-    return frames
-
-
-def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, forms: dict[int, Form]) -> Frame:
-    targets = tuple(rows)
-    order = np.array([seen[0][1] for seen in rows.values()], dtype=np.int32)
-    if all(len(seen) == 1 for seen in rows.values()):
-        summaries = table[[seen[0][0] for seen in rows.values()]]
-    else:
-        picked = [row for seen in rows.values() for row, _ in seen]
-        groups = np.repeat(np.arange(len(targets)), [len(seen) for seen in rows.values()])
-        summaries = merge(table[picked], groups, len(targets))
-    described = [forms[seen[0][0]] for seen in rows.values()] if forms else None
-    return Frame(quantity, step, micro_step, targets, order, summaries, described)
+        frames = {key: rows for key, rows in self._frames.items() if key[1] != _NEXT}
+        found = [*build_frames(frames, step, table, self._forms), *build_others(kept, placed, table, self._forms)]
+        found += [frame for part in self._returned for frame in part.build(step)]
+        return [*found, *build_late(self._late, step)]

@@ -240,6 +240,9 @@ class Monitor:
         self._closing = True
         self._watched.finish()
         succession.closed(self)
+        # What raised and ended the training is worth keeping; what raised and was caught is no step.
+        if state == "finished" and self._watched.forget_what_failed() and not self._clock.has_update:
+            self.frames.discard()
         self._watched.detach()
         if self._completed or self.frames.has_rows:
             self.step_ended()
@@ -331,22 +334,6 @@ class Monitor:
         """Call with the step's number once what it observed is on its way to the sinks; it may close the Monitor."""
         self._step_recorded_calls.append(call)
 
-    def take_back(self, quantity: str, targets: list[str]) -> None:
-        """These targets have no row of that quantity in this step after all."""
-        self.frames.take_back(quantity, targets)
-
-    def forward_began(self) -> None:
-        """The outermost module is called in a pass that trains."""
-        self.frames.begin_pass()
-
-    def forward_failed(self) -> None:
-        """It raised: a loop that tries again must not find both attempts in one row."""
-        self.frames.forget_pass()
-
-    def seal(self) -> None:
-        """An update has used the gradients observed so far."""
-        self.frames.seal()
-
     def update_completed(self) -> None:
         """Hand over what this step has observed; a run that is killed in a long evaluation keeps its last update."""
         is_new = not self._completed
@@ -389,6 +376,7 @@ class Monitor:
     def _begin_step(self) -> None:
         for observer in self._observers:
             observer.begin_step(self._clock.step)
+        self.frames.begin_step(observer.quantity for observer in self._observers if observer.watching)
 
     def _deliver(self, build: Callable[[], StepRecord]) -> None:
         """On the writer's thread: wait for a step's numbers and give them to every sink."""

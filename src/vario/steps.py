@@ -29,6 +29,11 @@ class Clock:
         self._updated_before: set[int] = set()
         self._backward_seen = False
         self._inside_update = False
+        self._may_nest = False
+        self.first_micro_step_since_update = 0
+        """Of this step: where the passes begin that no update has used yet."""
+        self._passes_at_update: Counter[str] = Counter()
+        self._keeps_passes = False
 
     def expect(self, parameters: Iterable[int]) -> None:
         """Say which parameters the first step will update; later ones go by the step before."""
@@ -79,25 +84,53 @@ class Clock:
         self._backward_seen = True
         return ended
 
-    def update_began(self, parameters: Iterable[int]) -> bool:
-        """An optimizer is about to update these parameters."""
+    def backward_failed(self) -> None:
+        """It raised: the next forward pass takes the place of the one it went back through."""
+        self._backward_seen = False
+
+    def update_began(self, parameters: Iterable[int], has_closure: bool = False) -> bool:
+        """An optimizer is about to update these parameters; a closure runs passes inside the update."""
         ended = not self.manual and not self._updated.isdisjoint(parameters)
-        self._inside_update = True
+        self._inside_update, self._may_nest = True, has_closure
         return ended
+
+    @property
+    def update_failed(self) -> bool:
+        """Whether an update has begun that cannot still be going on when a forward pass begins: it raised."""
+        return self._inside_update and not self._may_nest
+
+    def drop_update(self) -> None:
+        """Forget the update that raised, and the passes whose gradients it was to use."""
+        self._inside_update = self._backward_seen = False
+        self.micro_step = self.first_micro_step_since_update
+        self._passes = Counter(self._passes_at_update)
 
     def update_ended(self, parameters: Iterable[int]) -> None:
         """It has updated them, or skipped the update."""
         self._updated.update(parameters)
         self._inside_update = False
+        self.first_micro_step_since_update = self.micro_step + self._backward_seen
+        self._passes_at_update = Counter(self._passes)
+
+    def keep_passes(self) -> None:
+        """The passes since the latest update are of the step that comes next."""
+        self._keeps_passes = self._passes != self._passes_at_update
 
     def next_step(self) -> None:
         """Turn to the next step."""
         self.step += 1
-        self.micro_step = 0
-        self._backward_seen = False
         # A model called several times per pass says by backward where its passes end.
         self._counts_passes = all(number == self.passes_per_step for number in self._passes.values())
-        self._passes.clear()
+        if self._keeps_passes:
+            self.micro_step = max(0, self.micro_step - self.first_micro_step_since_update)
+            self._passes -= self._passes_at_update
+        else:
+            self.micro_step = 0
+            self._backward_seen = False
+            self._passes.clear()
+        self._keeps_passes = False
+        self.first_micro_step_since_update = 0
+        self._passes_at_update.clear()
         self._updated_before, self._updated = self._updated, set()
 
     @property

@@ -103,6 +103,28 @@ def test_one_word_that_is_a_folder_is_the_run(healthy_run, capsys):
     assert "learning_rate" in shown(capsys, "show", str(healthy_run))
 
 
+def test_the_run_may_stand_on_either_side_of_what_is_shown(healthy_run, broken_run, capsys):
+    first = json.loads(shown(capsys, "show", "healthy", "loss", "--json"))
+    for words in (["loss", "healthy"], ["loss", "vario_runs/healthy"], ["vario_runs/healthy", "loss"]):
+        assert json.loads(shown(capsys, "show", *words, "--json")) == first
+    assert first != json.loads(shown(capsys, "show", "loss", "--json"))
+    assert "'lss' matches no target" in refused(capsys, "show", "lss", "healthy")
+    assert "'haelthy'" not in refused(capsys, "show", "loss", "haelthy")
+
+
+def test_runs_in_nested_folders_are_listed_with_where_they_are(run_folder, capsys):
+    for place in ("sweep/lr=1/a", "sweep/lr=2/a", "b", ".hidden/c", "sweep/lr=1/a/inside"):
+        synthetic.write_run(run_folder / "out" / place, num_steps=2)
+    listed = json.loads(shown(capsys, "ls", "out", "--json"))
+    assert sorted(run["path"] for run in listed) == ["out/b", "out/sweep/lr=1/a", "out/sweep/lr=2/a"]
+    table = shown(capsys, "ls", "out").splitlines()
+    assert table[0].startswith("folder")
+    assert {line.split()[0] for line in table[1:]} == {".", "sweep/lr=1", "sweep/lr=2"}
+    assert [run["path"] for run in json.loads(shown(capsys, "ls", "out/b", "--json"))] == ["out/b"]
+    assert "but deeper: out/sweep/lr=1/a, and 1 more (`vario ls out/sweep`)" in refused(capsys, "report", "out/sweep")
+    assert json.loads(shown(capsys, "ls", "out/sweep/lr=2", "--json"))[0]["name"] == "a"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.backends.collectives import CollectiveFollower
+from vario.backends.step_rows import StepRows
 from vario.records import Collective, Form, HostCopy, Mesh, Moment, Share, Structure, Table
 from vario.statistics import Values
 from vario.steps import Clock
@@ -128,6 +129,10 @@ class TimeMark(Protocol):
 class Events(Protocol):
     """What a watched model calls back for."""
 
+    @property
+    def frames(self) -> StepRows:
+        """The rows of the step in progress."""
+
     def update_completed(self) -> None:
         """All updates of this step have happened; what is logged from now on may come late."""
 
@@ -136,18 +141,6 @@ class Events(Protocol):
 
     def log(self, **values: Any) -> None:
         """A plain number of this step, as a Python number or a tensor."""
-
-    def seal(self) -> None:
-        """An update has used the gradients observed so far."""
-
-    def take_back(self, quantity: str, targets: list[str]) -> None:
-        """These targets have no row of that quantity in this step after all."""
-
-    def forward_began(self) -> None:
-        """The outermost module is called in a pass that trains."""
-
-    def forward_failed(self) -> None:
-        """It raised: what it has shown belongs to no pass."""
 
     def guarded(self, part: str, call: Callable[..., None]) -> Callable[..., None]:
         """The same call, which switches the part off instead of raising."""
@@ -282,6 +275,9 @@ class Watched(Protocol):
     def detach(self) -> None:
         """Leave the model and the optimizer exactly as they were found."""
 
+    def forget_what_failed(self) -> bool:
+        """Drop the rows of a backward or an update that raised; answers whether there was one."""
+
     def update_by_hand(self) -> None:
         """The loop has updated the weights without a torch optimizer."""
 
@@ -329,6 +325,9 @@ class Watched(Protocol):
 
     def on_collectives(self, follower: CollectiveFollower) -> None:
         """Tell of every collective operation this process takes part in, whoever calls it."""
+
+    def on_backward_failed(self, call: Callable[[], None]) -> None:
+        """Call when a backward is known to have raised: its forward passes are of no step."""
 
     def on_update_called(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer before it does anything, also before a closure that it runs."""

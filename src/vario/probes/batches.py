@@ -25,6 +25,8 @@ class Batches:
     def __init__(self) -> None:
         self._seen = SeenRows()
         self._of_step: list[Callable[[], RowHashes]] = []
+        self._num_used = 0
+        """How many of these a backward has gone through."""
         self._of_pass: Callable[[], RowHashes] | None = None
         self._root: str | None = None
         """The outermost module that is called with batches: chunks of a pipeline are called with the same one."""
@@ -39,6 +41,8 @@ class Batches:
         self._recorder = recorder
         watched.on_pass_began(recorder.guarded("batches", self._pass_began))
         watched.on_pass_ended(recorder.guarded("batches", self._pass_ended))
+        watched.on_backward_ended(recorder.guarded("batches", self._backward_ended))
+        watched.on_backward_failed(recorder.guarded("batches", self._backward_failed))
         watched.on_batch(recorder.guarded("batches", self._shown))
         watched.on_update_called(recorder.guarded("batches", self._update_called))
         watched.on_update_ended(recorder.guarded("batches", self._update_ended))
@@ -61,6 +65,13 @@ class Batches:
             # A closure is called as often as its optimizer likes, with one and the same batch.
             self._may_look = not self._is_updating
 
+    def _backward_ended(self) -> None:
+        self._num_used = len(self._of_step)
+
+    def _backward_failed(self) -> None:
+        # These batches, too, may be tried again.
+        del self._of_step[self._num_used :]
+
     def _update_called(self, optimizer: Any) -> None:
         self._is_updating = True
 
@@ -76,7 +87,7 @@ class Batches:
             self._of_step.append(fetch)
 
     def _step_ended(self, seconds: float) -> None:
-        fetches, self._of_step = self._of_step, []
+        fetches, self._of_step, self._num_used = self._of_step, [], 0
         if fetches:
             fill = partial(self._fill, fetches)
             self._recorder.frames.log_when(self._recorder.guarded("batches", fill))

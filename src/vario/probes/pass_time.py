@@ -26,6 +26,7 @@ class PassTime:
         self._passes: Spans = []
         watched.on_pass_began(recorder.guarded("pass_time", self._pass_began))
         watched.on_pass_ended(recorder.guarded("pass_time", self._pass_ended))
+        watched.on_backward_failed(recorder.guarded("pass_time", self._backward_failed))
         recorder.on_step_ended(recorder.guarded("pass_time", self._step_ended))
 
     def _pass_began(self, root: str, inputs: Inputs) -> None:
@@ -38,6 +39,9 @@ class PassTime:
         if self._began is not None:
             self._passes.append((self._began, self._watched.time_mark()))
             self._began = None
+
+    def _backward_failed(self) -> None:
+        self._passes.clear()
 
     def _step_ended(self, seconds: float) -> None:
         spans = {"forward_seconds": self._passes, "wait_seconds": self._waits}

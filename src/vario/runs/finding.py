@@ -10,6 +10,9 @@ from vario.runs.status import is_run, read_run_json
 from vario.text import suggestion
 
 DEFAULT_DIRECTORY = "vario_runs"
+MAX_DEPTH = 5
+MAX_FOLDERS = 20_000
+"""So many folders are looked into for runs below a folder; a data set may have millions."""
 
 
 def run_folders(directory: Path) -> list[Path]:
@@ -17,6 +20,44 @@ def run_folders(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     return sorted(entry for entry in directory.iterdir() if is_run(entry))
+
+
+def runs_below(directory: Path) -> list[Path]:
+    """Folders that hold a run, anywhere below this one; hidden folders, and links that lie deeper, are not followed."""
+    found = {*run_folders(directory)}
+    level = [directory] if directory.is_dir() else []
+    num_seen = 0
+    for _ in range(MAX_DEPTH):
+        inner: list[Path] = []
+        for folder in level:
+            for entry in _folders_in(folder):
+                num_seen += 1
+                if num_seen > MAX_FOLDERS:
+                    return sorted(found)
+                if entry not in found and not is_run(entry):
+                    inner.append(entry)
+                else:
+                    found.add(entry)
+        level = inner
+    return sorted(found)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [one.name for one in entries if one.is_dir(follow_symlinks=False) and not one.name.startswith(".")]
+    except OSError:
+        return []  # not ours to read
+    return [folder / name for name in sorted(names)]
+
+
+def is_found(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a run at a path, as `find_run` looks for it."""
+    try:
+        find_run(path)
+    except RunNotFound:
+        return False
+    return True
 
 
 def find_run(path: str | os.PathLike[str]) -> Path:
@@ -32,6 +73,9 @@ def find_run(path: str | os.PathLike[str]) -> Path:
 
 
 def _nothing_at(place: Path) -> str:
+    if place.is_dir() and (deeper := runs_below(place)):
+        others = f", and {len(deeper) - 1} more" if len(deeper) > 1 else ""
+        return f"{place}: not a run, and no runs right in it, but deeper: {deeper[0]}{others} (`vario ls {place}`)."
     if place.is_dir():
         found = f"{place}: not a run, and no runs in it. A run is a folder with a run.json and rank0/ in it."
     elif place.exists():

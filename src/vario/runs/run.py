@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -357,8 +357,13 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 def list_runs(directory: str | os.PathLike[str]) -> list[Run]:
     """All runs in a folder, oldest first; one that cannot be read is named in a warning and left out."""
+    return runs_at(run_folders(Path(directory)))
+
+
+def runs_at(folders: Iterable[Path]) -> list[Run]:
+    """The runs in these folders, oldest first; one that cannot be read is named in a warning and left out."""
     runs = []
-    for folder in run_folders(Path(directory)):
+    for folder in folders:
         try:
             run = Run(folder)
             run.parts_off  # noqa: B018 - reads every rank.json: a damaged one shows now

@@ -27,7 +27,7 @@ def main(home, config, out, *engines):
         os.environ["MONITOR_OUTPUT_DIR"] = f"{out}/{engine}"
         torch.manual_seed(0)
         model = wrap(engine, training.Perceptron())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         monitor = importlib.import_module(home).TrainerMon(config, params_have_main_grad=False)
         monitor.set_monitor(model, grad_acc_steps=1, optimizer=optimizer)
         generator = torch.Generator().manual_seed(dist.get_rank())

@@ -129,13 +129,15 @@ def test_anomalies_are_kept_with_the_documented_keys(tmp_path):
     }
 
 
-def test_several_statistics_of_one_tag_are_all_told(tmp_path):
+def test_of_several_statistics_of_one_tag_the_last_is_recorded_and_all_are_told(tmp_path, said):
     alarms = Alarms([AlertRule("AnomalyNan")], Place(), tmp_path)
     alarms.look(block([[float("nan")] * 2], ("norm", "mean")), 0)
+    alarms.step_ended(0)
     alarms.close()
     (entry,) = json.loads((tmp_path / "rank0" / "anomaly.json").read_text()).values()
-    assert "'norm')" in entry["message"]
+    assert "'norm')" not in entry["message"]
     assert "'mean')" in entry["message"]
+    assert len(said()) == 2
 
 
 def test_the_next_run_does_not_erase_the_anomalies_of_the_last(tmp_path):

@@ -12,7 +12,13 @@ import reading
 pytestmark = pytest.mark.slow
 
 ENGINES = ["ddp", "fsdp", "fsdp2"]
-CONFIG = {"wg_distribution": True, "ops": ["min", "max", "norm", "mean", "zeros", "nans"], "ndigits": 12}
+CONFIG = {
+    "wg_distribution": True,
+    "mv_distribution": True,
+    "param_distribution": True,
+    "ops": ["min", "max", "norm", "mean", "zeros", "nans"],
+    "ndigits": 12,
+}
 SCRIPT = Path(__file__).with_name("sharded_training.py")
 
 
@@ -45,7 +51,7 @@ def theirs(tmp_path_factory, peer):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", ["grad_unreduced", "grad_reduced"])
+@pytest.mark.parametrize("kind", ["grad_unreduced", "grad_reduced", "param_origin", "param_updated", "exp_avg"])
 def test_the_files_of_both_say_the_same(ours, theirs, engine, kind):
     for rank in (0, 1):
         found, expected = (
@@ -53,10 +59,13 @@ def test_the_files_of_both_say_the_same(ours, theirs, engine, kind):
             for place in (ours, theirs)
         )
         assert found.keys() == expected.keys()
-        assert len(found) >= 2
+        assert found
         for key, row in expected.items():
             assert found[key].keys() == row.keys()
             for column in ("shape", "dtype", "vpp_stage"):
                 assert found[key][column] == row[column], (key, column)
             for column in CONFIG["ops"]:
+                is_shared_out = engine == "fsdp2" and not kind.startswith("grad") and key[0].startswith("down")
+                if column == "mean" and is_shared_out:
+                    continue  # of what does not divide evenly msprobe lets the ranks compute the mean of the whole
                 assert float(found[key][column]) == pytest.approx(float(row[column]), rel=1e-6, abs=1e-9), (key, column)

@@ -83,6 +83,29 @@ class Gpt(nn.Module):
         return self.output_layer(self.final_norm(x))
 
 
+class Gate(nn.Module):
+    """Takes a mask of bools and hands it on."""
+
+    def forward(self, x, mask):
+        return x.masked_fill(mask, 0.0), mask
+
+
+class Masked(nn.Module):
+    """Bools and whole numbers between modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(6, 8)
+        self.gate = Gate()
+        self.embedding = nn.Embedding(8, 3)
+        self.down = nn.Linear(8, 3)
+
+    def forward(self, x):
+        hidden = self.up(x)
+        hidden, mask = self.gate(hidden, hidden < 0)
+        return self.down(hidden) + self.embedding(mask.sum(-1).clamp(max=7))
+
+
 class Chunk(nn.Module):
     """One stage of a virtual pipeline."""
 
@@ -99,6 +122,8 @@ def make_model(name):
     generator = torch.Generator().manual_seed(1)
     if name == "perceptron":
         return Perceptron(), lambda: torch.randn(7, 6, generator=generator)
+    if name == "masked":
+        return Masked(), lambda: torch.randn(7, 6, generator=generator)
     if name == "chunks":
         return [Chunk(6, 8), Chunk(8, 3)], lambda: torch.randn(7, 6, generator=generator)
     kind, _, order = name.partition("/")
@@ -115,6 +140,10 @@ def forward(model, batch):
 def make_optimizer(name, parameters):
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=0.01)
+    if name == "groups":
+        # As most trainers do it: what is decayed first, and biases and norms after it.
+        matrices, others = ([one for one in parameters if (one.dim() > 1) is is_matrix] for is_matrix in (True, False))
+        return torch.optim.AdamW([{"params": matrices}, {"params": others, "weight_decay": 0.0}], lr=0.01)
     return torch.optim.AdamW(parameters, lr=0.01)
 
 

@@ -45,6 +45,7 @@ class Accumulation:
         self._unfollowed: dict[str, None] = {}
         self._backward = -1
         self._outermost_backward_is_followed = False
+        self._is_under_way = False
         self.fired: dict[str, None] = {}
         """The parameters that this backward has reached, in order."""
         self.misses_accumulators = False
@@ -73,6 +74,16 @@ class Accumulation:
             if self._wants_local_gradients and self._chosen(accumulator):
                 self._undo.add(hooks.on_gradient(accumulator.tensor, self._local_gradient_came(accumulator)))
 
+    @property
+    def backward_failed(self) -> bool:
+        """Whether a backward has begun and not ended; asked outside of any: it raised."""
+        return self._is_under_way
+
+    def drop_backward(self) -> None:
+        """Forget the backward that raised."""
+        self._is_under_way = False
+        self.fired.clear()
+
     def forward_began(self) -> None:
         """A pass begins: which backward will be its outermost is not known yet."""
         self._outermost_backward_is_followed = False
@@ -85,13 +96,13 @@ class Accumulation:
         backward = hooks.current_backward()
         if backward != self._backward:
             self._backward = backward
-            self._outermost_backward_is_followed = True
+            self._outermost_backward_is_followed = self._is_under_way = True
             hooks.at_end_of_backward(self._backward_ended)
             for call in self._calls.backward_began:
                 call()
 
     def _backward_ended(self) -> None:
-        self._outermost_backward_is_followed = False
+        self._outermost_backward_is_followed = self._is_under_way = False
         self._tell_that_backward_ended()
 
     def _accumulated(self, accumulator: Accumulator) -> Callable[[torch.Tensor], None]:
@@ -106,12 +117,16 @@ class Accumulation:
             if self._calls.accumulated_gradient and chosen and self._engine.keeps_local_sum:
                 gradient = self._engine.accumulated(tensor)
                 if gradient is not None:
+                    # The generator's backward adds to a discriminator that was updated just before.
+                    self._events.frames.is_of_next_step = self._clock.has_updated(numbers[0])
                     self._tell(self._calls.accumulated_gradient, chosen, gradient)
+                    self._events.frames.is_of_next_step = False
             if self._outermost_backward_is_followed:
                 return
             backward = hooks.current_backward()
             if backward not in (self._backward, -1):
                 self._backward = backward
+                self._is_under_way = True
                 hooks.at_end_of_backward(self._backward_ended)
 
         return accumulated
@@ -128,7 +143,7 @@ class Accumulation:
             try:
                 self._engine.check_local(accumulator.tensor)
             except ModelError as error:
-                self._events.take_back(_LOCAL, list(self._targets.parameters))
+                self._events.frames.take_back(_LOCAL, list(self._targets.parameters))
                 self._events.switch_off(_LOCAL, error)
                 return
             self._tell(self._calls.local_gradient, chosen, gradient)
@@ -147,7 +162,7 @@ class Accumulation:
         if not self._clock.micro_step:
             self._tell(self._calls.accumulated_gradient, parts, gradient)
             return
-        self._events.take_back(_ACCUMULATED, list(self._targets.parameters))
+        self._events.frames.take_back(_ACCUMULATED, list(self._targets.parameters))
         self._events.switch_off(_ACCUMULATED, ModelError(_NOWHERE_ADDED_UP))
 
     def _chosen(self, accumulator: Accumulator) -> list[tuple[str, slice | None]]:

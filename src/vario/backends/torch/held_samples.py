@@ -14,7 +14,16 @@ from vario.backends.torch.engines.base import Piece
 from vario.backends.torch.later import fetch_later
 from vario.backends.torch.optimizer_health import MomentReader, SecondMoments
 from vario.backends.torch.rates import learning_rates
-from vario.backends.torch.sampling import MAX_MATRIX, MAX_SAMPLE, Matrix, Runs, Sample, dense_here, wide_dtype
+from vario.backends.torch.sampling import (
+    MAX_MATRIX,
+    MAX_SAMPLE,
+    Matrix,
+    Runs,
+    Sample,
+    dense_here,
+    magnitudes_if_complex,
+    wide_dtype,
+)
 from vario.backends.torch.update_tables import Measured, Suspected, stray_rows, update_rows
 
 Mask = npt.NDArray[np.bool_]
@@ -100,7 +109,8 @@ class HeldMatrix:
         """What the update has done."""
         assert self.before is not None
         assert self.rates is not None
-        before = torch.linalg.vector_norm(self.before.to(wide_dtype(self.matrix.device)), dim=1)
+        wide = magnitudes_if_complex(self.before).to(wide_dtype(self.matrix.device))
+        before = torch.linalg.vector_norm(wide, dim=1)
         columns = [self.matrix.summaries(after - self.before), before[None]]
         if self.surprise is not None and self.found is not None:
             columns += [self.surprise, *self.found.counted_on_device()]
@@ -128,7 +138,7 @@ class HeldSamples:
         for piece, is_recorded in pieces:
             sample = Sample.of(piece, most)
             if sample is not None:
-                dtype = torch.float64 if piece.held.dtype is torch.float64 else torch.float32
+                dtype = _matrix_dtype(piece.held.dtype)
                 found.setdefault((piece.held.device, dtype), []).append((sample, is_recorded))
         self._parts: list[HeldMatrix] = []
         for (_, dtype), members in found.items():
@@ -181,6 +191,13 @@ class HeldSamples:
         skipped = getattr(optimizer, "found_inf", None)
         was_skipped = None if skipped is None else fetch_later(torch.stack([skipped.reshape(())]))
         return update_rows(found, was_skipped), 5 * sum(len(one.matrix.samples) for one in found)
+
+
+def _matrix_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What samples of a parameter of that type are kept in."""
+    if dtype.is_complex:
+        return torch.complex128 if dtype is torch.complex128 else torch.complex64
+    return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def _local(held: Any) -> torch.Tensor:

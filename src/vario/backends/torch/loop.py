@@ -121,7 +121,7 @@ class TrainingLoop(Subscribing):
             # torch calls this one also when forward raised, without an output.
             if output is None and self._pass_trains and sys.exc_info()[0] is not None:
                 self.clock.pass_failed(name)
-                self._events.forward_failed()
+                self._events.frames.forget_pass()
             else:
                 self._tell_of_end(output)
             self._forward_ended(output)
@@ -187,11 +187,13 @@ class TrainingLoop(Subscribing):
         self._is_new = False
         self._see_update_by_hand()
         self.look_for_accumulators()
+        self.forget_what_failed()
         self._accumulation.forward_began()
+        is_new = self.clock.awaits_pass
         if self.clock.forward_began():
             self._end_step()
         self._pass = self.clock.pass_began(root)
-        self._events.forward_began()
+        self._events.frames.begin_pass(is_new)
         for call in self._calls.pass_began:
             call(root, inputs)
 
@@ -208,6 +210,23 @@ class TrainingLoop(Subscribing):
         if self._by_hand is not None and not self.clock.manual and self._by_hand.changed():
             self.update_by_hand()
             self._end_step()
+
+    def forget_what_failed(self) -> bool:
+        """Drop a backward or an update that raised: a loop may catch that and go on with other inputs.
+
+        Asked when neither can be under way; answers whether there was one.
+        """
+        backward_failed, update_failed = self._accumulation.backward_failed, self.clock.update_failed
+        if update_failed:
+            self.clock.drop_update()
+            self._events.frames.forget_update()
+        if backward_failed:
+            self._accumulation.drop_backward()
+            self.clock.backward_failed()
+            self._events.frames.forget_micro_step()
+            for call in self._calls.backward_failed:
+                call()
+        return backward_failed or update_failed
 
     def pass_began(self) -> None:
         """A trainer that does not call the outermost module begins a pass that trains."""
@@ -262,20 +281,34 @@ class TrainingLoop(Subscribing):
                 self._events.switch_off("optimizer", optimizers.taken_away(optimizer))
             return
         self._by_hand = None
-        is_late, self._is_new = self._is_new and not optimizers.has_closure(args, kwargs), False
-        if self.clock.update_began(self.engine.parameter_ids(optimizer)):
-            self._end_step()
-            # Optimizers that take turns unevenly: this one's gradients came while the step before was still open.
-            is_late = True
-        if is_late:  # also where watching began after the backward
-            for look_again in self._calls.backward_ended:
-                look_again()
+        is_new, self._is_new = self._is_new, False
+        has_closure = optimizers.has_closure(args, kwargs)
+        if self.clock.update_began(numbers := self.engine.parameter_ids(optimizer), has_closure):
+            self._end_step_before_its_passes()
+        elif self.clock.has_update:
+            # Without this optimizer the step may have looked complete.
+            held = set(numbers)
+            updated = [name for name, parameter in self.targets.parameters.items() if id(parameter) in held]
+            self._events.frames.bring_back("gradient", updated)
+        elif is_new and not has_closure:
+            for look_late in self._calls.backward_ended:  # watching began after this step's backward
+                look_late()
         for called in self._calls.update_called:
             called(optimizer)
         # With a closure, backward runs inside step: these gradients are stale, the right ones come at its end.
-        if not optimizers.has_closure(args, kwargs):
+        if not has_closure:
             for call in self._calls.update_began:
                 call(optimizer)
+
+    def _end_step_before_its_passes(self) -> None:
+        """Optimizers that take turns unevenly: this one's passes came while the step before was still open."""
+        frames = self._events.frames
+        frames.hold_pass(self.clock.first_micro_step_since_update)
+        self.clock.keep_passes()
+        self._end_step()
+        for look_again in self._calls.backward_ended:
+            look_again()
+        frames.take_up_pass()
 
     def _update_ended(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self._is_ours(optimizer):
@@ -292,7 +325,7 @@ class TrainingLoop(Subscribing):
 
     def _finish_update(self, optimizer: torch.optim.Optimizer) -> None:
         self.clock.update_ended(self.engine.parameter_ids(optimizer))
-        self._events.seal()
+        self._events.frames.seal()
         if self.clock.is_complete:
             self._complete_step()
 
@@ -300,7 +333,7 @@ class TrainingLoop(Subscribing):
         # What another model's backward left in parameters that nobody updated is no gradient of this step.
         parameters = self.targets.parameters
         idle = [name for name, parameter in parameters.items() if not self.clock.has_updated(id(parameter))]
-        self._events.take_back("gradient", idle)
+        self._events.frames.set_aside("gradient", idle)
         if not self.clock.has_pass and not self._follows_entries:
             # It can be called as a whole, and this loop does not.
             for name, root in self.targets.roots.items():

@@ -38,16 +38,25 @@ class SecondMoments:
     def surprise(self, gradients: torch.Tensor) -> torch.Tensor:
         """The square of each gradient element over what these moments, without their bias, led to expect.
 
-        Rows that have had no update come out as anything: they are not looked at.
+        Rows that have had no update come out as anything: they are not looked at. Of a complex gradient the real and
+        the imaginary part each have a moment, as torch's optimizers keep them; the two surprises are averaged.
         """
+        if self._values.is_complex():
+            parts = [(gradients.real, self._values.real), (gradients.imag, self._values.imag)]
+            both = [self._surprise(gradient, values) for gradient, values in parts]
+            return (both[0] + both[1]) / 2
+        return self._surprise(gradients, self._values)
+
+    def _surprise(self, gradients: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        dtype = values.dtype
         if isinstance(self.num_updates, torch.Tensor):
             decay = self._by_row(self._betas, self.num_updates.dtype)
             bias = 1.0 - decay ** self.num_updates.to(self._matrix.device)[:, None]
-            expected = self._values / bias.to(self._matrix.dtype)
+            expected = values / bias.to(dtype)
         else:
-            expected = self._values / self._by_row(1.0 - self._betas**self.num_updates, self._matrix.dtype)
-        least = np.maximum(np.nan_to_num(self._eps) ** 2, torch.finfo(self._matrix.dtype).tiny)
-        floor = self._by_row(least, self._matrix.dtype)
+            expected = values / self._by_row(1.0 - self._betas**self.num_updates, dtype)
+        least = np.maximum(np.nan_to_num(self._eps) ** 2, torch.finfo(dtype).tiny)
+        floor = self._by_row(least, dtype)
         surprise: torch.Tensor = gradients * gradients / expected.clamp(min=floor)
         return surprise
 
@@ -62,8 +71,10 @@ class SecondMoments:
         return tensor.to(self._matrix.device, non_blocking=True)
 
     def sums(self) -> torch.Tensor:
-        """The sum of each row."""
-        return self._values.to(wide_dtype(self._matrix.device)).sum(dim=1)
+        """The sum of each row; of complex moments the mean of both parts counts."""
+        values = self._values
+        real = (values.real + values.imag) / 2 if values.is_complex() else values
+        return real.to(wide_dtype(self._matrix.device)).sum(dim=1)
 
     def eps_share(self, sums: npt.NDArray[Any], num_updates: npt.NDArray[Any]) -> Numbers:
         """How large eps is beside the root of the second moment, from `sums` on the host; NaN where unknown."""
@@ -99,7 +110,9 @@ class MomentReader:
         for moment, sample in zip(moments, self._matrix.samples, strict=True):
             local = dense_here(moment) if isinstance(moment, torch.Tensor) else None
             # One that lies in memory in another way could only be copied, and a copy ages.
-            fits = local is not None and local.is_floating_point() and local.device == self._matrix.device
+            is_complex = self._matrix.dtype.is_complex
+            is_number = local is not None and (local.is_complex() if is_complex else local.is_floating_point())
+            fits = local is not None and is_number and local.device == self._matrix.device
             if local is None or not fits or (local.shape, local.stride()) != (sample.shape, sample.strides):
                 parts.append(None)
             else:

@@ -58,9 +58,9 @@ class Sample:
 
     @classmethod
     def of(cls, piece: Piece, most: int) -> Sample | None:
-        """The sample of a piece; None where it has no real numbers."""
+        """The sample of a piece; None for whole numbers and what is not dense."""
         local = dense_here(piece.cut(piece.held))
-        if local is None or not local.is_floating_point():
+        if local is None or not (local.is_floating_point() or local.is_complex()):
             return None
         num_elements = local.numel()
         stride = stride_over(num_elements, local.shape[-1] if local.dim() > 1 else 0, most)
@@ -126,7 +126,9 @@ class Matrix:
         counts = torch.from_numpy(self.counts).to(device=device, dtype=torch.int64)
         is_filled_up = torch.arange(self.width, device=device) >= counts[:, None]
         # Added to rows before their minimum is taken, or subtracted before their maximum.
-        self._beyond = torch.zeros(is_filled_up.shape, dtype=dtype, device=device).masked_fill(is_filled_up, math.inf)
+        self._beyond = torch.zeros(is_filled_up.shape, dtype=dtype.to_real(), device=device).masked_fill(
+            is_filled_up, math.inf
+        )
 
     def by_group(self, number_of: Callable[[Mapping[str, Any]], float]) -> npt.NDArray[np.float64]:
         """A number for each row that its group of parameters has."""
@@ -169,6 +171,7 @@ class Matrix:
 
     def summaries(self, values: torch.Tensor) -> torch.Tensor:
         """Columns of the Summary of each row, of exact zeros and with the norm instead of its square, but the count."""
+        values = magnitudes_if_complex(values)
         wide = values.to(wide_dtype(self.device))
         total, norm = wide.sum(dim=1), torch.linalg.vector_norm(wide, dim=1)
         if self.device.type == "cpu" and bool(norm.isfinite().all()):
@@ -192,6 +195,11 @@ class Matrix:
         table[:, ZEROS] -= self.width - self.counts
         table[table[:, MIN] > table[:, MAX], MIN : MAX + 1] = np.nan
         return table
+
+
+def magnitudes_if_complex(values: torch.Tensor) -> torch.Tensor:
+    """Real numbers as they are; complex ones are measured by their magnitudes."""
+    return values.abs() if values.is_complex() else values
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:

@@ -21,7 +21,7 @@ _FRESH_EVERY = 16
 _NOISE = 0.03
 """How much of a warm start is random: a start orthogonal to the new top direction would never find it."""
 _SQUARINGS = 24
-_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex128, torch.complex64)
 _ELEMENTS_AT_ONCE = 1 << 26
 """Larger 16-bit matrices are made float32 block by block, in each product anew."""
 
@@ -94,12 +94,12 @@ def stable_rank(weight: torch.Tensor, spectral_norm: torch.Tensor) -> torch.Tens
     """Sum of squared singular values over the largest one squared, a float32 scalar; 0 for a matrix of zeros."""
     with aside(weight.device):
         weight = weight.detach()
-        dtype = torch.float64 if weight.dtype is torch.float64 else torch.float32
+        dtype = _working_dtype(weight)
         unit = torch.where(spectral_norm == 0, torch.ones_like(spectral_norm), spectral_norm)
         # Divided first, block by block: squares of huge or tiny weights would leave the range of float32.
         blocks = weight.split(max(1, _ELEMENTS_AT_ONCE // 16 // max(1, weight.shape[1])))
         norms = [torch.linalg.vector_norm(block.to(dtype) / unit, dim=1) for block in blocks]
-        return torch.square(torch.linalg.vector_norm(torch.cat(norms).to(_precise(weight.device)))).float()
+        return torch.square(torch.linalg.vector_norm(torch.cat(norms).to(_precise(norms[0])))).float()
 
 
 def _matrix_of(module: torch.nn.Module) -> torch.Tensor | None:
@@ -127,7 +127,7 @@ class _Matrix:
     def __init__(self, tall: torch.Tensor) -> None:
         self.num_rows, self.num_columns = tall.shape
         self.device = tall.device
-        self.dtype = torch.float64 if tall.dtype is torch.float64 else torch.float32
+        self.dtype = _working_dtype(tall)
         if tall.numel() <= _ELEMENTS_AT_ONCE or tall.dtype is self.dtype:
             self._blocks = [tall.to(self.dtype)]
         else:
@@ -141,9 +141,9 @@ class _Matrix:
         return torch.cat([block.to(self.dtype) @ vector for block in self._blocks])
 
     def transposed_times(self, vector: torch.Tensor) -> torch.Tensor:
-        """The transpose of W, times a vector."""
+        """The transpose of W, conjugated where it is complex, times a vector."""
         parts = (vector / self.scale).split([len(block) for block in self._blocks])
-        products = [block.to(self.dtype).T @ part for block, part in zip(self._blocks, parts, strict=True)]
+        products = [block.to(self.dtype).mH @ part for block, part in zip(self._blocks, parts, strict=True)]
         return torch.stack(products).sum(0) if len(products) > 1 else products[0]
 
 
@@ -152,7 +152,7 @@ def _lanczos(matrix: _Matrix, start: torch.Tensor, steps: int) -> tuple[torch.Te
     basis = torch.zeros((steps, matrix.num_columns), dtype=matrix.dtype, device=matrix.device)
     images = torch.zeros((steps, matrix.num_rows), dtype=matrix.dtype, device=matrix.device)
     vector = start / torch.linalg.vector_norm(start)
-    largest = torch.zeros((), dtype=matrix.dtype, device=matrix.device)
+    largest = torch.zeros((), dtype=matrix.dtype.to_real(), device=matrix.device)
     for step in range(steps):
         basis[step] = vector
         images[step] = matrix.times(vector)
@@ -162,7 +162,7 @@ def _lanczos(matrix: _Matrix, start: torch.Tensor, steps: int) -> tuple[torch.Te
         largest = torch.maximum(largest, torch.linalg.vector_norm(vector))
         known = basis[: step + 1]
         for _ in range(2):  # once leaves what rounding lets through
-            vector = torch.addmv(vector, known.T, known @ vector, alpha=-1)
+            vector = torch.addmv(vector, known.T, known.conj() @ vector, alpha=-1)
         length = torch.linalg.vector_norm(vector)
         # The Krylov space is exhausted when only rounding is left: zeros add nothing, noise would.
         vector = torch.where(length > 1e-6 * largest, vector / length, 0.0)
@@ -174,15 +174,15 @@ def _lanczos(matrix: _Matrix, start: torch.Tensor, steps: int) -> tuple[torch.Te
 
 def _top_eigenvector(images: torch.Tensor) -> torch.Tensor:
     """Of the small matrix of inner products, by squaring it again and again: eigenvalue solvers wait for the device."""
-    images = images.to(_precise(images.device))
-    power = images @ images.T
+    images = images.to(_precise(images))
+    power = images.conj() @ images.T
     for squaring in range(_SQUARINGS):
         if squaring % 4 == 0:
             trace = power.trace()
             power = power / torch.where(trace == 0, torch.ones_like(trace), trace)
         power = power @ power
     # All columns are multiples of the eigenvector by now; the one of the largest diagonal element is the longest.
-    column = power.index_select(1, power.diagonal().argmax().unsqueeze(0)).squeeze(1)
+    column = power.index_select(1, power.diagonal().real.argmax().unsqueeze(0)).squeeze(1)
     length = torch.linalg.vector_norm(column)
     uniform = torch.ones_like(column)
     return torch.where(length == 0, uniform, column / length)
@@ -191,9 +191,17 @@ def _top_eigenvector(images: torch.Tensor) -> torch.Tensor:
 def _noise(matrix: _Matrix, seed: int) -> torch.Tensor:
     generator = torch.Generator(device=matrix.device).manual_seed(seed)
     noise = torch.randn(matrix.num_columns, generator=generator, dtype=matrix.dtype, device=matrix.device)
-    return torch.nn.functional.normalize(noise, dim=0)
+    return noise / torch.linalg.vector_norm(noise)
 
 
-def _precise(device: torch.device) -> torch.dtype:
+def _working_dtype(matrix: torch.Tensor) -> torch.dtype:
+    """What products with a matrix are computed in."""
+    if matrix.is_complex() or matrix.dtype is torch.float64:
+        return matrix.dtype
+    return torch.float32
+
+
+def _precise(tensor: torch.Tensor) -> torch.dtype:
     """float64 where it exists: there, float32 products may also be rounded to TF32 by the user's wish."""
-    return torch.float64 if device.type in ("cpu", "cuda") else torch.float32
+    dtype = torch.float64 if tensor.device.type in ("cpu", "cuda") else torch.float32
+    return dtype.to_complex() if tensor.is_complex() else dtype

@@ -26,6 +26,7 @@ class Subscriptions:
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.backward_began: list[Callable[[], None]] = []
         self.backward_ended: list[Callable[[], None]] = []
+        self.backward_failed: list[Callable[[], None]] = []
         self.update_called: list[Callable[[Any], None]] = []
         self.update_began: list[Callable[[Any], None]] = []
         self.update_ended: list[Callable[[Any], None]] = []
@@ -82,6 +83,10 @@ class Subscribing:
     def on_backward_ended(self, call: Callable[[], None]) -> None:
         """Call when gradients are complete and not yet clipped."""
         self._calls.backward_ended.append(call)
+
+    def on_backward_failed(self, call: Callable[[], None]) -> None:
+        """Call when a backward is known to have raised: its forward passes are of no step."""
+        self._calls.backward_failed.append(call)
 
     def on_update_called(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer before it does anything, also before a closure that it runs."""

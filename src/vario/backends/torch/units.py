@@ -115,7 +115,7 @@ class Units:
         if known is not None and known.spoke is None:
             return  # the activation function that made it counts it
         part = local_part(tensor)
-        if part is None or not part.is_floating_point() or part.dtype.itemsize < 2:
+        if part is None or not _has_units(part, is_output):
             return
         if not 0 <= axis < part.ndim or not part.numel():
             return
@@ -153,10 +153,17 @@ def _unit_axis(module: nn.Module, ndim: int) -> int | None:
     return ndim - 1 if is_linear else None
 
 
+def _has_units(tensor: torch.Tensor, is_output: bool) -> bool:
+    """Whether the elements can be told from zero; of a complex number nobody can say that it is positive."""
+    return (not is_output and tensor.is_complex()) or (tensor.is_floating_point() and tensor.dtype.itemsize >= 2)
+
+
 def _spoke(tensor: torch.Tensor, axis: int, is_output: bool) -> torch.Tensor:
     """Which units are positive, or not zero, in any row; one that has a NaN is not silent."""
     others = [other for other in range(tensor.ndim) if other != axis]
     with aside(tensor.device):
+        if tensor.is_complex():
+            tensor = tensor.abs()  # which has an order
         if not others:
             return ~(tensor <= 0) if is_output else tensor != 0
         largest = tensor.amax(others)

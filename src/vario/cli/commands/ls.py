@@ -1,8 +1,9 @@
-"""The runs in a folder, newest last."""
+"""The runs in a folder and the folders below it, newest last."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
@@ -33,14 +34,17 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List the runs."""
     from vario.cli import output
-    from vario.runs.run import list_runs
+    from vario.runs.finding import runs_below
+    from vario.runs.run import runs_at
+    from vario.runs.status import is_run
 
-    rows = [describe(found) for found in list_runs(arguments.directory)]
+    directory = Path(arguments.directory)
+    rows = [describe(found) for found in runs_at([directory] if is_run(directory) else runs_below(directory))]
     if arguments.json:
         output.print_json(rows)
         return 0
     if not rows:
-        output.stderr().print(f"No run in {arguments.directory}.", markup=False)
+        output.stderr().print(f"No run in {directory}, nor in the folders below it.", markup=False)
         return 0
     from datetime import datetime
 
@@ -48,8 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     from vario.text import number
 
+    are_deeper = any(row["path"].parent not in (directory, directory.parent) for row in rows)
     table = Table(
-        "name", "state", "started", "last step", "loss", "incidents", "ranks", "quantities", box=None, pad_edge=False
+        *(["folder"] if are_deeper else []),
+        *("name", "state", "started", "last step", "loss", "incidents", "ranks", "quantities"),
+        box=None,
+        pad_edge=False,
     )
     for row in rows if arguments.all else grouped(rows):
         started = datetime.fromtimestamp(row["started"]).strftime("%Y-%m-%d %H:%M")
@@ -62,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
             _ranks(row),
             ", ".join(row["quantities"]),
         )
-        table.add_row(row["name"], row["state"], *cells)
+        folder = [str(row["path"].parent.relative_to(directory))] if are_deeper else []
+        table.add_row(*folder, row["name"], row["state"], *cells)
     output.stdout().print(table)
     return 0
 

@@ -1,7 +1,8 @@
 """One statistic of some targets over the steps: a plot for one curve, a table for many.
 
-PATTERN is a name, a glob or re:expression. Without --quantity the first quantity that has such a target is taken;
-without --statistic it is the norm. Numbers you logged yourself are targets too: try `vario show loss`.
+PATTERN is a name, a glob or re:expression; RUN may stand before or after it. Without --quantity the first quantity
+that has such a target is taken; without --statistic it is the norm. Numbers you logged yourself are targets too: try
+`vario show loss`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 vario show loss
+vario show loss vario_runs/demo
 vario show 'layers.*.weight' --quantity gradient --statistic norm
 vario show vario_runs/demo 'blocks.2.*' --quantity activation --statistic absmax --plot
 vario show vario_runs/demo 'head.weight' --last 20 --json
@@ -44,11 +46,15 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show the curves."""
     from vario.cli import output
+    from vario.runs.finding import is_found
 
     name, pattern = arguments.run, arguments.pattern
     if name is None and Path(pattern).is_dir():
         # `vario show RUN`: the one word was the run.
         name, pattern = pattern, "*"
+    elif name is not None and not is_found(name) and is_found(pattern):
+        # `vario show PATTERN RUN`: most tools take the file last.
+        name, pattern = pattern, name
     found = shared.find_run(name)
     curves = choose(found, pattern, arguments.quantity, arguments.statistic, arguments.rank)
     curves = [cut(series, arguments.last) for series in curves]

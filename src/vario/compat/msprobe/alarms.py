@@ -127,6 +127,7 @@ class Alarms:
 
 def _hits(rule: AlertRule, statistics: list[str], values: Values, means: Values) -> npt.NDArray[np.bool_]:
     size = np.abs(values)
+    is_id = np.array([name == "id" for name in statistics])
     counts_nans = np.array([name == "nans" for name in statistics])
     if rule.name == "AnomalyTurbulence":
         assert rule.threshold is not None
@@ -136,7 +137,7 @@ def _hits(rule: AlertRule, statistics: list[str], values: Values, means: Values)
         hits = np.isnan(values) | ((values > 0) & counts_nans)
         if rule.threshold is not None:
             hits |= (size > rule.threshold) & ~counts_nans
-    return hits
+    return hits & ~(is_id & np.isnan(values))
 
 
 class AnomalyFile:
@@ -157,11 +158,8 @@ class AnomalyFile:
         self.write()
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Keep one anomaly; several statistics of one tag share an entry."""
+        """Keep one anomaly; of several statistics of one tag the last in the order of `ops` stays."""
         key = f"{entry['tag_name']}_step_{entry['step']}_call_{entry['call_id']}"
-        known = self._entries.get(key)
-        if known is not None and entry["message"] not in known["message"]:
-            entry = {**entry, "message": f"{known['message']} {entry['message']}"}
         self._entries[key] = entry
         self._is_new = True
 

@@ -7,7 +7,7 @@ interpreter with the one that trains.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,8 @@ class _Plan:
     rows: Rows
     picks: npt.NDArray[np.int64]
     """One frame row per row, or for features one per cell."""
+    wholes: Sequence[Mapping[Form, Form]] = ()
+    """Per row: what to write for a shard of a DTensor, where msprobe writes the whole."""
 
 
 _Found = tuple[str, int, int]
@@ -107,6 +109,7 @@ class Translation:
         self._names = names
         self._choice = choice
         self._sides = sides
+        self._places = {name: place for place, name in enumerate(names.parameters)}
         self._plans: dict[str, tuple[Any, list[_Plan]]] = {}
         self._missing: set[tuple[str, str]] = set()
 
@@ -135,7 +138,11 @@ class Translation:
             return Block(plan.rows, means[plan.picks], None, order[plan.picks[:, 0]].tolist())
         picks = plan.picks
         kept = [forms[pick] for pick in picks.tolist()] if forms else None
-        return Block(plan.rows, measure(table[picks], self._config.statistics), kept, order[picks].tolist())
+        values = measure(table[picks], self._config.statistics)
+        if kept is not None:
+            _leave_out_ids(values, self._config.statistics, kept)
+            kept = [whole.get(form, form) if whole else form for form, whole in zip(kept, plan.wholes, strict=True)]
+        return Block(plan.rows, values, kept, order[picks].tolist())
 
     def _plans_for(self, quantity: str, frames: list[Frame]) -> list[_Plan]:
         key = tuple((frame.micro_step, tuple(frame.targets)) for frame in frames), self._sides.version
@@ -164,15 +171,32 @@ class Translation:
         return [self._parameters(*_PARAMETERS[quantity], targets)] if quantity in _PARAMETERS else []
 
     def _parameters(self, prefix: str, suffix: str, targets: list[tuple[str, int]]) -> _Plan:
-        found = [(self._names.parameters[target], micro, at) for at, (target, micro) in enumerate(targets)]
-        return self._plan(prefix, suffix, found, prefix == "grad_unreduced" and self._config.monitor_mbs_grad)
+        numbered = list(enumerate(targets))
+        if prefix != "grad_unreduced":
+            # As the model names them, whatever groups an optimizer has made; those come as backward brings them.
+            numbered.sort(key=lambda row: (row[1][1], self._places[row[1][0]]))
+        found = [(self._names.parameters[target], micro, at) for at, (target, micro) in numbered]
+        wholes = [self._whole(target) for _, (target, _) in numbered] if prefix.startswith("param_") else ()
+        return self._plan(prefix, suffix, found, prefix == "grad_unreduced" and self._config.monitor_mbs_grad, wholes)
+
+    def _whole(self, target: str) -> Mapping[Form, Form]:
+        """From the form of this rank's shard to that of the whole, where the parameter is a DTensor."""
+        parameter = self._names.tensors[target]
+        if not hasattr(parameter, "to_local"):
+            return {}
+        return {(parameter.to_local().shape, parameter.dtype): (parameter.shape, parameter.dtype)}
 
     def _moments(self, targets: list[tuple[str, int]]) -> list[_Plan]:
-        found: dict[str, list[_Found]] = {}
+        found: dict[str, list[tuple[str, int]]] = {}
         for at, (target, _) in enumerate(targets):
             name, _, state = target.rpartition(":")
-            found.setdefault(state, []).append((self._names.parameters[name], 0, at))
-        return [self._plan(state, state, rows, False) for state, rows in found.items()]
+            found.setdefault(state, []).append((name, at))
+        plans = []
+        for state, members in found.items():
+            members.sort(key=lambda member: self._places[member[0]])
+            rows = [(self._names.parameters[name], 0, at) for name, at in members]
+            plans.append(self._plan(state, state, rows, False, [self._whole(name) for name, _ in members]))
+        return plans
 
     def _activations(self, targets: list[tuple[str, int]], prefix: str, ending: str, order: list[int]) -> _Plan:
         found: list[_Found] = []
@@ -180,7 +204,7 @@ class Translation:
             module, _, path = target.rpartition(":")
             side = self._side(module, path, ending)
             if side is not None:
-                found.append((f"{self._names.modules[module]}.{side}", micro, at))
+                found.append((f"{self._choice.module_name(module)}.{side}", micro, at))
         self._check_specs(targets, found, ending)
         if order:
             # A module's passes stand together, modules in the order in which they first returned.
@@ -220,10 +244,12 @@ class Translation:
 
     def _features(self, hook: str, targets: list[tuple[str, int]]) -> _Plan:
         ending, suffix, columns = _FEATURES[hook]
+        typed = self._config.l2_targets.get(hook, ())
         cells: dict[tuple[str, int], dict[str, int]] = {}
         for at, (target, micro) in enumerate(targets):
             module, _, column = target.rpartition(":")
-            cells.setdefault((f"{self._names.modules[module]}.{ending}", micro), {})[column] = at
+            name = self._names.module_name(module, typed)
+            cells.setdefault((f"{name}.{ending}", micro), {})[column] = at
         per_pass = hook in _FEATURES_PER_PASS
         if per_pass:
             # A module's passes stand together.
@@ -233,10 +259,17 @@ class Translation:
         picks = np.array([[cell.get(column, -1) for column in columns] for cell in cells.values()], dtype=np.int64)
         return _Plan(Rows(hook, suffix, columns, [name for name, _ in cells], micro_steps), picks)
 
-    def _plan(self, prefix: str, suffix: str, found: list[_Found], per_pass: bool) -> _Plan:
+    def _plan(
+        self,
+        prefix: str,
+        suffix: str,
+        found: list[_Found],
+        per_pass: bool,
+        wholes: Sequence[Mapping[Form, Form]] = (),
+    ) -> _Plan:
         micro_steps = [micro for _, micro, _ in found] if per_pass else None
         rows = Rows(prefix, suffix, self._config.ops, [name for name, _, _ in found], micro_steps)
-        return _Plan(rows, np.array([at for _, _, at in found], dtype=np.int64))
+        return _Plan(rows, np.array([at for _, _, at in found], dtype=np.int64), wholes or [{}] * len(found))
 
 
 def measure(table: Table, statistics: Sequence[str]) -> Values:
@@ -244,7 +277,13 @@ def measure(table: Table, statistics: Sequence[str]) -> Values:
     with_nan = table.copy()
     with_nan[table[:, NANS] > 0, MIN] = np.nan
     with_nan[table[:, NANS] > 0, MAX] = np.nan
-    return np.stack([STATISTICS.get(name)(with_nan) for name in statistics], axis=1)
+    return np.stack([STATISTICS.get("mean" if name == "id" else name)(with_nan) for name in statistics], axis=1)
+
+
+def _leave_out_ids(values: Values, statistics: Sequence[str], forms: Sequence[Form]) -> None:
+    """Only a tensor without dimensions has an `id`: its value."""
+    if "id" in statistics:
+        values[[len(shape) > 0 for shape, _ in forms], statistics.index("id")] = np.nan
 
 
 def _module(name: str) -> str:

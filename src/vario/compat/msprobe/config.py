@@ -17,7 +17,7 @@ from vario.text import unknown
 
 log = logging.getLogger("vario")
 
-OPS = ("norm", "min", "max", "mean", "nans", "zeros")
+OPS = ("norm", "min", "max", "mean", "nans", "zeros", "id")
 FORM_OPS = ("shape", "dtype")
 """Columns that say what the tensor was; always written, as the last ones unless named among the others."""
 FORMATS = ("csv", "tensorboard", "api")
@@ -89,6 +89,11 @@ class MonitorConfig:
     def statistics(self) -> tuple[str, ...]:
         """The numbers among `ops`."""
         return tuple(op for op in self.ops if op not in FORM_OPS)
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The statistics of vario that these are made of: `id`, the value of a single number, is its mean."""
+        return tuple(dict.fromkeys("mean" if op == "id" else op for op in self.statistics))
 
     def quantities(self, world_size: int) -> tuple[str, ...]:
         """What vario's own probes have to watch for this."""

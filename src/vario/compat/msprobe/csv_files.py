@@ -6,7 +6,7 @@ import csv
 import io
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from vario.compat.msprobe.blocks import Block
 from vario.compat.msprobe.config import FORM_OPS
+from vario.records import Form
 from vario.statistics import Values
 from vario.text import size
 
@@ -162,7 +163,8 @@ def block_text(block: Block, step: int, ndigits: int) -> str:
             columns.append(_form_column(block, column))
             continue
         values = block.values[:, next(numbers)]
-        columns.append(_count_column(values) if column == "nans" else _number_column(values, ndigits))
+        text = _count_column(values) if column == "nans" else _number_column(values, ndigits)
+        columns.append(_with_bools(text, values, block.forms) if column in ("min", "max") else text)
     lines: Any = pc.binary_join_element_wise(*columns, ",")
     text: Any = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")
     return f"{text[0].as_py()}\n"
@@ -194,6 +196,17 @@ def _number_column(values: Values, ndigits: int) -> Any:
 
     text = pa.array(rounded(values, ndigits)).cast(pa.string())
     return pc.replace_substring_regex(text, r"^(-?\d+)$", r"\1.0")
+
+
+def _with_bools(text: Any, values: Values, forms: Sequence[Form] | None) -> Any:
+    """The extremes of a tensor of bools are bools."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    are_bools = [str(dtype) == "torch.bool" for _, dtype in forms or ()]
+    if not any(are_bools):
+        return text
+    return pc.if_else(pa.array(are_bools), pa.array([str(bool(value)) for value in values]), text)
 
 
 def rounded(values: Values, ndigits: int) -> Values:

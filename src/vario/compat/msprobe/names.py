@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vario.compat.msprobe.config import MonitorConfig, Spec
@@ -68,6 +68,11 @@ class Names:
         names[ours] = f"{stage}:{theirs}" if (id(names), short) in self._given else short
         self._given.add((id(names), names[ours]))
 
+    def module_name(self, ours: str, typed: Collection[str]) -> str:
+        """How rows call a module: by its whole name where the config has typed that, also if names are squashed."""
+        short, full = self.modules[ours], self._full[ours]
+        return full if full in typed and short not in typed else short
+
     def spellings(self, ours: str) -> list[str]:
         """All ways a config may call this target."""
         full = self._full[ours]
@@ -102,6 +107,10 @@ class TargetChoice:
         """What of a module the config asks for, by side; None for a module it does not name."""
         found = [self._targets[spelling] for spelling in self._names.spellings(module) if spelling in self._targets]
         return found[0] if found else None
+
+    def module_name(self, module: str) -> str:
+        """How rows call a module."""
+        return self._names.module_name(module, () if self._all_modules else self._targets)
 
     def check(self, modules: Sequence[str], parameters: Sequence[str]) -> None:
         """Say which targets this model does not have: another pipeline stage may have them, so it is no error."""

@@ -230,7 +230,7 @@ class TrainerMon:
         self._output.configure(config, Translation(config, names, choice, sides))
         watched = Config(
             quantities=() if config.print_struct else config.quantities(self._world_size),
-            statistics=config.statistics,
+            statistics=config.measured,
             every=self._schedule.every,
             start=self._schedule.start,
             count=self._schedule.count,
