@@ -24,7 +24,7 @@ $(READY): pyproject.toml requirements-dev.txt
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
-# What `vario serve` shows. Who installs the wheel has it already.
+# What `vario serve` shows. Building a wheel builds it as well; an editable install does not.
 page: $(PAGE)
 
 $(PAGE): $(shell find frontend -type f -not -path '*/node_modules/*' -not -path '*/.tests/*')

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import mimetypes
+from html import escape
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from vario.web.built_files import BUILT
+from vario.web.built_files import BUILT, why_missing
 
 MISSING = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>vario</title>
 <h1>The dashboard has not been built</h1>
-<p>This is a clone without its built pages. Build them once, which needs Node:</p>
-<pre>cd frontend &amp;&amp; npm ci &amp;&amp; npm run build</pre>
+<p>{why}</p>
 <p>The numbers are there already: <a href="api">what a script can ask for</a>.</p>
 </html>
 """
@@ -31,7 +31,9 @@ def routes() -> list[BaseRoute]:
 async def page(request: Request) -> Response:
     """The one page; what it shows stands in its query."""
     index = BUILT / "index.html"
-    return FileResponse(index, media_type="text/html") if index.is_file() else HTMLResponse(MISSING)
+    if index.is_file():
+        return FileResponse(index, media_type="text/html")
+    return HTMLResponse(MISSING.format(why=escape(why_missing())))
 
 
 async def asset(request: Request) -> Response:

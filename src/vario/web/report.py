@@ -14,7 +14,7 @@ from vario.runs.curves import read_curve
 from vario.runs.heat import read_heat
 from vario.runs.run import Run
 from vario.web.answers import encode
-from vario.web.built_files import BUILT
+from vario.web.built_files import BUILT, why_missing
 from vario.web.charts import described_curve, heat_bytes, heat_head, split_series
 from vario.web.findings import alerts
 from vario.web.overview import run as run_answer
@@ -58,7 +58,7 @@ def report_html(path: Path) -> str:
 def _built(name: str) -> str:
     path = BUILT / name
     if not path.is_file():
-        raise RunError("--html: this clone has no built pages yet: cd frontend && npm ci && npm run build")
+        raise RunError(f"--html: there is no page to write. {why_missing()}")
     return path.read_text(encoding="utf8")
 
 
