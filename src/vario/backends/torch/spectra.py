@@ -191,7 +191,8 @@ def _top_eigenvector(images: torch.Tensor) -> torch.Tensor:
 def _noise(matrix: _Matrix, seed: int) -> torch.Tensor:
     generator = torch.Generator(device=matrix.device).manual_seed(seed)
     noise = torch.randn(matrix.num_columns, generator=generator, dtype=matrix.dtype, device=matrix.device)
-    return noise / torch.linalg.vector_norm(noise)
+    unit: torch.Tensor = noise / torch.linalg.vector_norm(noise)
+    return unit
 
 
 def _working_dtype(matrix: torch.Tensor) -> torch.dtype:

@@ -163,8 +163,8 @@ def block_text(block: Block, step: int, ndigits: int) -> str:
             columns.append(_form_column(block, column))
             continue
         values = block.values[:, next(numbers)]
-        text = _count_column(values) if column == "nans" else _number_column(values, ndigits)
-        columns.append(_with_bools(text, values, block.forms) if column in ("min", "max") else text)
+        cells = _count_column(values) if column == "nans" else _number_column(values, ndigits)
+        columns.append(_with_bools(cells, values, block.forms) if column in ("min", "max") else cells)
     lines: Any = pc.binary_join_element_wise(*columns, ",")
     text: Any = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")
     return f"{text[0].as_py()}\n"
