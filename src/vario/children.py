@@ -49,13 +49,13 @@ def follow_spawned(*settings: Any) -> Callable[[], None]:
     spawn: Any = multiprocessing.spawn
     original = spawn.get_preparation_data
 
-    def get_preparation_data(name: str) -> dict[str, Any]:
+    def prepared(name: str) -> dict[str, Any]:
         return {**original(name), "vario": stowaway}
 
-    spawn.get_preparation_data = get_preparation_data
+    spawn.get_preparation_data = prepared
 
     def undo() -> None:
-        if spawn.get_preparation_data is get_preparation_data:
+        if spawn.get_preparation_data is prepared:
             spawn.get_preparation_data = original
 
     return undo
