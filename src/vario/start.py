@@ -29,5 +29,5 @@ def watch(
     from vario.succession import follow_up, group_here
 
     group = group_here()
-    settings = follow_up(model, make_config(options, config), group)
+    settings = follow_up(make_config(options, config), group)
     return Monitor(model, optimizer, settings, scaler, group=group)

@@ -1,7 +1,7 @@
 """Monitors of one process that follow one another: a notebook's cell run again, a loop that makes its models anew.
 
-Runs begun by the same line of a program are a group. A Monitor that is left open would keep its model in memory, so
-the next one of its group closes it once it has trained; and a model has one Monitor at a time, the latest.
+Runs begun by the same line of a program are a group. A model has one Monitor at a time, the latest. A Monitor that is
+left open keeps its model in memory: one whose model nobody else refers to any more is closed when the next one starts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+import weakref
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Place = tuple[str, int]
 """A file and a line in it."""
 
-_open: list[Monitor] = []
+_open: dict[Monitor, Held] = {}
 _groups: dict[Place, str] = {}
 _names: Counter[tuple[str, str, str]] = Counter()
 
@@ -40,13 +41,10 @@ def group_here() -> str:
     return _groups.setdefault((frame.f_code.co_filename, frame.f_lineno), new_group())
 
 
-def follow_up(model: Any, config: Config, group: str) -> Config:
-    """Close the Monitor before in this group; the options for the next: a name that was used gets a number."""
-    trained = [monitor for monitor in _open if monitor.group == group and monitor.has_trained]
-    trained = [monitor for monitor in trained if not monitor.watches(model)]  # `make_room` speaks of those
-    # Several at once are models that train side by side: nobody knows which of them is done.
-    if len(trained) == 1:
-        trained[0].close()
+def follow_up(config: Config, group: str) -> Config:
+    """Close Monitors whose models are gone; the options for the next: a name its group has used gets a number."""
+    for monitor in [monitor for monitor, held in _open.items() if monitor.has_trained and held.is_abandoned]:
+        monitor.close()
     if config.name is None or config.resume:
         return config
     key = (os.path.abspath(config.directory), config.name, group)
@@ -54,21 +52,49 @@ def follow_up(model: Any, config: Config, group: str) -> Config:
     return config if _names[key] == 1 else replace(config, name=f"{config.name}-{_names[key]}")
 
 
-def make_room(model: Any) -> None:
+class Held:
+    """Models that a Monitor takes hold of, and how often it refers to them itself."""
+
+    def __init__(self, model: Any) -> None:
+        models = model.values() if isinstance(model, dict) else model if isinstance(model, (list, tuple)) else [model]
+        self._models = [weakref.ref(one) for one in models if hasattr(one, "__weakref__")]
+        self._before = 0
+        self._own: int | None = None
+
+    def begin(self) -> None:
+        """Count what refers to the models before the Monitor does; called from where `settle` will be called."""
+        self._before = self._count()
+
+    def settle(self) -> None:
+        """The Monitor is made: whatever refers to the models now, and did not before, is its own."""
+        self._own = self._count() - self._before
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether only the Monitor refers to them; in doubt not."""
+        return self._own is not None and self._count() <= self._own
+
+    def _count(self) -> int:
+        return sum(sys.getrefcount(found) - 2 for found in (model() for model in self._models) if found is not None)
+
+
+def make_room(model: Any) -> Held:
     """Close whatever watches this model, or a part of it, by now, and say so."""
-    for monitor in [one for one in _open if one.watches(model)]:
-        monitor.close()
-        if monitor.is_leading:
-            where = "" if monitor.path is None else f" ({monitor.path})"
-            sys.stderr.write(f"vario: closed the earlier Monitor of this model{where}; a new one starts\n")
+    for monitor in list(_open):
+        if monitor.watches(model):
+            monitor.close()
+            if monitor.is_leading:
+                where = "" if monitor.path is None else f" ({monitor.path})"
+                sys.stderr.write(f"vario: closed the earlier Monitor of this model{where}; a new one starts\n")
+    return Held(model)
 
 
-def opened(monitor: Monitor) -> None:
+def opened(monitor: Monitor, held: Held) -> None:
     """This one watches from now on."""
-    _open.append(monitor)
+    held.settle()
+    _open[monitor] = held
 
 
 def closed(monitor: Monitor) -> None:
     """It does no more."""
-    if monitor in _open:
-        _open.remove(monitor)
+    _open.pop(monitor, None)
