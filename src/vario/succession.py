@@ -1,6 +1,6 @@
 """Monitors of one process that follow one another: a notebook's cell run again, a loop that makes its models anew.
 
-Runs begun by the same line of a program are a group. A model has one Monitor at a time, the latest. A Monitor that is
+Runs begun by the same line, called from the same lines, are a group. A model has one Monitor at a time, the latest. A Monitor that is
 left open keeps its model in memory: one whose model nobody else refers to any more is closed when the next one starts.
 """
 
@@ -12,6 +12,7 @@ import uuid
 import weakref
 from collections import Counter
 from dataclasses import replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from vario.config import Config
@@ -20,12 +21,12 @@ from vario.package import is_own_file
 if TYPE_CHECKING:
     from vario.monitor import Monitor
 
-Place = tuple[str, int]
-"""A file and a line in it."""
+Place = tuple[tuple[str, int], ...]
+"""Where a program is: files and lines in them, from the innermost call outwards."""
 
 _open: dict[Monitor, Held] = {}
 _groups: dict[Place, str] = {}
-_names: Counter[tuple[str, str, str]] = Counter()
+_names: Counter[tuple[str, str, tuple[str, int]]] = Counter()
 
 
 def new_group() -> str:
@@ -33,21 +34,28 @@ def new_group() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def group_here() -> str:
-    """The group of runs that the calling line of the user's program begins."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and is_own_file(frame.f_code.co_filename):
+def place_here() -> Place:
+    """Where the user's program is that calls vario."""
+    frame: FrameType | None = sys._getframe(1)
+    calls = []
+    while frame is not None:
+        calls.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    return _groups.setdefault((frame.f_code.co_filename, frame.f_lineno), new_group())
+    return tuple(call for call in calls if not is_own_file(call[0]))
 
 
-def follow_up(config: Config, group: str) -> Config:
-    """Close Monitors whose models are gone; the options for the next: a name its group has used gets a number."""
+def group_of(place: Place) -> str:
+    """The group of runs that are begun there: by a loop, or by a cell that is run again."""
+    return _groups.setdefault(place, new_group())
+
+
+def follow_up(config: Config, place: Place) -> Config:
+    """Close Monitors whose models are gone; the options for the next: a name that its line has used gets a number."""
     for monitor in [monitor for monitor, held in _open.items() if monitor.has_trained and held.is_abandoned]:
         monitor.close()
     if config.name is None or config.resume:
         return config
-    key = (os.path.abspath(config.directory), config.name, group)
+    key = (os.path.abspath(config.directory), config.name, place[0])
     _names[key] += 1
     return config if _names[key] == 1 else replace(config, name=f"{config.name}-{_names[key]}")
 
