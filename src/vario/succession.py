@@ -1,7 +1,7 @@
 """Monitors of one process that follow one another: a notebook's cell run again, a loop that makes its models anew.
 
-Runs begun by the same line, called from the same lines, are a group. A model has one Monitor at a time, the latest. A Monitor that is
-left open keeps its model in memory: one whose model nobody else refers to any more is closed when the next one starts.
+Runs begun by the same line, called from the same lines, are a group. A model has one Monitor at a time, the latest. One
+that is left open keeps its model in memory; if nobody else refers to that model any more, the next Monitor closes it.
 """
 
 from __future__ import annotations
