@@ -87,6 +87,21 @@ def test_models_that_a_loop_makes_anew_are_a_group_and_leave_the_memory(here):
     assert len({run.group for run in stored()}) == 2, "another line begins another group"
 
 
+def test_larger_models_leave_the_memory_as_well(here):
+    others = weakref.WeakSet()
+    for _ in range(3):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.LSTM(8, 2))
+        optimizer = torch.optim.AdamW(model.parameters())
+        others.add(model)
+        monitor = vario.watch({"it": model}, optimizer, every=1, sinks=[])
+        for _ in range(2):
+            model(torch.ones(2, 4))[0].sum().backward()
+            optimizer.step()
+    monitor.close()
+    gc.collect()
+    assert len(others) == 1
+
+
 def test_models_that_train_side_by_side_keep_their_monitors(here):
     ensemble = [make_model() for _ in range(3)]
     monitors = [vario.watch(*member, name=f"member{nth}") for nth, member in enumerate(ensemble)]
@@ -100,6 +115,39 @@ def test_models_that_train_side_by_side_keep_their_monitors(here):
     for monitor in monitors:
         monitor.close()
     assert [run.last_step for run in stored()] == [2, 2, 2, 0]
+
+
+class Training:
+    """Begins to watch in its own constructor."""
+
+    def __init__(self, name):
+        self.model, self.optimizer = make_model()
+        self.monitor = vario.watch(self.model, self.optimizer, name=name)
+
+
+def test_trainings_that_take_turns_keep_their_monitors(here):
+    first = Training("first")
+    train(first.model, first.optimizer)
+    second = Training("second")
+    train(second.model, second.optimizer)
+    train(first.model, first.optimizer)
+    for training in (first, second):
+        training.monitor.close()
+    assert {run.name: run.last_step for run in stored()} == {"first": 3, "second": 1}
+
+
+def test_a_model_that_a_function_holds_is_not_abandoned(here):
+    def fit(depth):
+        model, optimizer = make_model()
+        monitor = vario.watch(model, optimizer, name=f"depth{depth}")
+        train(model, optimizer)
+        if depth < 2:
+            fit(depth + 1)
+        train(model, optimizer)
+        monitor.close()
+
+    fit(0)
+    assert {run.name: run.last_step for run in stored()} == {"depth0": 3, "depth1": 3, "depth2": 3}
 
 
 SEARCH = """

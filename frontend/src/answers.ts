@@ -7,6 +7,8 @@ export type Severity = string;
 export interface RunRow {
   run: string;
   name: string;
+  /** The same in runs that one process made one after the other. */
+  group: string | null;
   state: string;
   started: Maybe;
   ended: Maybe;

@@ -77,13 +77,12 @@ class Monitor:
         self._observers: list[QuantityObserver] = []
         self._step_ended_calls: list[Callable[[float], None]] = []
         self._step_recorded_calls: list[Callable[[int], None]] = []
-        self._completed = False
-        self._closing = False
-        self._closed = False
+        self._completed = self._closing = self._closed = False
         self._writer_error: Exception | None = None
         self._process = os.getpid()
         choice = choice or Selector(tuple(config.targets), config.invert)
-        succession.make_room(model)
+        held = succession.make_room(model)
+        held.begin()
         self._watched = find_backend(model, optimizer, choice, scaler, config.engine)
         if not config.replicas:
             self._watched.targets.leave_to_others(self._watched.rank, config.ranks)
@@ -116,7 +115,7 @@ class Monitor:
         self._begin_step()
         self._watched.attach(self)
         let_go_in_forks(self)
-        succession.opened(self)
+        succession.opened(self, held)
         atexit.register(self._close_at_exit)
 
     def _open_sinks(self) -> None:

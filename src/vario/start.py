@@ -26,8 +26,8 @@ def watch(
         return idle_monitor()
     from vario.config import make_config
     from vario.monitor import Monitor
-    from vario.succession import follow_up, group_here
+    from vario.succession import follow_up, group_of, place_here
 
-    group = group_here()
-    settings = follow_up(model, make_config(options, config), group)
-    return Monitor(model, optimizer, settings, scaler, group=group)
+    place = place_here()
+    settings = follow_up(make_config(options, config), place)
+    return Monitor(model, optimizer, settings, scaler, group=group_of(place))

@@ -1,7 +1,7 @@
 """Monitors of one process that follow one another: a notebook's cell run again, a loop that makes its models anew.
 
-Runs begun by the same line of a program are a group. A Monitor that is left open would keep its model in memory, so
-the next one of its group closes it once it has trained; and a model has one Monitor at a time, the latest.
+Runs begun by the same line, called from the same lines, are a group. A model has one Monitor at a time, the latest. One
+that is left open keeps its model in memory; if nobody else refers to that model any more, the next Monitor closes it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+import weakref
 from collections import Counter
 from dataclasses import replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from vario.config import Config
@@ -19,12 +21,12 @@ from vario.package import is_own_file
 if TYPE_CHECKING:
     from vario.monitor import Monitor
 
-Place = tuple[str, int]
-"""A file and a line in it."""
+Place = tuple[tuple[str, int], ...]
+"""Where a program is: files and lines in them, from the innermost call outwards."""
 
-_open: list[Monitor] = []
+_open: dict[Monitor, Held] = {}
 _groups: dict[Place, str] = {}
-_names: Counter[tuple[str, str, str]] = Counter()
+_names: Counter[tuple[str, str, tuple[str, int]]] = Counter()
 
 
 def new_group() -> str:
@@ -32,43 +34,75 @@ def new_group() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def group_here() -> str:
-    """The group of runs that the calling line of the user's program begins."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and is_own_file(frame.f_code.co_filename):
+def place_here() -> Place:
+    """Where the user's program is that calls vario."""
+    frame: FrameType | None = sys._getframe(1)
+    calls = []
+    while frame is not None:
+        calls.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    return _groups.setdefault((frame.f_code.co_filename, frame.f_lineno), new_group())
+    return tuple(call for call in calls if not is_own_file(call[0]))
 
 
-def follow_up(model: Any, config: Config, group: str) -> Config:
-    """Close the Monitor before in this group; the options for the next: a name that was used gets a number."""
-    trained = [monitor for monitor in _open if monitor.group == group and monitor.has_trained]
-    trained = [monitor for monitor in trained if not monitor.watches(model)]  # `make_room` speaks of those
-    # Several at once are models that train side by side: nobody knows which of them is done.
-    if len(trained) == 1:
-        trained[0].close()
+def group_of(place: Place) -> str:
+    """The group of runs that are begun there: by a loop, or by a cell that is run again."""
+    return _groups.setdefault(place, new_group())
+
+
+def follow_up(config: Config, place: Place) -> Config:
+    """Close Monitors whose models are gone; the options for the next: a name that its line has used gets a number."""
+    for monitor in [monitor for monitor, held in _open.items() if monitor.has_trained and held.is_abandoned]:
+        monitor.close()
     if config.name is None or config.resume:
         return config
-    key = (os.path.abspath(config.directory), config.name, group)
+    key = (os.path.abspath(config.directory), config.name, place[0])
     _names[key] += 1
     return config if _names[key] == 1 else replace(config, name=f"{config.name}-{_names[key]}")
 
 
-def make_room(model: Any) -> None:
+class Held:
+    """Models that a Monitor takes hold of, and how often it refers to them itself."""
+
+    def __init__(self, model: Any) -> None:
+        models = model.values() if isinstance(model, dict) else model if isinstance(model, (list, tuple)) else [model]
+        self._models = [weakref.ref(one) for one in models if hasattr(one, "__weakref__")]
+        self._before = 0
+        self._own: int | None = None
+
+    def begin(self) -> None:
+        """Count what refers to the models before the Monitor does; called from where `settle` will be called."""
+        self._before = self._count()
+
+    def settle(self) -> None:
+        """The Monitor is made: whatever refers to the models now, and did not before, is its own."""
+        self._own = self._count() - self._before
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether only the Monitor refers to them; in doubt not."""
+        return self._own is not None and self._count() <= self._own
+
+    def _count(self) -> int:
+        return sum(sys.getrefcount(found) - 2 for found in (model() for model in self._models) if found is not None)
+
+
+def make_room(model: Any) -> Held:
     """Close whatever watches this model, or a part of it, by now, and say so."""
-    for monitor in [one for one in _open if one.watches(model)]:
-        monitor.close()
-        if monitor.is_leading:
-            where = "" if monitor.path is None else f" ({monitor.path})"
-            sys.stderr.write(f"vario: closed the earlier Monitor of this model{where}; a new one starts\n")
+    for monitor in list(_open):
+        if monitor.watches(model):
+            monitor.close()
+            if monitor.is_leading:
+                where = "" if monitor.path is None else f" ({monitor.path})"
+                sys.stderr.write(f"vario: closed the earlier Monitor of this model{where}; a new one starts\n")
+    return Held(model)
 
 
-def opened(monitor: Monitor) -> None:
+def opened(monitor: Monitor, held: Held) -> None:
     """This one watches from now on."""
-    _open.append(monitor)
+    held.settle()
+    _open[monitor] = held
 
 
 def closed(monitor: Monitor) -> None:
     """It does no more."""
-    if monitor in _open:
-        _open.remove(monitor)
+    _open.pop(monitor, None)

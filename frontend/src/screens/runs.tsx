@@ -3,6 +3,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { RunList, RunRow } from "../answers";
 import { NoToken } from "../app";
+import { fold, keyOf, type Line } from "../groups";
 import { useKeys } from "../keys";
 import { useHeard, useStream, type NewRows } from "../live";
 import { CLEARED, go, link } from "../navigation";
@@ -20,16 +21,30 @@ export function RunsScreen() {
   const [filter, setFilter] = useState<Filter>("all");
   const [chosen, setChosen] = useState<string[]>([]);
   const [current, setCurrent] = useState(-1);
+  const [open, setOpen] = useState<ReadonlySet<string>>(new Set());
   useEffect(() => setRows(answer.value?.runs ?? null), [answer.value]);
   useStream(answer.value ? { cursor: answer.value.cursor } : null);
   useHeard({ runs: (news) => setRows((last) => last && merge(last, news)) });
 
-  const shown = useMemo(() => (rows ?? []).filter((row) => isShown(row, search, filter)), [rows, search, filter]);
+  const shown = useMemo(
+    () =>
+      fold(
+        (rows ?? []).filter((row) => isShown(row, search, filter)),
+        open,
+      ),
+    [rows, search, filter, open],
+  );
   const isNarrow = useIsNarrow();
   const rowHeight = isNarrow ? 110 : 56;
   const [stretch, box] = useStretch(shown.length, rowHeight);
   const pick = (run: string) =>
     setChosen((last) => (last.includes(run) ? last.filter((each) => each !== run) : [...last, run]));
+  const turn = (key: string) =>
+    setOpen((last) => {
+      const next = new Set(last);
+      if (!next.delete(key)) next.add(key);
+      return next;
+    });
 
   useKeys((key) => {
     const next = nextRow(key, current, shown.length);
@@ -39,7 +54,7 @@ export function RunsScreen() {
       if (top < 110 || top > window.innerHeight - rowHeight - 20) window.scrollBy(0, top - window.innerHeight / 2);
       return true;
     }
-    const row = shown[current];
+    const row = shown[current]?.row;
     if (!row) return false;
     if (key === "Enter") return (go({ ...CLEARED, run: row.run, screen: "home" }), true);
     if (key === "x") return (pick(row.run), true);
@@ -102,13 +117,14 @@ export function RunsScreen() {
             role="rowgroup"
             style={{ paddingTop: `${stretch.first * rowHeight}px`, height: `${shown.length * rowHeight}px` }}
           >
-            {shown.slice(stretch.first, stretch.last).map((row, index) => (
+            {shown.slice(stretch.first, stretch.last).map((line, index) => (
               <Row
-                key={row.run}
-                row={row}
+                key={line.row.run}
+                line={line}
                 isCurrent={stretch.first + index === current}
-                isChosen={chosen.includes(row.run)}
-                onPick={() => pick(row.run)}
+                isChosen={chosen.includes(line.row.run)}
+                onPick={() => pick(line.row.run)}
+                onTurn={() => turn(keyOf(line.row))}
               />
             ))}
           </div>
@@ -145,17 +161,18 @@ export function RunsScreen() {
   );
 }
 
-function Row(props: { row: RunRow; isCurrent: boolean; isChosen: boolean; onPick: () => void }) {
-  const { row } = props;
+function Row(props: { line: Line; isCurrent: boolean; isChosen: boolean; onPick: () => void; onTurn: () => void }) {
+  const { row, size, isOpen: isUnfolded, isInside } = props.line;
   const now = Date.now() / 1000;
   const isOpen = row.state === "running" || row.state === "stalled";
   return (
     <div
-      class={`runs-row ${props.isCurrent ? "is-current" : ""}`}
+      class={`runs-row ${props.isCurrent ? "is-current" : ""} ${isInside ? "is-inside" : ""}`}
       role="row"
       aria-selected={props.isChosen}
       onClick={(event) => {
-        const isElsewhere = (event.target as Element).closest("a, .runs-pick") || event.ctrlKey || event.metaKey;
+        const isElsewhere =
+          (event.target as Element).closest("a, button, .runs-pick") || event.ctrlKey || event.metaKey;
         // Who marks a text to copy it does not mean to go anywhere.
         if (!isElsewhere && !getSelection()?.toString()) go({ ...CLEARED, run: row.run, screen: "home" });
       }}
@@ -171,6 +188,12 @@ function Row(props: { row: RunRow; isCurrent: boolean; isChosen: boolean; onPick
       <span class="runs-name" role="cell">
         <a {...link({ ...CLEARED, run: row.run, screen: "home" })}>{row.name}</a>
         <small title={moment(row.started)}>
+          {size > 1 && (
+            <button type="button" class="link" aria-expanded={isUnfolded} onClick={props.onTurn}>
+              {isUnfolded ? "▾" : "▸"} {plural(size, "run")}
+            </button>
+          )}
+          {size > 1 ? " · " : ""}
           {ago(row.started, now)}
           {row.host ? ` · ${row.host}` : ""}
           {(row.world_size ?? 1) > 1 ? ` · ${plural(row.world_size!, "rank")}` : ""}

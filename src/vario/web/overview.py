@@ -164,6 +164,7 @@ def _row(run: Run, name: str) -> dict[str, Any]:
     return {
         "run": name,
         "name": run.name,
+        "group": run.group,
         "state": found.state,
         "started": found.started,
         "ended": found.ended,
@@ -185,6 +186,7 @@ def _short_row(served: Served, name: str) -> dict[str, Any]:
     return {
         "run": name,
         "name": Path(name).name if name != "." else served.name,
+        "group": header.get("group"),
         "state": str(header.get("state")),
         "started": float(header.get("started") or 0.0),
         **unknown,

@@ -1,0 +1,47 @@
+/** Runs that one process made one after the other, as in a grid search: one line of the list, until it is opened. */
+
+import type { RunRow } from "./answers";
+
+export interface Line {
+  row: RunRow;
+  /** How many runs this line stands for, or begins. */
+  size: number;
+  isOpen: boolean;
+  /** Below the line that begins its group. */
+  isInside: boolean;
+}
+
+/** What is under way or went wrong matters more than the rest. */
+const URGENT = ["running", "stalled", "crashed", "interrupted"];
+
+/** The lines to show: a group stands where its first row in the list stands. */
+export function fold(rows: RunRow[], open: ReadonlySet<string>): Line[] {
+  const groups = new Map<string, RunRow[]>();
+  for (const row of rows) {
+    const key = keyOf(row);
+    const members = groups.get(key);
+    if (members) members.push(row);
+    else groups.set(key, [row]);
+  }
+  return [...groups].flatMap(([key, members]) => {
+    const size = members.length;
+    if (size === 1) return [{ row: members[0]!, size, isOpen: false, isInside: false }];
+    if (!open.has(key)) return [{ row: asOne(members), size, isOpen: false, isInside: false }];
+    return members.map((row, nth) => ({ row, size: nth ? 1 : size, isOpen: !nth, isInside: nth > 0 }));
+  });
+}
+
+export function keyOf(row: RunRow): string {
+  return row.group ? `group ${row.group}` : `run ${row.run}`;
+}
+
+function asOne(members: RunRow[]): RunRow {
+  const states = members.map((row) => row.state);
+  const total = (count: (row: RunRow) => number) => members.reduce((sum, row) => sum + count(row), 0);
+  return {
+    ...members[0]!,
+    state: URGENT.find((state) => states.includes(state)) ?? states[0]!,
+    critical: total((row) => row.critical),
+    warning: total((row) => row.warning),
+  };
+}
