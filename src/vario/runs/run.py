@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Collection, Sequence
@@ -24,6 +25,7 @@ from vario.runs.finding import find_run, run_folders
 from vario.runs.folder import RunFolder
 from vario.runs.layout import Layout, first_of_each_step
 from vario.runs.pieces import EVERYTHING
+from vario.runs.status import RankState
 from vario.runs.store_reader import QuantityReader, quantities, summaries
 from vario.runs.tables import all_columns, in_order, merge_ranks, together
 from vario.selector import pattern_matcher
@@ -76,6 +78,19 @@ class Run(RunFolder):
         steps = [step for rank in self.ranks for step in self.steps("scalar", rank)[-1:]]
         noted = [content["last_step"] for content in self._present() if content.get("last_step") is not None]
         return max((int(step) for step in [*steps, *noted]), default=None)
+
+    @property
+    def rank_states(self) -> list[RankState]:
+        """How each rank fares, and where: which one failed first, for example."""
+        sessions = self.sessions
+        return [self._with_rows(found, sessions) for found in self.noted_rank_states]
+
+    def _with_rows(self, found: RankState, sessions: list[dict[str, Any]]) -> RankState:
+        # A rank that could say how it ended has said its last step; the file of any other is as old as its last turn.
+        if found.state in ("finished", "crashed") and found.last_step is not None:
+            return found
+        newest = self.reader(found.rank, "scalar").newest_step(sessions)
+        return found if newest is None else dataclasses.replace(found, last_step=newest)
 
     def steps(self, quantity: str = "scalar", rank: Rank = 0) -> npt.NDArray[np.int64]:
         """The steps at which a quantity was recorded, in order."""
