@@ -280,6 +280,8 @@ class TrainingLoop(Subscribing):
     def _update_ended(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self._is_ours(optimizer):
             return
+        for told in self._calls.update_returned:
+            told(optimizer)
         if optimizers.has_closure(args, kwargs):
             for call in self._calls.update_began:
                 call(optimizer)
