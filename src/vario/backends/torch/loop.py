@@ -16,6 +16,7 @@ from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import optimizers
 from vario.backends.torch.naming import entries, has_forward
 from vario.backends.torch.outputs import find_loss
+from vario.backends.torch.pipelining import Pipelines
 from vario.backends.torch.row_hashes import row_candidates
 from vario.backends.torch.scaling import LossScaling
 from vario.backends.torch.subscriptions import Subscribing, Subscriptions
@@ -67,6 +68,7 @@ class TrainingLoop(Subscribing):
         self._accumulation = Accumulation(
             targets, self.clock, self._calls, end_step=self._end_step, backward_ended=self._backward_ended
         )
+        self._pipelines = Pipelines(targets.roots, self.clock, self._look_at_gradients)
         self._undo = hooks.Undos()
         self._module_tensors: ModuleTensors | None = None
         self._pass_trains: bool | None = None
@@ -100,6 +102,8 @@ class TrainingLoop(Subscribing):
             self._follow_root(name, root)
         self._undo.add(self._accumulation.attach(events))
         self._undo.add(self.engine.attach(self))
+        self._undo.add(self._pipelines.detach)
+        self._pipelines.look()
         self.look_for_accumulators()
         guarded = partial(events.guarded, _PART)
         self._undo.add(hooks.around_updates(guarded(self._update_began), guarded(self._update_ended)))
@@ -172,9 +176,11 @@ class TrainingLoop(Subscribing):
     def _forward_began(self, root: str, with_gradients: bool, is_training: bool, inputs: Inputs = _UNSEEN) -> None:
         if hooks.current_backward() != -1:
             return  # a checkpoint around the whole model recomputes it
+        self._pipelines.look()
         # An evaluation may forget to switch gradients off; a model trained in evaluation mode is never in the other.
         self._was_in_training_mode = self._was_in_training_mode or is_training
         with_gradients = with_gradients and (is_training or not self._was_in_training_mode)
+        with_gradients = with_gradients and not self._pipelines.is_rehearsal(root)
         self._pass_trains = with_gradients
         if self._module_tensors is not None:
             self._module_tensors.forward_began(with_gradients)
@@ -243,9 +249,12 @@ class TrainingLoop(Subscribing):
         """Gradients are complete: accumulated, reduced over ranks, not clipped."""
         if self._accumulation.fired or self._accumulation.misses_accumulators:
             self._is_new = False
-            for call in self._calls.backward_ended:
-                call()
+            self._look_at_gradients()
             self._accumulation.fired.clear()
+
+    def _look_at_gradients(self) -> None:
+        for call in self._calls.backward_ended:
+            call()
 
     def _end_step(self) -> None:
         if self._module_tensors is not None:
@@ -268,8 +277,7 @@ class TrainingLoop(Subscribing):
             # Optimizers that take turns unevenly: this one's gradients came while the step before was still open.
             is_late = True
         if is_late:  # also where watching began after the backward
-            for look_again in self._calls.backward_ended:
-                look_again()
+            self._look_at_gradients()
         for called in self._calls.update_called:
             called(optimizer)
         # With a closure, backward runs inside step: these gradients are stale, the right ones come at its end.
