@@ -28,6 +28,7 @@ from vario.runs.pieces import EVERYTHING
 from vario.runs.status import RankState
 from vario.runs.store_reader import QuantityReader, quantities, summaries
 from vario.runs.tables import all_columns, in_order, merge_ranks, together
+from vario.runs.unmerged import Unmerged, differing, unmerged_of
 from vario.selector import pattern_matcher
 from vario.statistics import STATISTICS, columns_needed
 from vario.text import unknown
@@ -54,6 +55,8 @@ class Series:
     micro_steps: npt.NDArray[np.int32]
     """All 0 where micro-steps were merged."""
     values: npt.NDArray[np.float64]
+    note: str = ""
+    """What of the target these values leave out, in words."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -65,6 +68,7 @@ class Run(RunFolder):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._readers: dict[tuple[int, str], QuantityReader] = {}
+        self._told_of: set[str] = set()
         self._layout_read: tuple[tuple[int, ...], Layout] | None = None
 
     def _repr_html_(self) -> str:
@@ -175,9 +179,18 @@ class Run(RunFolder):
             micro = np.zeros_like(micro)
         points, groups = np.unique(np.stack([steps, micro], axis=1), axis=0, return_inverse=True)
         merged = merge(rows, groups.reshape(-1), len(points))
-        return Series(
-            target, quantity, derived.name, rank, points[:, 0], points[:, 1].astype(np.int32), derived(merged)
-        )
+        note = self._note_of(unmerged_of(self, quantity, target)) if rank == "all" and len(self.ranks) > 1 else ""
+        found = points[:, 0], points[:, 1].astype(np.int32), derived(merged)
+        return Series(target, quantity, derived.name, rank, *found, note)
+
+    def _note_of(self, unmerged: Unmerged | None) -> str:
+        """What is left out, said once in the log as well."""
+        if unmerged is None:
+            return ""
+        if unmerged.quantity not in self._told_of:
+            self._told_of.add(unmerged.quantity)
+            log.warning("%s: %s Others like it are passed over silently.", self.path, unmerged.text)
+        return unmerged.text
 
     def frame(self, step: int, quantity: str | None = None, rank: Rank = 0) -> Any:
         """All rows at one step, as a pyarrow Table in the order they were observed: of one quantity, or of all.
@@ -195,7 +208,9 @@ class Run(RunFolder):
             tables = {number: in_order(table) for number, table in read.items() if table.num_rows}
             if len(tables) < 2:
                 return self.frame(step, quantity, next(iter([*tables, *having, *recorded])))
-            return merge_ranks(tables, self.layout.part if quantity in HELD else None)
+            if quantity in HELD and self.layout.has_strangers:
+                self._note_of(differing(self, quantity, tables))
+            return merge_ranks(tables, self.layout.counted if quantity in HELD else None)
         if quantity is None:
             found = [name for name in self._tensor_quantities(rank) if step in self.steps(name, rank)]
             if not found:
@@ -301,7 +316,8 @@ class Run(RunFolder):
             alike = self.layout.alike(target, rank) if quantity in HELD else [rank]
             return [[rank, *(other for other in alike if other in recorded and other != rank)]]
         held = self.layout.holders(target) if quantity in HELD and len(recorded) > 1 else []
-        return [[number for number in alike if number in recorded] for alike in held] or [[n] for n in recorded]
+        shown = [[n for n in alike if n in recorded and self.layout.counted(target, n) != -1] for alike in held]
+        return shown or [[n] for n in recorded]
 
     @property
     def layout(self) -> Layout:
