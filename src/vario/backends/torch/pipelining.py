@@ -52,6 +52,8 @@ class Pipelines:
         if hasattr(stage_class, "forward_one_chunk"):
             told = {"before": self._forward_began, "after": self._forward_ended}
             self._undo.add(hooks.around(stage_class, "forward_one_chunk", **told))
+        # Its first call, which finds out shapes, comes before its first pass.
+        self._undo.add(hooks.around(stage_class, "__init__", self._made))
         for found in gc.get_objects():
             if issubclass(type(found), stage_class):
                 self._note(found)
@@ -75,6 +77,9 @@ class Pipelines:
         self._run_by_stages.add(found)
         self._clock.calls_are_passes = True
         return found
+
+    def _made(self, stage: Any, *_: Any) -> None:
+        self._note(stage)
 
     def _forward_began(self, stage: Any, *_: Any) -> None:
         self._running = self._note(stage)
