@@ -7,7 +7,7 @@ from pipelines import MICRO_BATCHES
 pytestmark = pytest.mark.slow
 
 TWO_RANKS = ["gpipe", "1f1b", "1f1b-early"]
-FOUR_RANKS = ["1f1b-ddp"]
+FOUR_RANKS = ["1f1b-ddp", "gpipe-ddp"]
 
 
 @pytest.fixture(scope="module")
