@@ -60,3 +60,27 @@ def test_processes_that_are_told_their_rank_share_a_run(tmp_path):
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
     (run,) = launch(tmp_path, {**shared, "RANK": "0"}, {**shared, "RANK": "1"})
     assert (run.ranks, run.world_size) == ([0, 1], 2)
+
+
+LATE_GROUP = TRAIN.replace(
+    "    for step",
+    """    import torch.distributed as dist
+    dist.init_process_group("gloo", store=dist.FileStore("meeting", 2), rank=TASK, world_size=2)
+    for step""",
+)
+
+
+@pytest.mark.slow
+def test_a_process_group_that_comes_after_the_watching_is_said_to_be_late(tmp_path):
+    (tmp_path / "runs").mkdir()
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    scripts = [LATE_GROUP.replace("TASK", str(task)) for task in range(2)]
+    started = [
+        subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=plain, stderr=subprocess.PIPE, text=True)
+        for script in scripts
+    ]
+    for task, process in enumerate(started):
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+        assert errors.count("watched before there was a process group") == 1
+        assert f"this process is rank {task} of 2" in errors

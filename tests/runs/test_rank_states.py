@@ -146,6 +146,19 @@ def test_of_several_that_died_without_a_word_none_is_called_a_victim(tmp_path):
     assert run.error == "rank 1 died without a word"
 
 
+def test_ranks_that_ctrl_c_ended_have_not_failed(tmp_path):
+    path = tmp_path / "run"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    write(path, 0, close="interrupted", world_size=2)
+    write(path, 1, close=None, world_size=2)
+    status = path / "rank1" / "rank.json"
+    status.write_text(json.dumps({**json.loads(status.read_text()), "pid": gone.pid}))
+    run = open_run(path)
+    assert (run.state, run.error) == ("interrupted", None)
+    assert [found.victim_of for found in run.rank_states] == [None, None]
+
+
 @pytest.mark.parametrize("close", [None, "finished"])
 def test_a_run_whose_leading_rank_never_came_is_read_as_far_as_it_goes(tmp_path, capsys, close):
     path = tmp_path / "runs" / "headless"

@@ -30,7 +30,7 @@ def with_victims(states: Sequence[RankState]) -> list[RankState]:
 def in_order_of_failure(states: Sequence[RankState]) -> list[RankState]:
     """The ranks that failed, or gave no sign for long: the first to fail, others by themselves, then the victims."""
     first = first_failure(states)
-    failed = [state for state in with_victims(states) if state.state in FAILED]
+    failed = [state for state in with_victims(states) if state.state in FAILED or state.victim_of is not None]
     return sorted(failed, key=lambda state: _place(state, first))
 
 
@@ -39,7 +39,7 @@ def what_failed(states: Sequence[RankState]) -> str | None:
     for state in in_order_of_failure(states):
         if state.error:
             return state.error
-        if state.state == "died" and len(states) > 1:
+        if state.state == "died" and len(states) > 1 and not any(one.state == "interrupted" for one in states):
             return f"rank {state.rank} died without a word"
     return None
 
@@ -50,6 +50,8 @@ def first_failure(states: Sequence[RankState]) -> RankState | None:
     if own:
         return min(own, key=lambda state: (float("inf") if state.ended is None else state.ended, state.rank))
     died = [state for state in states if state.state == "died"]
+    if any(state.state == "interrupted" for state in states):
+        return None  # somebody pressed Ctrl-C, and the launcher killed those that did not end by it
     # Of several that died without a word, one was killed and the others were stopped after it: no file tells which.
     return died[0] if len(died) == 1 else None
 
@@ -61,7 +63,8 @@ def _lost_its_peer(state: RankState) -> bool:
 def _marked(state: RankState, first: RankState | None) -> RankState:
     if first is None or state.rank == first.rank:
         return state
-    is_victim = state.state in ("died", "stalled") or (state.state == "crashed" and _lost_its_peer(state))
+    was_stopped = state.state in ("died", "stalled", "interrupted")
+    is_victim = was_stopped or (state.state == "crashed" and _lost_its_peer(state))
     return dataclasses.replace(state, victim_of=first.rank) if is_victim else state
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from vario import ending
 from vario.detection.alerts import Alert, Incident
 from vario.detection.masks import are_masks
 from vario.errors import ConfigError, MissingExtra, RunError
@@ -28,7 +29,7 @@ from vario.runs.pieces import EVERYTHING
 from vario.runs.status import RankState
 from vario.runs.store_reader import QuantityReader, quantities, summaries
 from vario.runs.tables import all_columns, in_order, merge_ranks, together
-from vario.runs.unmerged import Unmerged, differing, unmerged_of
+from vario.runs.unmerged import LeftOut, differing, unmerged_of
 from vario.selector import pattern_matcher
 from vario.statistics import STATISTICS, columns_needed
 from vario.text import unknown
@@ -68,7 +69,7 @@ class Run(RunFolder):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._readers: dict[tuple[int, str], QuantityReader] = {}
-        self._told_of: set[str] = set()
+        self._left_out = LeftOut(path)
         self._layout_read: tuple[tuple[int, ...], Layout] | None = None
 
     def _repr_html_(self) -> str:
@@ -91,7 +92,7 @@ class Run(RunFolder):
 
     def _with_rows(self, found: RankState, sessions: list[dict[str, Any]]) -> RankState:
         # A rank that could say how it ended has said its last step; the file of any other is as old as its last turn.
-        if found.state in ("finished", "crashed") and found.last_step is not None:
+        if found.state in ending.OVER and found.last_step is not None:
             return found
         newest = self.reader(found.rank, "scalar").newest_step(sessions)
         return found if newest is None else dataclasses.replace(found, last_step=newest)
@@ -179,18 +180,9 @@ class Run(RunFolder):
             micro = np.zeros_like(micro)
         points, groups = np.unique(np.stack([steps, micro], axis=1), axis=0, return_inverse=True)
         merged = merge(rows, groups.reshape(-1), len(points))
-        note = self._note_of(unmerged_of(self, quantity, target)) if rank == "all" and len(self.ranks) > 1 else ""
+        note = self._left_out.note(unmerged_of(self, quantity, target)) if rank == "all" and len(self.ranks) > 1 else ""
         found = points[:, 0], points[:, 1].astype(np.int32), derived(merged)
         return Series(target, quantity, derived.name, rank, *found, note)
-
-    def _note_of(self, unmerged: Unmerged | None) -> str:
-        """What is left out, said once in the log as well."""
-        if unmerged is None:
-            return ""
-        if unmerged.quantity not in self._told_of:
-            self._told_of.add(unmerged.quantity)
-            log.warning("%s: %s Others like it are passed over silently.", self.path, unmerged.text)
-        return unmerged.text
 
     def frame(self, step: int, quantity: str | None = None, rank: Rank = 0) -> Any:
         """All rows at one step, as a pyarrow Table in the order they were observed: of one quantity, or of all.
@@ -209,7 +201,7 @@ class Run(RunFolder):
             if len(tables) < 2:
                 return self.frame(step, quantity, next(iter([*tables, *having, *recorded])))
             if quantity in HELD and self.layout.has_strangers:
-                self._note_of(differing(self, quantity, tables))
+                self._left_out.note(differing(self, quantity, tables))
             return merge_ranks(tables, self.layout.counted if quantity in HELD else None)
         if quantity is None:
             found = [name for name in self._tensor_quantities(rank) if step in self.steps(name, rank)]

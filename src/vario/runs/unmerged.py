@@ -7,8 +7,10 @@ replicas or pieces; their numbers tell whether they are equal.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from vario.runs.store_reader import summaries
 
 if TYPE_CHECKING:
     from vario.runs.run import Run
+
+log = logging.getLogger("vario")
 
 MOST_RANKS = 16
 """Ranks that are compared with each other."""
@@ -47,6 +51,23 @@ class Unmerged:
             f"{self.quantity} of {names}{more}: ranks {ranks} hold different tensors under one name, and nothing says "
             f"how they belong together. rank='all' shows rank {self.ranks[0]}'s alone; rank=N shows each."
         )
+
+
+class LeftOut:
+    """Says what merged values of one run leave out: to whoever asks, and once for each quantity in the log."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._logged: set[str] = set()
+
+    def note(self, unmerged: Unmerged | None) -> str:
+        """It in words; empty where nothing is left out."""
+        if unmerged is None:
+            return ""
+        if unmerged.quantity not in self._logged:
+            self._logged.add(unmerged.quantity)
+            log.warning("%s: %s Others like it are passed over silently.", self._path, unmerged.text)
+        return unmerged.text
 
 
 def find_unmerged(run: Run) -> list[Unmerged]:

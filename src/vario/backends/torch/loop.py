@@ -68,7 +68,6 @@ class TrainingLoop(Subscribing):
         self._accumulation = Accumulation(
             targets, self.clock, self._calls, end_step=self._end_step, backward_ended=self._backward_ended
         )
-        self._pipelines = Pipelines(targets.roots, self.clock, self._look_at_gradients)
         self._undo = hooks.Undos()
         self._module_tensors: ModuleTensors | None = None
         self._pass_trains: bool | None = None
@@ -102,10 +101,11 @@ class TrainingLoop(Subscribing):
             self._follow_root(name, root)
         self._undo.add(self._accumulation.attach(events))
         self._undo.add(self.engine.attach(self))
+        guarded = partial(events.guarded, _PART)
+        self._pipelines = Pipelines(self.targets.roots, self.clock, self._look_at_gradients, guarded)
         self._undo.add(self._pipelines.detach)
         self._pipelines.look()
         self.look_for_accumulators()
-        guarded = partial(events.guarded, _PART)
         self._undo.add(hooks.around_updates(guarded(self._update_began), guarded(self._update_ended)))
 
     def look_for_accumulators(self) -> None:

@@ -26,8 +26,13 @@ class Pipelines:
     """Follows the stages that run any of the watched models."""
 
     def __init__(
-        self, roots: Mapping[str, torch.nn.Module], clock: Clock, gradients_changed: Callable[[], None]
+        self,
+        roots: Mapping[str, torch.nn.Module],
+        clock: Clock,
+        gradients_changed: Callable[[], None],
+        guarded: Callable[[Callable[..., None]], Callable[..., None]],
     ) -> None:
+        """`guarded` keeps what is done here from raising into a schedule."""
         self._roots = {name: id(naming.unwrap(root)) for name, root in roots.items()}
         self._run_by_stages: set[int] = set()
         self._running: int | None = None
@@ -35,6 +40,7 @@ class Pipelines:
         self._parameters = {id(parameter) for root in roots.values() for parameter in root.parameters()}
         self._clock = clock
         self._gradients_changed = gradients_changed
+        self._guarded = guarded
         self._undo = hooks.Undos()
         self._is_following = False
 
@@ -48,12 +54,12 @@ class Pipelines:
             return
         for method in _COMPLETING:
             if hasattr(stage_class, method):
-                self._undo.add(hooks.around(stage_class, method, self._completed))
+                self._undo.add(hooks.around(stage_class, method, self._guarded(self._completed)))
         if hasattr(stage_class, "forward_one_chunk"):
-            told = {"before": self._forward_began, "after": self._forward_ended}
-            self._undo.add(hooks.around(stage_class, "forward_one_chunk", **told))
+            before, after = self._guarded(self._forward_began), self._guarded(self._forward_ended)
+            self._undo.add(hooks.around(stage_class, "forward_one_chunk", after, before=before))
         # Its first call, which finds out shapes, comes before its first pass.
-        self._undo.add(hooks.around(stage_class, "__init__", self._made))
+        self._undo.add(hooks.around(stage_class, "__init__", self._guarded(self._made)))
         for found in gc.get_objects():
             if issubclass(type(found), stage_class):
                 self._note(found)
