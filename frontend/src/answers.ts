@@ -117,6 +117,8 @@ export interface RunHome {
   quantities: Quantity[];
   incidents: Incident[];
   parts_off: number;
+  /** Of several ranks the one that failed first. */
+  failed_rank: Maybe;
   dropped_steps: number;
   cursor: string | null;
 }
@@ -194,6 +196,9 @@ export interface RankState {
   last_step: Maybe;
   error: string | null;
   coordinates: Record<string, number> | null;
+  ended: Maybe;
+  /** The rank whose failure took this one down. */
+  victim_of: Maybe;
 }
 
 export interface Slowest {

@@ -9,13 +9,14 @@ import torch
 from oracle import HELD, Oracle, check_accumulated, check_held, check_local, check_target, open_case, torchrun
 
 from vario import ConfigError, first_desync
+from vario.cli import main
 
 pytestmark = pytest.mark.slow
 
 TWO_RANKS = ["ddp", "ddp-views-x2", "fsdp", "fsdp-x2", "fsdp-noshard-x2", "fsdp-gradop-x2", "fsdp2", "fsdp2-x2", "tp"]
 TWO_RANKS += ["fsdp-bf16-x2", "fsdp2-bf16-x2", "ddp-compiled-x2", "fsdp2-compiled-x2", "ddp-zero"]
-ODD_ONES = ["ddp-flip", "tp-sp", "fsdp2-renamed"]
-FOUR_RANKS = ["fsdp2-tp-x2", "fsdp2-hsdp-x2"]
+ODD_ONES = ["ddp-flip", "ddp-experts", "tp-sp", "fsdp2-renamed"]
+FOUR_RANKS = ["fsdp2-tp-x2", "fsdp2-hsdp-x2", "ddp-tp-x2"]
 COUNTED = ["ddp-x2", "fsdp-x2", "fsdp2-x2", "tp-sp"]
 
 
@@ -162,6 +163,40 @@ def test_models_that_train_side_by_side_under_one_name_are_not_replicas(folder):
     found = first_desync(run)
     assert (found.step, found.target, found.quantity) == (1, "blocks.1.up.weight", "weight")
     assert sorted(found.checksums) == [2, 3]
+
+
+def test_values_that_cover_one_of_several_models_say_so(folder):
+    run = open_case(folder, "ddp-halves-flip")
+    assert "ranks 0, 2 hold different tensors under one name" in run.series("head.weight", "weight").note
+    assert not run.series("head.weight", "weight", rank=3).note
+    assert not run.series("head.weight", "gradient_local").note
+
+
+def test_experts_of_one_name_on_each_rank_are_told_apart(folder, caplog, capsys):
+    run = open_case(folder, "ddp-experts")
+    expert, shared = "blocks.1.up.weight", "blocks.0.up.weight"
+    own = [run.series(expert, "weight", rank=rank).values.tolist() for rank in range(2)]
+    assert own[0] != own[1]
+    merged = run.series(expert, "weight")
+    assert merged.values.tolist() == own[0]
+    assert "rank='all' shows rank 0's alone; rank=N shows each" in merged.note
+    assert caplog.text.count("hold different tensors under one name") == 1
+    assert not run.series(shared, "weight").note
+    frame = run.frame(2, "weight", rank="all").to_pydict()
+    norm = frame["sum_squares"][frame["target"].index(expert)] ** 0.5
+    assert norm == pytest.approx(own[0][2])
+    assert main(["report", str(run.path)]) == 0
+    printed = " ".join(capsys.readouterr().out.replace("│", "").split())
+    assert "weight of 'blocks.1.up.bias', 'blocks.1.up.weight': ranks 0, 1 hold different tensors" in printed
+
+
+def test_tensor_parallelism_under_ddp_has_its_place_in_the_mesh(folder):
+    run = open_case(folder, "ddp-tp-x2")
+    assert run.mesh == {"data": 2, "tensor": 2}
+    shards = [parameters(run, rank)["blocks.0.up.weight"] for rank in range(4)]
+    assert [shard["box"] for shard in shards] == [[[0, 9], [0, 6]], [[9, 18], [0, 6]]] * 2
+    assert [shard["replicas"] for shard in shards] == [[0, 2], [1, 3]] * 2
+    assert not any(run.series(name, "weight").note for name in run.targets("weight"))
 
 
 def test_gradients_that_only_all_ranks_together_have_are_left_out(folder):

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy, Shardin
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 from torch.nn.parallel import DistributedDataParallel
 
 import vario
@@ -72,7 +73,17 @@ def wrapped(engine, traits):
     model = toys.make(spare="tp" not in traits and engine != "tp")
     if "halves" in traits:
         return half_of_the_world(model), None
+    if engine == "ddp" and "tp" in traits:
+        mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("data", "tensor"))
+        _pre_dp_module_transform(split(model, mesh["tensor"]))
+        model = DistributedDataParallel(model, process_group=mesh["data"].get_group())
+        return model, model.no_sync
     if engine == "ddp":
+        if "experts" in traits:
+            with torch.no_grad():
+                model.blocks[1].up.weight.mul_(1 + dist.get_rank())
+            experts = [f"blocks.1.up.{name}" for name in ("weight", "bias")]
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, experts)
         views = "views" in traits
         model = DistributedDataParallel(model, find_unused_parameters=True, gradient_as_bucket_view=views)
         if "compiled" in traits:

@@ -132,9 +132,38 @@ def test_passes_add_up_and_what_comes_between_them_does_not_count(monkeypatch):
                 with torch.no_grad():
                     model(batch(99))
             optimizer.step()
-    # The clock is read at both ends of each pass and at the end of the updates, and each time ten seconds have passed.
+    # The clock is read at both ends of each part of a step, and each time ten seconds have passed.
     assert scalar(monitor, "forward_seconds") == {0: 30.0, 1: 30.0, 2: 30.0}
     assert scalar(monitor, "wait_seconds") == {1: 10.0, 2: 10.0}
+    # Which gradient is the last of a backward is known from the backward before.
+    assert scalar(monitor, "backward_seconds") == {0: 20.0, 1: 30.0, 2: 30.0}
+    assert scalar(monitor, "update_seconds") == {0: 10.0, 1: 10.0, 2: 10.0}
+
+
+def test_what_ranks_do_together_after_the_last_gradient_is_not_in_the_time_of_backward(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("vario.backends.torch.outputs.time.perf_counter", lambda: clock[0])
+
+    def takes(seconds):
+        clock[0] += seconds
+
+    model = Perceptron(dropout=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, ["gradient"]) as monitor:
+        for step in range(4):
+            output = model(batch(step))
+            output.register_hook(lambda _: takes(3.0))
+            # As DDP does: it waits for the other ranks when the engine has nothing left to compute.
+            first = next(model.parameters())
+            queue = torch.autograd.Variable._execution_engine.queue_callback
+            handle = first.register_hook(lambda _, queue=queue: queue(lambda: takes(100.0)))
+            output.square().mean().backward()
+            handle.remove()
+            takes(7.0)
+            optimizer.step()
+            takes(11.0)
+    assert scalar(monitor, "backward_seconds") == {1: 3.0, 2: 3.0, 3: 3.0}
+    assert scalar(monitor, "wait_seconds") == {1: 11.0, 2: 11.0, 3: 11.0}
 
 
 def test_a_pass_that_raised_has_no_loss_and_no_time():

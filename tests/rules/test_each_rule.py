@@ -298,6 +298,86 @@ def test_straggler_of_a_quarter_more_time():
     assert [alert.rank for alert in said] == [2]
 
 
+def late_ranks(course, num_steps, times, collectives=None, every=1):
+    """Steps of ranks that take these times, {name: one number a rank} by step; what was said meanwhile."""
+    said = []
+    for step in range(num_steps):
+        found = times(step)
+        waits = collectives(step) if collectives is not None and step % every == 0 else [None] * course.ranks
+        frames = [[] if wait is None else [("communication", {CALL: number_row(wait)})] for wait in waits]
+        scalars = [
+            {name: values[rank] * course.size(0.02) for name, values in found.items()} for rank in range(course.ranks)
+        ]
+        said += course.step_of_ranks(frames, scalars)
+    return said
+
+
+CALL = "all_reduce@train.py[31]:seconds"
+
+
+@pytest.mark.parametrize("part", ["forward_seconds", "backward_seconds", "update_seconds", "wait_seconds"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_straggler_began_when_it_began(part, ranks):
+    usual = {"update_seconds": 0.02, "wait_seconds": 0.05, "forward_seconds": 0.1, "backward_seconds": 0.2}
+
+    def times(step):
+        found = {name: [seconds] * ranks for name, seconds in usual.items()} | {"step_seconds": [0.4] * ranks}
+        found[part] = [usual[part] + (0.1 if rank == 1 and step >= 43 else 0.0) for rank in range(ranks)]
+        return found
+
+    [alert] = late_ranks(Course(["straggler"], ranks=ranks), 100, times)
+    assert (alert.rank, alert.target, alert.began) == (1, part, 43)
+    assert "since step 43" in alert.text
+
+
+def test_straggler_of_steps_that_are_longer_for_all_ranks_now_and_then():
+    def times(step):
+        length = 1.0 + 0.8 * np.sin(step) ** 2
+        return {"forward_seconds": [0.1 * length * (1.3 if rank == 2 and step >= 51 else 1.0) for rank in range(4)]}
+
+    [alert] = late_ranks(Course(["straggler"], ranks=4), 110, times)
+    assert (alert.rank, alert.began) == (2, 51)
+
+
+def test_straggler_is_not_who_waits_for_it_inside_a_forward_pass():
+    # FSDP gathers weights in forward: all others wait there for the rank that loads slowly.
+    def times(step):
+        lost = 0.1 if step >= 40 else 0.0
+        forward = [0.1 + (0.0 if rank == 0 else lost) for rank in range(4)]
+        return {"wait_seconds": [0.01 + lost, 0.01, 0.01, 0.01], "forward_seconds": forward, "step_seconds": [0.3] * 4}
+
+    [alert] = late_ranks(Course(["straggler"], ranks=4), 100, times)
+    assert (alert.rank, alert.target, alert.began) == (0, "wait_seconds", 40)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_straggler_that_only_the_others_wait_in_a_collective_shows(every):
+    def waits(step):
+        return [0.1 if rank != 1 and step >= 45 else 0.002 for rank in range(3)]
+
+    course = Course(["straggler"], ranks=3)
+    [alert] = late_ranks(course, 180, lambda step: {"step_seconds": [0.3] * 3}, waits, every)
+    assert (alert.rank, alert.target, alert.began) == (1, CALL, 45)
+
+
+def test_straggler_is_named_once_where_its_own_part_and_a_collective_show_it():
+    def times(step):
+        lost = 0.1 if step >= 45 else 0.0
+        return {"backward_seconds": [0.1, 0.1 + lost], "step_seconds": [0.3] * 2}
+
+    said = late_ranks(Course(["straggler"], ranks=2), 120, times, lambda step: [0.1 if step >= 45 else 0.002, 0.002])
+    assert [(alert.rank, alert.target) for alert in said] == [(1, "backward_seconds")]
+
+
+def test_straggler_says_nothing_of_ranks_of_which_now_this_and_now_that_one_comes_last():
+    def waits(step):
+        last = (step // 3) % 3
+        return [0.002 if rank == last else 0.1 for rank in range(3)]
+
+    course = Course(["straggler"], ranks=3)
+    assert not late_ranks(course, 200, lambda step: {"step_seconds": [0.3] * 3}, waits)
+
+
 def test_rank_outlier_names_rank_and_module():
     course = Course(["rank_outlier"], ranks=4)
 

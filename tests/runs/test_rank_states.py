@@ -109,6 +109,56 @@ def test_many_hosts_and_many_dead_are_counted_not_listed(tmp_path, capsys):
     assert "ranks 1-5 crashed" in printed
 
 
+RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:26815: Connection reset by peer"
+
+
+def test_the_first_error_of_its_own_is_the_cause_whichever_rank_it_is_on(tmp_path, capsys):
+    path = tmp_path / "run"
+    write(path, 0, close="crashed", error=RESET, world_size=4)
+    write(path, 3, close="crashed", error="KeyError: 'text'", world_size=4)
+    write(path, 1, close="crashed", error="ValueError: no more text", world_size=4)
+    write(path, 2, close=None, world_size=4)
+    status = path / "rank2" / "rank.json"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    status.write_text(json.dumps({**json.loads(status.read_text()), "pid": gone.pid}))
+    run = open_run(path)
+    assert run.error == "KeyError: 'text'"
+    # Two errors of their own: the second is no victim.
+    assert {found.rank: found.victim_of for found in run.rank_states} == {0: 3, 1: None, 2: 3, 3: None}
+    assert main(["report", str(path)]) == 0
+    printed = " ".join(capsys.readouterr().out.replace("│", "").split())
+    assert printed.index("rank 3 crashed") < printed.index("rank 1 crashed") < printed.index("rank 3 took down ranks")
+
+
+def test_of_several_that_died_without_a_word_none_is_called_a_victim(tmp_path):
+    path = tmp_path / "run"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for rank in range(3):
+        write(path, rank, close=None if rank else "crashed", error=None if rank else RESET, world_size=3)
+    for rank in (1, 2):
+        status = path / f"rank{rank}" / "rank.json"
+        status.write_text(json.dumps({**json.loads(status.read_text()), "pid": gone.pid}))
+    run = open_run(path)
+    assert [found.state for found in run.rank_states] == ["crashed", "died", "died"]
+    assert [found.victim_of for found in run.rank_states] == [None] * 3
+    assert run.error == "rank 1 died without a word"
+
+
+def test_ranks_that_ctrl_c_ended_have_not_failed(tmp_path):
+    path = tmp_path / "run"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    write(path, 0, close="interrupted", world_size=2)
+    write(path, 1, close=None, world_size=2)
+    status = path / "rank1" / "rank.json"
+    status.write_text(json.dumps({**json.loads(status.read_text()), "pid": gone.pid}))
+    run = open_run(path)
+    assert (run.state, run.error) == ("interrupted", None)
+    assert [found.victim_of for found in run.rank_states] == [None, None]
+
+
 @pytest.mark.parametrize("close", [None, "finished"])
 def test_a_run_whose_leading_rank_never_came_is_read_as_far_as_it_goes(tmp_path, capsys, close):
     path = tmp_path / "runs" / "headless"

@@ -62,7 +62,12 @@ export function RunHead(props: { home: RunHome }) {
         )}
         {home.dropped_steps > 0 && <span class="warning-text">{plural(home.dropped_steps, "step")} not written</span>}
       </div>
-      {home.error && <code class="critical-text">{home.error}</code>}
+      {home.error && (
+        <code class="critical-text">
+          {home.failed_rank !== null && `rank ${home.failed_rank}: `}
+          {home.error}
+        </code>
+      )}
       {home.progress !== null && (
         <div class="run-progress">
           <Meter share={home.progress} label={`${percent(home.progress)} of all steps`} />

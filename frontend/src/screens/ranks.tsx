@@ -160,7 +160,7 @@ export function RanksScreen(props: { home: RunHome }) {
               </tr>
             </thead>
             <tbody>
-              {found.ranks.map((rank) => (
+              {inOrderOfFailure(found.ranks).map((rank) => (
                 <Row
                   key={rank.rank}
                   rank={rank}
@@ -180,6 +180,12 @@ export function RanksScreen(props: { home: RunHome }) {
   );
 }
 
+/** The rank that took others down comes first; the rest stay in their order. */
+function inOrderOfFailure(ranks: readonly RankState[]): RankState[] {
+  const first = ranks.find((rank) => rank.victim_of !== null)?.victim_of;
+  return [...ranks.filter((rank) => rank.rank === first), ...ranks.filter((rank) => rank.rank !== first)];
+}
+
 function Row(props: { rank: RankState; curve: Omit<Curve, "run"> | undefined; isSlow: boolean; behind: number }) {
   const { rank, curve } = props;
   const values = (curve?.last ?? []).filter((value): value is number => value !== null).sort((a, b) => a - b);
@@ -193,7 +199,12 @@ function Row(props: { rank: RankState; curve: Omit<Curve, "run"> | undefined; is
         </a>
       </td>
       <td>
-        <Pill state={rank.state} /> {rank.error && <small class="critical-text">{rank.error}</small>}
+        <Pill state={rank.state} />{" "}
+        {rank.victim_of !== null ? (
+          <small title={rank.error ?? ""}>taken down by rank {rank.victim_of}</small>
+        ) : (
+          rank.error && <small class="critical-text">{rank.error}</small>
+        )}
       </td>
       <td class="num">
         {whole(rank.last_step)} {props.behind > 1 && <small class="warning-text">{whole(props.behind)} behind</small>}

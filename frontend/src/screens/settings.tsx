@@ -11,7 +11,7 @@ export function SettingsScreen(props: { home: RunHome }) {
   if (!found) return <Waiting answer={answer} what="settings" />;
   return (
     <>
-      <Card title="Parts switched off">
+      <Card title="Parts switched off or incomplete">
         {found.parts_off.length === 0 ? (
           <p>None: every part of the monitor that was asked for works.</p>
         ) : (

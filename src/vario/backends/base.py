@@ -320,6 +320,12 @@ class Watched(Protocol):
     def on_backward_began(self, call: Callable[[], None]) -> None:
         """Call when a backward sets out from the model's output, before it reaches any parameter."""
 
+    def on_gradients_computed(self, call: Callable[[], None]) -> None:
+        """Call when this rank has computed the last gradient of a backward, before it waits for others.
+
+        Which one is the last is known from earlier backwards, so not in the first; a later call takes an earlier back.
+        """
+
     def on_backward_ended(self, call: Callable[[], None]) -> None:
         """Call when gradients are complete and not yet clipped."""
 
@@ -334,6 +340,9 @@ class Watched(Protocol):
 
     def on_update_began(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer when it gets its gradients."""
+
+    def on_update_returned(self, call: Callable[[Any], None]) -> None:
+        """Call with the optimizer when it is done, before anybody looks at what it did."""
 
     def on_update_ended(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer when it has updated the weights."""

@@ -1,4 +1,4 @@
-"""What a rank does before it meets the others: its forward passes, and what it does before them."""
+"""What a rank does by itself, without waiting for others: its passes, its updates, and what comes between."""
 
 from __future__ import annotations
 
@@ -11,23 +11,43 @@ Spans = list[tuple[TimeMark, TimeMark]]
 
 
 class PassTime:
-    """`forward_seconds` inside a step's forward passes, and `wait_seconds` from the update before to the first one."""
+    """How long this rank takes for each part of a step.
+
+    `wait_seconds` runs from the update before to the first forward pass, `forward_seconds` inside forward passes,
+    `backward_seconds` from where backward sets out to the last gradient (ranks that reduce gradients meet after it),
+    `update_seconds` inside optimizers' steps. What the monitor looks at around them is in none of these.
+    """
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to both ends of passes that train, and to the end of each step's updates."""
+        """Subscribe to both ends of each part of a step."""
         self._watched = watched
         self._recorder = recorder
         self._updated: TimeMark | None = None
-        self._waits: Spans = []
+        self._forget()
+
+        def guarded(call: Any) -> Any:
+            return recorder.guarded("pass_time", call)
+
+        watched.on_pass_began(guarded(self._pass_began))
+        watched.on_pass_ended(guarded(self._pass_ended))
+        watched.on_backward_began(guarded(self._backward_began))
+        watched.on_backward_failed(guarded(self._backward_failed))
+        watched.on_gradients_computed(guarded(self._gradients_computed))
+        watched.on_update_began(guarded(self._update_began))
+        watched.on_update_returned(guarded(self._update_returned))
+        recorder.on_step_ended(guarded(self._step_ended))
+
+    def _forget(self) -> None:
         self._began: TimeMark | None = None
+        self._went_back: TimeMark | None = None
+        self._update: TimeMark | None = None
+        self._waits: Spans = []
         self._passes: Spans = []
-        watched.on_pass_began(recorder.guarded("pass_time", self._pass_began))
-        watched.on_pass_ended(recorder.guarded("pass_time", self._pass_ended))
-        watched.on_backward_failed(recorder.guarded("pass_time", self._backward_failed))
-        recorder.on_step_ended(recorder.guarded("pass_time", self._step_ended))
+        self._backwards: Spans = []
+        self._updates: Spans = []
 
     def _pass_began(self, root: str, inputs: Inputs) -> None:
         self._began = self._watched.time_mark()
@@ -42,9 +62,36 @@ class PassTime:
 
     def _backward_failed(self) -> None:
         self._passes.clear()
+        self._backwards.clear()
+        self._went_back = None
+
+    def _backward_began(self) -> None:
+        self._went_back = self._watched.time_mark()
+
+    def _gradients_computed(self) -> None:
+        if self._went_back is None:
+            return
+        if self._backwards and self._backwards[-1][0] is self._went_back:
+            self._backwards.pop()
+        self._backwards.append((self._went_back, self._watched.time_mark()))
+
+    def _update_began(self, optimizer: Any) -> None:
+        self._update = self._watched.time_mark()
+
+    def _update_returned(self, optimizer: Any) -> None:
+        # None where a closure runs its passes inside the update.
+        if self._update is not None:
+            self._updates.append((self._update, self._watched.time_mark()))
+            self._update = None
 
     def _step_ended(self, seconds: float) -> None:
-        spans = {"forward_seconds": self._passes, "wait_seconds": self._waits}
+        now = self._watched.time_mark()
+        spans = {
+            "wait_seconds": self._waits,
+            "forward_seconds": self._passes,
+            "backward_seconds": self._backwards,
+            "update_seconds": self._updates,
+        }
 
         def fill(scalars: dict[str, float]) -> None:
             for name, found in spans.items():
@@ -52,4 +99,5 @@ class PassTime:
                     scalars[name] = sum(began.seconds_until(ended) for began, ended in found)
 
         self._recorder.frames.log_when(self._recorder.guarded("pass_time", fill))
-        self._updated, self._began, self._waits, self._passes = self._watched.time_mark(), None, [], []
+        self._forget()
+        self._updated = now

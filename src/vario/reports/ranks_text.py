@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vario.reports.summary import RunSummary
+from vario.runs.failures import in_order_of_failure
 from vario.runs.status import RankState
 
 HOSTS_NAMED = 3
 RANKS_NAMED = 4
-TROUBLES = ("died", "crashed", "stalled", "left")
 
 
 def ranks_text(summary: RunSummary) -> str:
@@ -27,14 +27,20 @@ def ranks_text(summary: RunSummary) -> str:
 
 
 def ranks_in_trouble(states: Sequence[RankState]) -> str:
-    """Which ranks died, crashed or wrote nothing for long; empty when none did."""
+    """Which ranks died, crashed or wrote nothing for long, the first to fail first; empty when none did."""
+    failed = in_order_of_failure(states)
+    alone = [state for state in failed if state.victim_of is None] + [s for s in states if s.state == "left"]
     parts = []
-    for trouble in TROUBLES:
-        found = [state for state in states if state.state == trouble]
-        if 0 < len(found) <= RANKS_NAMED:
+    for trouble in dict.fromkeys(state.state for state in alone):
+        found = [state for state in alone if state.state == trouble]
+        if len(found) > RANKS_NAMED:
+            parts.append(f"ranks {_ranges(sorted(state.rank for state in found))} {trouble}")
+        else:
             parts += [f"rank {state.rank} {trouble} on {state.host}{_after(state.last_step)}" for state in found]
-        elif found:
-            parts.append(f"ranks {_ranges([state.rank for state in found])} {trouble}")
+    victims = sorted(state.rank for state in failed if state.victim_of is not None)
+    if victims:
+        first = failed[0].rank
+        parts.append(f"rank {first} took down rank{'s' if len(victims) > 1 else ''} {_ranges(victims)}")
     return "; ".join(parts)
 
 

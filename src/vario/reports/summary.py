@@ -16,6 +16,7 @@ from vario.runs.diagnosis import Diagnosis, diagnose
 from vario.runs.onset import Onset, first_bad
 from vario.runs.run import Run, Series
 from vario.runs.status import PartOff, RankState
+from vario.runs.unmerged import Unmerged, find_unmerged
 
 Values = npt.NDArray[np.float64]
 
@@ -72,6 +73,8 @@ class RunSummary:
     jump: Jump | None
     """What had grown beyond measure just before that, and may be its cause."""
     parts_off: list[PartOff]
+    unmerged: list[Unmerged]
+    """Tensors of several ranks that have one name and nothing else in common."""
     dropped_steps: int
     desync: Desync | None
     """Where ranks that hold the same began to differ."""
@@ -111,6 +114,7 @@ def summarise(run: Run) -> RunSummary:
         first_bad=onset,
         jump=None if onset is None else find_jump(run, onset),
         parts_off=run.parts_off,
+        unmerged=find_unmerged(run),
         dropped_steps=run.dropped_steps,
         desync=first_desync(run),
         diagnosis=diagnose(run),

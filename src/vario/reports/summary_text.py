@@ -43,7 +43,7 @@ def render(summary: RunSummary) -> RenderableType:
         blocks.append(_disagreement(summary.desync))
     if summary.diagnosis.first is not None:
         blocks.append(_incidents(summary.diagnosis))
-    if summary.parts_off or summary.dropped_steps:
+    if summary.parts_off or summary.unmerged or summary.dropped_steps:
         blocks.append(_shortcomings(summary))
     if summary.movers:
         blocks.append(_movers(summary))
@@ -187,6 +187,7 @@ def _shortcomings(summary: RunSummary) -> RenderableType:
     for part in summary.parts_off:
         step = "before the first step" if part.step is None else f"at step {part.step}"
         lines.append(Text(f"  {part.part} was switched off {step} on rank {part.rank}: {part.error}"))
+    lines += [Text(f"  {found.text}") for found in summary.unmerged]
     if summary.dropped_steps:
         lines.append(Text(f"  {_plural(summary.dropped_steps, 'step')} could not be recorded"))
     return Group(*lines)

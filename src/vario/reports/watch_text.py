@@ -23,5 +23,7 @@ def trouble_line(trouble: Trouble) -> str:
         return f"page: {rank} has made no step{still}{usual}; {last}"
     if trouble.kind == "well":
         return f"note: {rank} goes on, at step {trouble.last_step}"
+    if trouble.victim_of is not None:
+        return f"note: {rank} {trouble.kind}, taken down by rank {trouble.victim_of}; {last}"
     because = f": {trouble.error}" if trouble.error else ""
     return f"page: {rank} {trouble.kind}{because}; {last}"

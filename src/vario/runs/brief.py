@@ -9,6 +9,7 @@ import numpy as np
 
 from vario.runs import status
 from vario.runs.arrays import numbers
+from vario.runs.failures import what_failed
 from vario.runs.run import Run
 from vario.runs.vitals import (
     TOTALS,
@@ -47,7 +48,8 @@ def read_brief(run: Run) -> Brief:
     sessions = status.sessions(run.path, header)
     state = status.state(run.path, header, ranks)
     present = status.in_session(ranks, len(sessions) - 1)
-    errors = [content["error"] for content in (header, *present) if content.get("error")]
+    states = status.rank_states(run.path, present, len(sessions) - 1)
+    error = what_failed(states) or header.get("error")
     noted = [int(content["last_step"]) for content in present if content.get("last_step") is not None]
     pace, loss, spark = _numbers(run, sessions, noted, state == "running")
     ended = header.get("ended")
@@ -55,7 +57,7 @@ def read_brief(run: Run) -> Brief:
         state=state,
         started=float(header.get("started") or 0.0),
         ended=None if ended is None else float(ended),
-        error=str(errors[0]) if errors else None,
+        error=None if error is None else str(error),
         world_size=int(header.get("world_size") or 1),
         host=next((str(content.get("host") or "") for content in ranks), ""),
         pace=pace,

@@ -17,13 +17,7 @@ def newest_of_rank(run: Run, quantity: str, rank: int) -> int | None:
     """The newest step at which one rank recorded a quantity; None where it did not."""
     if quantity not in run.quantities(rank):
         return None
-    newest: int | None = None
-    for piece, limit in run.reader(rank, quantity).shown(run.sessions):
-        span = piece.span
-        if span is not None and (limit is None or span[0] < limit):
-            last = span[1] if limit is None else min(span[1], limit - 1)
-            newest = last if newest is None else max(newest, last)
-    return newest
+    return run.reader(rank, quantity).newest_step(run.sessions)
 
 
 def rows_bytes(run: Run, quantity: str | None = None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vario.runs import status
+from vario.runs.failures import what_failed, with_victims
 from vario.runs.status import PartOff, RankState
 
 
@@ -45,10 +46,8 @@ class RunFolder:
     @property
     def error(self) -> str | None:
         """What the run crashed with, if it could still say so."""
-        for content in (status.read_run_json(self.path), *self._present()):
-            if content.get("error"):
-                return str(content["error"])
-        return None
+        error = what_failed(self.noted_rank_states) or status.read_run_json(self.path).get("error")
+        return None if error is None else str(error)
 
     @property
     def group(self) -> str | None:
@@ -84,12 +83,12 @@ class RunFolder:
     @property
     def hosts(self) -> dict[int, str]:
         """The host of each rank that recorded something."""
-        return {found.rank: found.host for found in self.rank_states}
+        return {found.rank: found.host for found in self.noted_rank_states}
 
     @property
-    def rank_states(self) -> list[RankState]:
-        """How each rank fares, and where: which one died, for example."""
-        return status.rank_states(self.path, self._rank_status(), len(self.sessions) - 1)
+    def noted_rank_states(self) -> list[RankState]:
+        """How each rank fares as its `rank.json` tells: its last step may be a second old while it runs."""
+        return with_victims(status.rank_states(self.path, self._rank_status(), len(self.sessions) - 1))
 
     @property
     def sessions(self) -> list[dict[str, Any]]:

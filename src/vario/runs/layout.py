@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,25 @@ class _Held:
     replicas: dict[int, Sequence[int]] = field(default_factory=dict)
     """By rank: those known to hold the same."""
 
+    @cached_property
+    def left_out(self) -> frozenset[int]:
+        """Ranks whose tensor counts nowhere, since others with a lower rank have the same part."""
+        first: dict[int, int] = {}
+        for rank in sorted(self.parts):
+            first.setdefault(self.parts[rank], self.replicas[rank][0])
+        return frozenset(rank for rank, part in self.parts.items() if self.replicas[rank][0] != first[part])
+
+
+def _strangers(held: _Held) -> list[list[int]]:
+    if not held.left_out:
+        return []
+    groups: dict[tuple[int, int], list[int]] = {}
+    for rank in sorted(held.parts):
+        # Groups have no rank in common, so the lowest one tells them apart.
+        groups.setdefault((held.parts[rank], held.replicas[rank][0]), []).append(rank)
+    divided = {held.parts[rank] for rank in held.left_out}
+    return [ranks for (part, _), ranks in groups.items() if part in divided]
+
 
 _NOTHING = _Held()
 
@@ -32,10 +52,12 @@ class Layout:
 
     def __init__(self, ranks: Iterable[int], structure: Callable[[int], Structure]) -> None:
         self._held: dict[str, _Held] = {}
+        self._num_read = 0
         told_of: set[int] = set()
         for rank in sorted(ranks):
             # Of a thousand ranks under DDP the first says all there is to know: nothing else is read then.
             if rank not in told_of:
+                self._num_read += 1
                 told_of |= self._read(rank, structure(rank).get("parameters") or [])
 
     def _read(self, rank: int, parameters: Iterable[Mapping[str, Any]]) -> set[int]:
@@ -64,6 +86,24 @@ class Layout:
         for rank in sorted(held.parts):
             found[held.parts[rank]].append(rank)
         return [ranks for ranks in found if ranks]
+
+    def strangers(self, target: str) -> list[list[int]]:
+        """Ranks that hold the same part of a target and are not known to hold the same: groups of those that are.
+
+        Empty where all that have a part are replicas, and where ranks divide a target up as they say.
+        """
+        return _strangers(self._of(target))
+
+    def counted(self, target: str, rank: int) -> int | None:
+        """As `part`; -1 where the rank's own tensor is left out, since strangers with a lower rank have that part."""
+        held = self._of(target)
+        part = held.parts.get(rank)
+        return -1 if part is not None and rank in held.left_out else part
+
+    @cached_property
+    def has_strangers(self) -> bool:
+        """Whether ranks hold anything under one name of which nothing says that it is the same."""
+        return self._num_read > 1 and any(_strangers(held) for held in self._held.values())
 
     def part(self, target: str, rank: int) -> int | None:
         """The number of the part of a target that a rank holds; None where nobody knows."""

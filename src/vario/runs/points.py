@@ -58,7 +58,7 @@ class Holders:
             return rank
         if self._rank != "all":
             return 0 if rank == self._rank or rank in self._layout.alike(target, self._rank) else -1
-        part = self._layout.part(target, rank)
+        part = self._layout.counted(target, rank)
         if part is None:
             return -1 if self._layout.holders(target) else rank
         return part

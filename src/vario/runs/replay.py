@@ -29,7 +29,7 @@ Wanted = Sequence[str | Rule | Chosen] | Mapping[str, Any] | str | bool | None
 
 Failed = Callable[[str, Exception], None]
 
-PASSED_OVER = ("communication", "spectrum")
+PASSED_OVER = ("spectrum",)
 """Quantities that no rule looks at."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Collection, Iterable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from vario import ending
 from vario.detection.alerts import Alert, Incident
 from vario.detection.masks import are_masks
 from vario.errors import ConfigError, MissingExtra, RunError
@@ -24,8 +26,10 @@ from vario.runs.finding import find_run, run_folders
 from vario.runs.folder import RunFolder
 from vario.runs.layout import Layout, first_of_each_step
 from vario.runs.pieces import EVERYTHING
+from vario.runs.status import RankState
 from vario.runs.store_reader import QuantityReader, quantities, summaries
 from vario.runs.tables import all_columns, in_order, merge_ranks, together
+from vario.runs.unmerged import LeftOut, differing, unmerged_of
 from vario.selector import pattern_matcher
 from vario.statistics import STATISTICS, columns_needed
 from vario.text import unknown
@@ -52,6 +56,8 @@ class Series:
     micro_steps: npt.NDArray[np.int32]
     """All 0 where micro-steps were merged."""
     values: npt.NDArray[np.float64]
+    note: str = ""
+    """What of the target these values leave out, in words."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -63,6 +69,7 @@ class Run(RunFolder):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._readers: dict[tuple[int, str], QuantityReader] = {}
+        self._left_out = LeftOut(path)
         self._layout_read: tuple[tuple[int, ...], Layout] | None = None
 
     def _repr_html_(self) -> str:
@@ -76,6 +83,19 @@ class Run(RunFolder):
         steps = [step for rank in self.ranks for step in self.steps("scalar", rank)[-1:]]
         noted = [content["last_step"] for content in self._present() if content.get("last_step") is not None]
         return max((int(step) for step in [*steps, *noted]), default=None)
+
+    @property
+    def rank_states(self) -> list[RankState]:
+        """How each rank fares, and where: which one failed first, for example."""
+        sessions = self.sessions
+        return [self._with_rows(found, sessions) for found in self.noted_rank_states]
+
+    def _with_rows(self, found: RankState, sessions: list[dict[str, Any]]) -> RankState:
+        # A rank that could say how it ended has said its last step; the file of any other is as old as its last turn.
+        if found.state in ending.OVER and found.last_step is not None:
+            return found
+        newest = self.reader(found.rank, "scalar").newest_step(sessions)
+        return found if newest is None else dataclasses.replace(found, last_step=newest)
 
     def steps(self, quantity: str = "scalar", rank: Rank = 0) -> npt.NDArray[np.int64]:
         """The steps at which a quantity was recorded, in order."""
@@ -160,9 +180,9 @@ class Run(RunFolder):
             micro = np.zeros_like(micro)
         points, groups = np.unique(np.stack([steps, micro], axis=1), axis=0, return_inverse=True)
         merged = merge(rows, groups.reshape(-1), len(points))
-        return Series(
-            target, quantity, derived.name, rank, points[:, 0], points[:, 1].astype(np.int32), derived(merged)
-        )
+        note = self._left_out.note(unmerged_of(self, quantity, target)) if rank == "all" and len(self.ranks) > 1 else ""
+        found = points[:, 0], points[:, 1].astype(np.int32), derived(merged)
+        return Series(target, quantity, derived.name, rank, *found, note)
 
     def frame(self, step: int, quantity: str | None = None, rank: Rank = 0) -> Any:
         """All rows at one step, as a pyarrow Table in the order they were observed: of one quantity, or of all.
@@ -180,7 +200,9 @@ class Run(RunFolder):
             tables = {number: in_order(table) for number, table in read.items() if table.num_rows}
             if len(tables) < 2:
                 return self.frame(step, quantity, next(iter([*tables, *having, *recorded])))
-            return merge_ranks(tables, self.layout.part if quantity in HELD else None)
+            if quantity in HELD and self.layout.has_strangers:
+                self._left_out.note(differing(self, quantity, tables))
+            return merge_ranks(tables, self.layout.counted if quantity in HELD else None)
         if quantity is None:
             found = [name for name in self._tensor_quantities(rank) if step in self.steps(name, rank)]
             if not found:
@@ -286,7 +308,8 @@ class Run(RunFolder):
             alike = self.layout.alike(target, rank) if quantity in HELD else [rank]
             return [[rank, *(other for other in alike if other in recorded and other != rank)]]
         held = self.layout.holders(target) if quantity in HELD and len(recorded) > 1 else []
-        return [[number for number in alike if number in recorded] for alike in held] or [[n] for n in recorded]
+        shown = [[n for n in alike if n in recorded and self.layout.counted(target, n) != -1] for alike in held]
+        return shown or [[n] for n in recorded]
 
     @property
     def layout(self) -> Layout:

@@ -43,6 +43,10 @@ class RankState:
     error: str | None
     coordinates: dict[str, int]
     """Where it stands in the mesh."""
+    ended: float | None = None
+    """Unix seconds, by the clock of its host; None where it could not say."""
+    victim_of: int | None = None
+    """The rank whose failure took this one down: its launcher stopped it, or it lost its peer in a collective."""
 
 
 def is_run(folder: Path) -> bool:
@@ -136,7 +140,7 @@ def state(folder: Path, run: dict[str, Any], ranks: list[dict[str, Any]], now: f
 
 
 def rank_states(folder: Path, ranks: list[dict[str, Any]], session: int, now: float | None = None) -> list[RankState]:
-    """How each rank fares, in the session that is the latest."""
+    """How each rank fares, in the session that is the latest, as far as `rank.json` tells."""
     now = time.time() if now is None else now
     states = []
     for rank in ranks:
@@ -147,7 +151,7 @@ def rank_states(folder: Path, ranks: list[dict[str, Any]], session: int, now: fl
             said = "died"
         elif said == "running" and now - _last_sign(folder, f"rank{rank['rank']}") > STALLED_SECONDS:
             said = "stalled"
-        step, error = rank.get("last_step"), rank.get("error")
+        step, error, ended = rank.get("last_step"), rank.get("error"), rank.get("ended")
         states.append(
             RankState(
                 rank=int(rank["rank"]),
@@ -156,6 +160,7 @@ def rank_states(folder: Path, ranks: list[dict[str, Any]], session: int, now: fl
                 last_step=None if step is None else int(step),
                 error=None if error is None else str(error),
                 coordinates=dict(rank.get("coordinates") or {}),
+                ended=None if ended is None else float(ended),
             )
         )
     return states

@@ -124,6 +124,16 @@ class QuantityReader:
         clean = cover([file for file in self.outlines() if not file.may_be_bad], sessions)
         return ((piece, limit) for piece, limit in self.shown(sessions) if not clean.has(piece.number))
 
+    def newest_step(self, sessions: Sessions) -> int | None:
+        """The newest step that was recorded and not taken back, from what files tell of themselves."""
+        newest: int | None = None
+        for piece, limit in self.shown(sessions):
+            span = piece.span
+            if span is not None and (limit is None or span[0] < limit):
+                last = span[1] if limit is None else min(span[1], limit - 1)
+                newest = last if newest is None else max(newest, last)
+        return newest
+
     def steps(self, sessions: Sessions) -> npt.NDArray[np.int64]:
         """The steps that were recorded and not taken back, in order."""
         covered = cover(self.outlines(), sessions)

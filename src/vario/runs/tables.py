@@ -37,8 +37,8 @@ def in_order(table: Any) -> Any:
 
 
 def merge_ranks(tables: Mapping[int, Any], part_of: Callable[[str, int], int | None] | None) -> Any:
-    """One row per target and micro-step of tables of one step: parts add up, and ranks with the same `part_of` a target
-    count once; without it each rank's rows are its own and all add up."""
+    """One row per target and micro-step of tables of one step: parts add up, ranks with the same `part_of` a target
+    count once and those of part -1 not at all; without it each rank's rows are its own and all add up."""
     rows: dict[tuple[int, str], int] = {}
     orders: dict[int, int] = {}
     seen: dict[tuple[str, int], int] = {}
@@ -47,7 +47,7 @@ def merge_ranks(tables: Mapping[int, Any], part_of: Callable[[str, int], int | N
         keys = zip(*(table.column(name).to_pylist() for name in ("micro_step", "target", "order")), strict=True)
         for position, (micro_step, target, order) in enumerate(keys):
             part = None if part_of is None else part_of(target, rank)
-            if part is not None and seen.setdefault((target, part), rank) != rank:
+            if part is not None and (part < 0 or seen.setdefault((target, part), rank) != rank):
                 continue
             group = rows.setdefault((micro_step, target), len(rows))
             orders[group] = min(order, orders.get(group, order))

@@ -14,6 +14,7 @@ from vario.detection.incidents import Incidents
 from vario.detection.step import Step
 from vario.rules import Chosen
 from vario.runs.alerts import read_lines
+from vario.runs.failures import in_order_of_failure
 from vario.runs.following import RankFollower
 from vario.runs.replay import RunDetector, facts_of, warn_of_failure
 from vario.runs.run import Run
@@ -38,6 +39,8 @@ class Trouble:
     """How long it has made no step."""
     usual_seconds: float | None = None
     error: str | None = None
+    victim_of: int | None = None
+    """The rank whose failure took this one down."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class RunWatch:
         if len(self.run.sessions) != len(self.sessions):
             self._begin()
         # Asked before the rows are read: what has ended by then has written all it will.
-        states = {found.rank: found for found in self.run.rank_states}
+        states = {found.rank: found for found in self.run.noted_rank_states}
         is_over = self.run.state not in ("running", "stalled")
         for rank in self.run.ranks:
             if rank in states:
@@ -150,10 +153,12 @@ class RunWatch:
             )
 
     def _gone(self, states: dict[int, RankState]) -> Iterator[Trouble]:
-        for rank, found in states.items():
+        for found in in_order_of_failure(list(states.values())):
+            rank = found.rank
             if found.state in ("died", "crashed") and self._told_states.get(rank) != found.state:
-                yield Trouble(rank, found.host, found.state, self._last_step(rank, found), error=found.error)
-            self._told_states[rank] = found.state
+                step = self._last_step(rank, found)
+                yield Trouble(rank, found.host, found.state, step, error=found.error, victim_of=found.victim_of)
+        self._told_states.update((rank, found.state) for rank, found in states.items())
 
     def _stalls(self, states: dict[int, RankState], now: float, is_over: bool) -> Iterator[Trouble]:
         for rank, follower in self._followers.items():

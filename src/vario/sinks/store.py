@@ -133,6 +133,8 @@ class Store:
 
     def close(self, state: str, error: str | None) -> None:
         """Close and compact all parts and keep how the run ended."""
+        # Now, not after compaction: the order of these times tells which of several ranks failed first.
+        ended = time.time()
         if self._attempt("record", self._flush):
             self._waiting_steps.clear()
         elif self._waiting_steps:
@@ -144,7 +146,6 @@ class Store:
             stream.file.close()
         self._streams.clear()
         self._compactor.finish()
-        ended = time.time()
         if self._established:
             self._attempt("write rank.json", lambda: self._write_rank(state, error, ended))
             self._attempt("write run.json", lambda: self._write_run(state, error, ended))

@@ -60,7 +60,7 @@ def complete_step(run: Run) -> int:
     """
     if not run.ranks:
         return -1
-    states = {found.rank: found.state for found in run.rank_states}
+    states = {found.rank: found.state for found in run.noted_rank_states}
     if run.state not in ("running", "stalled"):
         quantities = run.quantities("all")
         # An imported run may have no plain numbers.

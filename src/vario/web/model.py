@@ -13,6 +13,7 @@ from vario.runs.curves import read_curve
 from vario.runs.extent import newest_step
 from vario.runs.heat import read_heat
 from vario.runs.run import Run
+from vario.runs.unmerged import Unmerged, find_unmerged
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.overview import RUN
 from vario.web.served import Served
@@ -163,13 +164,18 @@ def settings(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
         "path": run.path,
         "host": next((found.host for found in run.rank_states), ""),
         "engine": run.structure(run.ranks[0]).get("engine") if run.ranks else None,
-        "parts_off": run.parts_off,
+        "parts_off": [*map(vars, run.parts_off), *map(_as_part, find_unmerged(run))],
         "dropped_steps": run.dropped_steps,
         "sessions": run.sessions,
         "mesh": run.mesh,
         "ranks": run.rank_states,
         "world_size": run.world_size,
     }
+
+
+def _as_part(found: Unmerged) -> dict[str, Any]:
+    """What merged values leave out, beside the parts that are switched off."""
+    return {"rank": None, "part": f"{found.quantity} of all ranks", "step": None, "error": found.text}
 
 
 ENDPOINTS = (

@@ -12,8 +12,10 @@ from typing import Any
 from vario.ending import OVER
 from vario.errors import RunError, VarioError
 from vario.runs.brief import read_brief
+from vario.runs.failures import first_failure
 from vario.runs.run import Run
 from vario.runs.status import read_ranks
+from vario.runs.unmerged import find_unmerged
 from vario.runs.vitals import Pace, read_vitals
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.cursor import cursor_of
@@ -246,10 +248,17 @@ def run(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
         "vital": vitals.vitals,
         "quantities": _quantities(found),
         "incidents": [described(incident, curves) for incident in incidents],
-        "parts_off": len(found.parts_off),
+        "parts_off": len(found.parts_off) + len(find_unmerged(found)),
+        "failed_rank": _failed_rank(found),
         "dropped_steps": found.dropped_steps,
         "cursor": str(cursor_of(found, len(incidents))),
     }
+
+
+def _failed_rank(run: Run) -> int | None:
+    """Of several ranks the one that failed first."""
+    first = first_failure(run.noted_rank_states) if run.world_size > 1 else None
+    return None if first is None else first.rank
 
 
 def _quantities(run: Run) -> list[dict[str, Any]]:

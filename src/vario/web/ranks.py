@@ -23,7 +23,9 @@ MOST_CURVES = 64
 CHECKSUM_BYTES = 128 << 20
 """Of more checksums, `vario report` tells."""
 LEAST_SHARE = 0.05
-"""A rank that takes this much longer than most is slow."""
+"""A rank that takes this much longer than most for a part of a step, and this share of a step, is slow."""
+OWN_PARTS = ("forward_seconds", "backward_seconds", "update_seconds", "wait_seconds")
+"""What a rank does by itself."""
 
 
 @dataclass(frozen=True)
@@ -72,26 +74,42 @@ def _curves(run: Run, values: Mapping[str, Any]) -> list[Curve]:
 def find_slowest(run: Run) -> Slowest | None:
     """The rank whose own work takes longest, where it takes clearly longer than that of the others.
 
-    Ranks wait for each other, so the time of a whole step is alike on all of them; the time until they wait is not.
+    Ranks wait for each other, so the time of a whole step is alike on all of them; the time until they wait is not. The
+    part of a step in which it loses most is named.
     """
     if len(run.ranks) < 2:
         return None
-    known = {rank: run.targets("scalar", rank=rank) if "scalar" in run.quantities(rank) else [] for rank in run.ranks}
-    for name in ("forward_seconds", "step_seconds"):
-        times = {}
-        for rank in (rank for rank, names in known.items() if name in names):
+    times = {name: _medians(run, name) for name in (*OWN_PARTS, "step_seconds")}
+    whole = float(np.median(list(times["step_seconds"].values()) or [0.0]))
+    found = [slow for name in OWN_PARTS if (slow := _slowest_in(run, name, times[name])) is not None]
+    worst = max(found, key=lambda slow: slow.seconds - slow.usual_seconds, default=None)
+    if worst is not None and worst.seconds - worst.usual_seconds > LEAST_SHARE * whole:
+        return worst
+    return (
+        None
+        if found or any(times[name] for name in OWN_PARTS)
+        else _slowest_in(run, "step_seconds", times["step_seconds"])
+    )
+
+
+def _medians(run: Run, name: str) -> dict[int, float]:
+    found = {}
+    for rank in run.ranks:
+        if "scalar" in run.quantities(rank) and name in run.targets("scalar", rank=rank):
             values = read_curve(run, name, "scalar", "value", rank, points=2000).last
             finite = values[np.isfinite(values)]
             if len(finite):
-                times[rank] = float(np.median(finite))
-        if len(times) < 2:
-            continue
-        rank = max(times, key=lambda one: times[one])
-        usual = float(np.median([seconds for other, seconds in times.items() if other != rank]))
-        share = times[rank] / usual - 1 if usual > 0 else 0.0
-        if share > LEAST_SHARE:
-            return Slowest(rank, run.hosts.get(rank, ""), share, times[rank], usual, name)
-    return None
+                found[rank] = float(np.median(finite))
+    return found
+
+
+def _slowest_in(run: Run, name: str, times: Mapping[int, float]) -> Slowest | None:
+    if len(times) < 2:
+        return None
+    rank = max(times, key=lambda one: times[one])
+    usual = float(np.median([seconds for other, seconds in times.items() if other != rank]))
+    share = times[rank] / usual - 1 if usual > 0 else 0.0
+    return Slowest(rank, run.hosts.get(rank, ""), share, times[rank], usual, name) if share > LEAST_SHARE else None
 
 
 ENDPOINTS = (

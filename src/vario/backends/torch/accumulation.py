@@ -20,6 +20,8 @@ _NOWHERE_ADDED_UP = (
     "the ranks share the gradients of each micro-step by itself here, so what one rank's micro-steps add up to exists "
     "nowhere; 'gradient_local' has each of them"
 )
+_MOST_LAST = 8
+"""Parameters that are known to be the last of a backward; loops with several losses have a few."""
 _ELSEWHERE = "in this release of its runtime '{}' does not find what gradients add up in: {}. Please report it"
 
 
@@ -48,6 +50,8 @@ class Accumulation:
         self._is_under_way = False
         self.fired: dict[str, None] = {}
         """The parameters that this backward has reached, in order."""
+        self._last_reached: set[str] = set()
+        """The parameters that were the last to be reached by an earlier backward."""
         self.misses_accumulators = False
         """Whether the engine does not know where gradients add up."""
 
@@ -103,17 +107,23 @@ class Accumulation:
 
     def _backward_ended(self) -> None:
         self._outermost_backward_is_followed = self._is_under_way = False
+        if self.fired and len(self._last_reached) < _MOST_LAST:
+            self._last_reached.add(next(reversed(self.fired)))
         self._tell_that_backward_ended()
 
     def _accumulated(self, accumulator: Accumulator) -> Callable[[torch.Tensor], None]:
         numbers = [id(self._targets.all_parameters[name]) for name, _ in accumulator.parts]
         chosen = self._chosen(accumulator)
+        names = [name for name, _ in accumulator.parts]
 
         def accumulated(tensor: torch.Tensor) -> None:
             if self._clock.gradients_came(numbers):
                 self._end_step()
-            for name, _ in accumulator.parts:
+            for name in names:
                 self.fired[name] = None
+            if self._calls.gradients_computed and not self._last_reached.isdisjoint(names):
+                for call in self._calls.gradients_computed:
+                    call()
             if self._calls.accumulated_gradient and chosen and self._engine.keeps_local_sum:
                 gradient = self._engine.accumulated(tensor)
                 if gradient is not None:

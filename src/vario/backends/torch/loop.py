@@ -16,6 +16,7 @@ from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import optimizers
 from vario.backends.torch.naming import entries, has_forward
 from vario.backends.torch.outputs import find_loss
+from vario.backends.torch.pipelining import Pipelines
 from vario.backends.torch.row_hashes import row_candidates
 from vario.backends.torch.scaling import LossScaling
 from vario.backends.torch.subscriptions import Subscribing, Subscriptions
@@ -100,8 +101,11 @@ class TrainingLoop(Subscribing):
             self._follow_root(name, root)
         self._undo.add(self._accumulation.attach(events))
         self._undo.add(self.engine.attach(self))
-        self.look_for_accumulators()
         guarded = partial(events.guarded, _PART)
+        self._pipelines = Pipelines(self.targets.roots, self.clock, self._look_at_gradients, guarded)
+        self._undo.add(self._pipelines.detach)
+        self._pipelines.look()
+        self.look_for_accumulators()
         self._undo.add(hooks.around_updates(guarded(self._update_began), guarded(self._update_ended)))
 
     def look_for_accumulators(self) -> None:
@@ -172,9 +176,11 @@ class TrainingLoop(Subscribing):
     def _forward_began(self, root: str, with_gradients: bool, is_training: bool, inputs: Inputs = _UNSEEN) -> None:
         if hooks.current_backward() != -1:
             return  # a checkpoint around the whole model recomputes it
+        self._pipelines.look()
         # An evaluation may forget to switch gradients off; a model trained in evaluation mode is never in the other.
         self._was_in_training_mode = self._was_in_training_mode or is_training
         with_gradients = with_gradients and (is_training or not self._was_in_training_mode)
+        with_gradients = with_gradients and not self._pipelines.is_rehearsal(root)
         self._pass_trains = with_gradients
         if self._module_tensors is not None:
             self._module_tensors.forward_began(with_gradients)
@@ -262,9 +268,12 @@ class TrainingLoop(Subscribing):
         """Gradients are complete: accumulated, reduced over ranks, not clipped."""
         if self._accumulation.fired or self._accumulation.misses_accumulators:
             self._is_new = False
-            for call in self._calls.backward_ended:
-                call()
+            self._look_at_gradients()
             self._accumulation.fired.clear()
+
+    def _look_at_gradients(self) -> None:
+        for call in self._calls.backward_ended:
+            call()
 
     def _end_step(self) -> None:
         if self._module_tensors is not None:
@@ -291,8 +300,7 @@ class TrainingLoop(Subscribing):
             updated = [name for name, parameter in self.targets.parameters.items() if id(parameter) in held]
             self._events.frames.bring_back("gradient", updated)
         elif is_new and not has_closure:
-            for look_late in self._calls.backward_ended:  # watching began after this step's backward
-                look_late()
+            self._look_at_gradients()  # watching began after this step's backward
         for called in self._calls.update_called:
             called(optimizer)
         # With a closure, backward runs inside step: these gradients are stale, the right ones come at its end.
@@ -306,13 +314,14 @@ class TrainingLoop(Subscribing):
         frames.hold_pass(self.clock.first_micro_step_since_update)
         self.clock.keep_passes()
         self._end_step()
-        for look_again in self._calls.backward_ended:
-            look_again()
+        self._look_at_gradients()
         frames.take_up_pass()
 
     def _update_ended(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self._is_ours(optimizer):
             return
+        for told in self._calls.update_returned:
+            told(optimizer)
         if optimizers.has_closure(args, kwargs):
             for call in self._calls.update_began:
                 call(optimizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from vario.backends.torch.update_rows import UpdateRows
 from vario.records import Form, HostCopy, Mesh
 from vario.selector import Choice, modules_matching
 
+log = logging.getLogger("vario")
+
 
 class TorchModel(TrainingLoop):
     """Follows one or several modules and the optimizers that update them."""
@@ -35,6 +38,8 @@ class TorchModel(TrainingLoop):
         self._collective_followers: list[CollectiveFollower] = []
         self._update_rows: UpdateRows | None = None
         self._device = next(iter(self.targets.all_parameters.values())).device
+        self._rank_is_sure = False
+        self.on_pass_began(lambda *_: self._check_rank())
 
     def attach(self, events: Events) -> None:
         """Start following the training loop, and then what ranks say to each other in it."""
@@ -45,6 +50,22 @@ class TorchModel(TrainingLoop):
             self._undo.add(self._update_rows.forget)
         for follower in self._collective_followers:
             self._undo.add(collectives.follow(follower))
+
+    def _check_rank(self) -> None:
+        """Say, once, where a process group that came after all tells other than the launcher did."""
+        if self._rank_is_sure:
+            return
+        self._rank_is_sure = True
+        rank, world_size = process.rank_and_world_size()
+        if (rank, world_size) != (self.rank, self.world_size):
+            log.warning(
+                "this process is rank %d of %d, but the model was watched before there was a process group, as rank %d "
+                "of %d: ranks may not share a run. Call vario.watch after init_process_group.",
+                rank,
+                world_size,
+                self.rank,
+                self.world_size,
+            )
 
     def on_collectives(self, follower: CollectiveFollower) -> None:
         """Tell of every collective operation this process takes part in, whoever calls it."""

@@ -6,12 +6,14 @@ import os
 
 import torch
 
+from vario.backends import launchers
+
 
 def rank_and_world_size() -> tuple[int, int]:
     """From the process group if there is one, else from the launcher's environment, else (0, 1)."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    return launchers.rank_and_size(os.environ)
 
 
 def versions() -> dict[str, str]:

@@ -25,10 +25,12 @@ class Subscriptions:
         self.local_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.backward_began: list[Callable[[], None]] = []
+        self.gradients_computed: list[Callable[[], None]] = []
         self.backward_ended: list[Callable[[], None]] = []
         self.backward_failed: list[Callable[[], None]] = []
         self.update_called: list[Callable[[Any], None]] = []
         self.update_began: list[Callable[[Any], None]] = []
+        self.update_returned: list[Callable[[Any], None]] = []
         self.update_ended: list[Callable[[Any], None]] = []
 
 
@@ -80,6 +82,10 @@ class Subscribing:
         """Call when a backward sets out from the model's output, before it reaches any parameter."""
         self._calls.backward_began.append(call)
 
+    def on_gradients_computed(self, call: Callable[[], None]) -> None:
+        """Call when this rank has computed the last gradient of a backward, before it waits for others."""
+        self._calls.gradients_computed.append(call)
+
     def on_backward_ended(self, call: Callable[[], None]) -> None:
         """Call when gradients are complete and not yet clipped."""
         self._calls.backward_ended.append(call)
@@ -95,6 +101,10 @@ class Subscribing:
     def on_update_began(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer when it gets its gradients."""
         self._calls.update_began.append(call)
+
+    def on_update_returned(self, call: Callable[[Any], None]) -> None:
+        """Call with the optimizer when it is done, before anybody looks at what it did."""
+        self._calls.update_returned.append(call)
 
     def on_update_ended(self, call: Callable[[Any], None]) -> None:
         """Call with the optimizer when it has updated the weights."""

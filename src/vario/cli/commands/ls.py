@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             ", ".join(row["quantities"]),
         )
         folder = [str(row["path"].parent.relative_to(directory))] if are_deeper else []
-        table.add_row(*folder, row["name"], row["state"], *cells)
+        table.add_row(*folder, row["name"], _state(row), *cells)
     output.stdout().print(table)
     return 0
 
@@ -101,6 +101,14 @@ def _as_one(members: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _state(row: dict[str, Any]) -> str:
+    """How it fares; of several ranks, which one failed first."""
+    from vario.runs.failures import first_failure
+
+    first = first_failure(row["rank_states"]) if row["world_size"] > 1 and row["state"] == "crashed" else None
+    return str(row["state"]) if first is None else f"{row['state']} (rank {first.rank})"
+
+
 def _ranks(row: dict[str, Any]) -> str:
     recorded, hosts = len(row["ranks"]), {found.host for found in row["rank_states"]}
     text = str(recorded) if recorded == row["world_size"] else f"{recorded} of {row['world_size']}"
@@ -119,6 +127,7 @@ def describe(run: Run) -> dict[str, Any]:
         "id": run.id,
         "group": run.group,
         "state": run.state,
+        "error": run.error,
         "started": run.started,
         "last_step": run.last_step,
         "loss": None if loss is None else float(loss),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from vario.backends.torch.engines import sharing
 from vario.backends.torch.engines.base import Engine
 from vario.records import Mesh, Share
 
+log = logging.getLogger("vario")
+
 
 class PlainEngine(Engine):
     """Gradients in `parameter.grad`, state in `optimizer.state[parameter]`, the same on all ranks of a DDP group."""
@@ -27,6 +30,7 @@ class PlainEngine(Engine):
     def prepare(self) -> None:
         """Look at the models once."""
         self._groups = _groups_of_replicas(self.roots.values())
+        self._warn_of_pieces()
         self._is_part: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
 
     @classmethod
@@ -41,7 +45,7 @@ class PlainEngine(Engine):
         return self._is_part[optimizer]
 
     def share(self, name: str) -> Share:
-        """The whole parameter, replicated over the ranks of DDP; or the shard a DTensor says."""
+        """The whole parameter or the shard a DTensor says, replicated over the ranks of DDP."""
         found = super().share(name)
         group = self._groups.get(id(self.parameters[name]))
         if group is None:
@@ -49,9 +53,36 @@ class PlainEngine(Engine):
         return Share(found.shape, found.box, found.range, tuple(sorted(sharing.group_ranks(group))))
 
     def mesh(self) -> Mesh:
-        """One dimension of data parallelism under DDP."""
+        """One dimension of data parallelism under DDP, beside those of tensor parallelism inside it."""
         group = next(iter(self._groups.values()), None)
-        return super().mesh() or ({} if group is None else sharing.group_mesh("data", group))
+        inner = super().mesh()
+        return inner if group is None else {**sharing.group_mesh("data", group), **inner}
+
+    def _warn_of_pieces(self) -> None:
+        """Say that merged values will not cover parameters of which nothing tells how ranks divide them up."""
+        # Where tensor parallelism says of some parameters how they are split, the others are the same on all ranks.
+        if (
+            not self._groups
+            or torch.distributed.get_rank() != 0
+            or any(map(sharing.spread_of, self.parameters.values()))
+        ):
+            return
+        world = torch.distributed.get_world_size()
+        apart = [name for name, parameter in self.parameters.items() if self._num_replicas(parameter) < world]
+        if apart:
+            log.warning(
+                "DDP does not keep '%s' (and %d more of %d parameters) alike on all %d ranks. If ranks hold different "
+                "tensors under one name, as tensor and expert parallelism do, values merged over ranks (rank='all') "
+                "are those of the lowest rank only; rank=N shows each.",
+                apart[0],
+                len(apart) - 1,
+                len(self.parameters),
+                world,
+            )
+
+    def _num_replicas(self, parameter: torch.nn.Parameter) -> int:
+        group = self._groups.get(id(parameter))
+        return 1 if group is None else torch.distributed.get_world_size(group)
 
 
 def _zero_redundancy_optimizers() -> Iterator[Any]:

@@ -6,6 +6,7 @@ Nothing here talks to another rank.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,22 +19,46 @@ def group_ranks(group: Any) -> tuple[int, ...]:
     return tuple(torch.distributed.get_process_group_ranks(group))
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How a tensor is spread over a mesh of ranks."""
+
+    shape: tuple[int, ...]
+    mesh: Any
+    placements: Sequence[Any]
+
+
+def spread_of(tensor: Any) -> Spread | None:
+    """How a tensor is spread; None for one that is not, as far as it says.
+
+    DDP takes no DTensors: `torch.distributed.tensor.parallel.ddp` turns them into what this rank has of them, and keeps
+    where that belongs beside it.
+    """
+    if hasattr(tensor, "placements"):
+        return Spread(tuple(tensor.shape), tensor.device_mesh, tensor.placements)
+    spec = getattr(tensor, "_st_info", None)
+    if spec is None or getattr(spec, "tensor_meta", None) is None:
+        return None
+    return Spread(tuple(spec.shape), spec.mesh, spec.placements)
+
+
 def of_dtensor(tensor: Any) -> Share | None:
-    """The share of a DTensor; None for any other tensor."""
-    if not hasattr(tensor, "placements"):
+    """The share of a DTensor, or of what was made of one; None for any other tensor."""
+    spread = spread_of(tensor)
+    if spread is None:
         return None
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    mesh, placements = tensor.device_mesh, tensor.placements
-    sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, mesh, placements)
+    mesh, placements = spread.mesh, spread.placements
+    sizes, offsets = compute_local_shape_and_global_offset(spread.shape, mesh, placements)
     box = tuple((start, start + size) for start, size in zip(offsets, sizes, strict=True))
     ranks, here = mesh.mesh, mesh.get_coordinate()
     if here is None:
-        return Share(tuple(tensor.shape))
+        return Share(spread.shape)
     # The ranks that differ from this one only along dimensions that replicate.
     same = ranks[tuple(slice(None) if place.is_replicate() else at for place, at in zip(placements, here, strict=True))]
     is_whole = all(not place.is_shard() for place in placements)
-    return Share(tuple(tensor.shape), None if is_whole else box, None, tuple(sorted(same.flatten().tolist())))
+    return Share(spread.shape, None if is_whole else box, None, tuple(sorted(same.flatten().tolist())))
 
 
 def as_held(gradient: Any, parameter: Any) -> Any:
@@ -54,11 +79,11 @@ def as_held(gradient: Any, parameter: Any) -> Any:
 
 def mesh_of(tensors: Iterable[Any]) -> Mesh:
     """The largest mesh that any of these tensors lies on: sizes and this rank's place, by dimension."""
-    spread = [tensor for tensor in tensors if hasattr(tensor, "placements")]
+    spread = [found for tensor in tensors if (found := spread_of(tensor)) is not None]
     if not spread:
         return {}
-    largest = max(spread, key=lambda tensor: int(tensor.device_mesh.mesh.numel()))
-    mesh = largest.device_mesh
+    largest = max(spread, key=lambda found: int(found.mesh.mesh.numel()))
+    mesh = largest.mesh
     names = mesh.mesh_dim_names or _by_what_they_do(largest.placements)
     here = mesh.get_coordinate() or [-1] * mesh.ndim
     return {name: (int(size), int(at)) for name, size, at in zip(names, mesh.mesh.shape, here, strict=True)}
