@@ -4,15 +4,16 @@ BIN := .venv/bin
 READY := .venv/.ready
 PAGE := src/vario/web/built/index.html
 
-.PHONY: help demo test lint docs peers page browser bench clean
+.PHONY: help demo test lint docs peers page browser matrix bench clean
 
 help:
 	@echo "make demo   train a small transformer for a minute, live in the dashboard, break it, see what vario says"
 	@echo "make test   everything CI checks: lint, types, tests"
-	@echo "make lint   ruff and mypy alone"
+	@echo "make lint   ruff, mypy and vermin alone"
 	@echo "make page   build the dashboard's page from frontend/ (Node 20)"
 	@echo "make docs   write docs/config.md and docs/cli.md anew"
 	@echo "make peers  what tests compare vario with, into .peers: mindstudio-probe, torchao, DeepSpeed, Megatron"
+	@echo "make matrix TORCH=2.8.0   the torch half of the tests on that release (several GB); TRANSFORMERS=4.57.6 chooses that"
 	@echo "make bench  overhead, store, memory and progress figures for this machine"
 	@echo "make clean  forget .venv and caches"
 
@@ -48,6 +49,8 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+# Everything runs on Python 3.10: its grammar, and what its standard library has.
+	$(BIN)/vermin --quiet --violations --no-tips --target=3.10- --exclude str.decode src bench tools examples tests
 
 docs: $(READY)
 	$(BIN)/python tools/make_docs.py
@@ -68,6 +71,27 @@ peers: .peers/.ready
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-deps --target .peers/engines -r requirements-engines.txt
 	touch $@
 
+# The torch half of the tests on another release of torch and of transformers, from the package index, in an environment
+# of its own. What else tests need has the versions of .venv. `docs/versions.md` keeps the results.
+TORCH ?= 2.6.0
+TRANSFORMERS ?= $(if $(filter 2.6.% 2.7.% 2.8.%,$(TORCH)),4.57.6,5.17.0)
+MATRIX := .matrix-$(TORCH)-$(TRANSFORMERS)
+TORCH_HALF := tests/backends tests/probes tests/integrations tests/end_to_end tests/analysis tests/engines/test_choice.py \
+  tests/engines/test_torch_engines.py tests/engines/test_trainer_engines.py tests/test_actions.py \
+  tests/test_failure_policy.py tests/test_launch.py tests/test_monitor.py tests/test_steps.py tests/test_versions.py
+NOT_IN_MATRIX := torch|transformers|mypy|ruff|vermin|playwright|schemathesis|pandas-stubs|pyarrow-stubs|types-PyYAML
+
+matrix: $(MATRIX)/.ready
+	$(MATRIX)/bin/python -m pytest --color=no $(TORCH_HALF)
+
+$(MATRIX)/.ready: pyproject.toml requirements-dev.txt
+	test -x $(MATRIX)/bin/python || $(PYTHON) -m venv $(MATRIX)
+	$(MATRIX)/bin/pip install --quiet --no-cache-dir torch==$(TORCH)
+	grep -vE '^($(NOT_IN_MATRIX))==' requirements-dev.txt > $(MATRIX)/requirements.txt
+	$(MATRIX)/bin/pip install --quiet --no-cache-dir -r $(MATRIX)/requirements.txt transformers==$(TRANSFORMERS)
+	$(MATRIX)/bin/pip install --quiet --no-cache-dir --no-deps --editable .
+	touch $@
+
 # The tools that vario is measured against stay out of .venv.
 .venv-bench/.ready: pyproject.toml requirements-bench.txt
 	test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
@@ -86,4 +110,4 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python bench/progress.py
 
 clean:
-	rm -rf .venv .venv-bench .peers frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .matrix-* .peers frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache

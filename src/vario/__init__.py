@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
+from vario.errors import UnsupportedRelease
 from vario.package import VERSION as __version__
+
+if sys.version_info < (3, 10):  # noqa: UP036 - a copy on PYTHONPATH has no metadata by which pip could refuse it
+    raise UnsupportedRelease(
+        "vario needs Python 3.10 or newer, and this is Python {}.{}. ".format(*sys.version_info)
+        + "Make an environment with a newer one: python3.12 -m venv .venv"
+    )
 
 if TYPE_CHECKING:
     from vario.analysis.health import GradientStats, check_gradient_health

@@ -290,7 +290,7 @@ def _parse(path: Path, text: str) -> Any:
             return json.loads(text)
         if kind == ".toml":
             if sys.version_info >= (3, 11):
-                import tomllib
+                import tomllib  # novermin - only where it is there
             else:
                 import tomli as tomllib
             return tomllib.loads(text)

@@ -10,6 +10,7 @@
     |   |-- RunCorrupt       ours, but damaged beyond the torn tail a kill leaves
     |   |-- RunTooNew        written by a newer vario
     |   `-- RunTaken         the folder already belongs to another run
+    |-- UnsupportedRelease   Python, torch or a trainer is older than what vario works with
     `-- MissingExtra     an optional package is not installed; the message is its install line
 """
 
@@ -48,6 +49,10 @@ class RunTooNew(RunError):
 
 class RunTaken(RunError):
     """The folder already belongs to another run."""
+
+
+class UnsupportedRelease(VarioError):
+    """Python, torch or a trainer is older than what vario works with; the message says how to upgrade."""
 
 
 class MissingExtra(VarioError):

@@ -16,7 +16,7 @@ from vario.after_import import AfterImport
 from vario.children import at_end_of_child, follow_spawned, is_child
 from vario.config import Config
 from vario.ending import FINISHED, ending
-from vario.errors import ConfigError, VarioError
+from vario.errors import ConfigError, UnsupportedRelease, VarioError
 from vario.script import ScriptRaised, execute
 from vario.succession import new_group
 from vario.switch import is_off
@@ -110,8 +110,11 @@ class Launch:
             return False
 
     def _look_for_models(self) -> None:
-        from vario.backends.torch.discovery import Search
-
+        try:
+            from vario.backends.torch.discovery import Search
+        except UnsupportedRelease as error:
+            self.problem = str(error)  # said at the end; the script runs as without us
+            return
         self._search = Search(self._watch, self._is_followed, lambda: bool(self.monitors))
 
     def _is_followed(self, optimizer: Any) -> bool:

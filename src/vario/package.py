@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from vario.errors import UnsupportedRelease
+
 VERSION = "0.1.0"
 """The one place where the version stands; the wheel takes it from here."""
 
@@ -40,3 +42,22 @@ def _version_of(name: str) -> str | None:
         return version(name) or None
     except (PackageNotFoundError, KeyError):
         return None
+
+
+def release_of(version: str) -> tuple[int, int] | None:
+    """Major and minor number of a version such as `2.6.0a0+ecf3bae.nv25.01`; None where it does not begin so."""
+    import re  # not at the top: `import vario` is to stay quick
+
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def refuse_older(package: str, version: str, oldest: tuple[int, int], what: str) -> None:
+    """Raise for a release that is too old for `what`. A version that cannot be read is let through."""
+    release = release_of(version)
+    if release is not None and release < oldest:
+        needed = ".".join(map(str, oldest))
+        raise UnsupportedRelease(
+            f"{what} needs {package} {needed} or newer, and this is {package} {version}. "
+            f"Upgrade with: pip install --upgrade '{package}>={needed}'"
+        )

@@ -11,6 +11,7 @@ import torch
 import toys
 
 import vario
+from releases import runs_here, skip_unless_it_runs
 
 HERE = Path(__file__).parent
 STATISTICS = ("norm", "mean", "min", "max", "count", "nans")
@@ -22,7 +23,7 @@ def torchrun(folder, script, *arguments, ranks=2, environment=None):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     paths = [str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
-    command += [script if script == "-m" else str(HERE / script), *arguments]
+    command += [script if script == "-m" else str(HERE / script), *filter(runs_here, arguments)]
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
     # The launcher's own traceback, last, says nothing; the ranks' lines are marked.
     told = [line for line in done.stderr.splitlines() if line.startswith("[rank")] or done.stderr.splitlines()
@@ -201,4 +202,5 @@ def check_accumulated(run, oracle, ranks, rtol=1e-5, without=()):
 
 
 def open_case(folder, case):
+    skip_unless_it_runs(case)
     return vario.open_run(folder / "runs" / case)

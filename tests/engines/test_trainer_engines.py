@@ -3,6 +3,8 @@
 import pytest
 from oracle import HELD, Oracle, check_accumulated, check_held, check_local, check_target, open_case, torchrun
 
+from releases import runs_here
+
 pytestmark = pytest.mark.slow
 
 CASES = ["accelerate-ddp-x2", "accelerate-fsdp-x2", "accelerate-fsdp2-x2"]
@@ -14,7 +16,8 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("trainers")
     # accelerate keeps its state for the life of a process, Lightning its process group.
     for some in (CASES[:3], CASES[3:4], CASES[4:5], CASES[5:]):
-        torchrun(place, "trainer_engines.py", *some)
+        if any(map(runs_here, some)):
+            torchrun(place, "trainer_engines.py", *some)
     return place
 
 

@@ -18,9 +18,13 @@ from vario.integrations.deciding import Decisions
 from vario.integrations.recording import Recording
 from vario.monitor import Monitor
 from vario.notices import without_secrets
+from vario.package import refuse_older
 from vario.rules import choose, to_options
 
 try:
+    from transformers import __version__
+
+    refuse_older("transformers", __version__, (4, 50), "vario.MonitorCallback")
     from transformers import Trainer, TrainerCallback
     from transformers.trainer_callback import ExportableState
 except ImportError as error:

@@ -6,6 +6,7 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 from models import Language, ids, language_loss
+from vario.backends.torch.releases import CAN_HOOK_IN_GRAPHS
 from watching import EVERYTHING, check_same, records, rows, watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what inductor and dynamo warn of is theirs
@@ -73,7 +74,12 @@ def eager_rows():
     training.run()
     monitor.close()
     assert {key[1] for key in rows(monitor)} == set(EVERYTHING)
-    return rows(monitor)
+    return of_this_release(monitor)
+
+
+def of_this_release(monitor):
+    """All rows, as far as this torch can record them from inside compiled graphs."""
+    return {key: row for key, row in rows(monitor).items() if CAN_HOOK_IN_GRAPHS or key[1] != "activation_gradient"}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +101,7 @@ def test_a_compiled_model_leaves_the_rows_of_an_eager_one(prepare, most_graphs, 
     monitor.close()
     assert sum(counters["graph_break"].values()) == 0
     assert 0 < counters["stats"]["unique_graphs"] <= most_graphs
-    check_same(rows(monitor), eager_rows if prepare is compiled_by_layer else expected_rows, rtol=1e-3)
+    check_same(of_this_release(monitor), eager_rows if prepare is compiled_by_layer else expected_rows, rtol=1e-3)
 
 
 @pytest.mark.parametrize("checkpointing", ["reentrant", "non-reentrant"])
@@ -105,7 +111,7 @@ def test_layers_compiled_one_by_one_are_counted_once_under_checkpointing(checkpo
     training.run()
     monitor.close()
     assert sum(counters["graph_break"].values()) == 0
-    check_same(rows(monitor), eager_rows, rtol=1e-3)
+    check_same(of_this_release(monitor), eager_rows, rtol=1e-3)
 
 
 def test_a_model_that_ran_compiled_before_is_watched_from_then_on(expected_rows):
@@ -120,7 +126,7 @@ def test_a_model_that_ran_compiled_before_is_watched_from_then_on(expected_rows)
     training.run()
     monitor.close()
     assert sum(counters["graph_break"].values()) == 0
-    check_same(rows(monitor), expected_rows, rtol=1e-3)
+    check_same(of_this_release(monitor), expected_rows, rtol=1e-3)
 
 
 def test_after_close_the_compiled_model_runs_on_and_records_nothing():
@@ -146,7 +152,7 @@ def test_a_compiled_training_is_watched_again_after_a_close(expected_rows):
     training.run(2)
     second.close()
     assert sum(counters["graph_break"].values()) == 0
-    check_same({**rows(monitor), **rows(second)}, expected_rows, rtol=1e-3)
+    check_same({**of_this_release(monitor), **of_this_release(second)}, expected_rows, rtol=1e-3)
 
 
 def test_steps_outside_the_schedule_leave_no_rows_of_a_compiled_model(expected_rows):
@@ -156,7 +162,7 @@ def test_steps_outside_the_schedule_leave_no_rows_of_a_compiled_model(expected_r
     training.run()
     monitor.close()
     assert counters["stats"]["unique_graphs"] <= 2
-    check_same(rows(monitor), {key: row for key, row in expected_rows.items() if key[0] != 1}, rtol=1e-3)
+    check_same(of_this_release(monitor), {key: row for key, row in expected_rows.items() if key[0] != 1}, rtol=1e-3)
 
 
 def test_compiled_weights_and_losses_do_not_depend_on_watching():

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from models import Attentive, Language, Perceptron, batch, ids, language_loss
-from vario.backends.torch.activations import _CAN_HOOK_IN_GRAPHS
 from vario.backends.torch.attention import attention_rows
+from vario.backends.torch.releases import CAN_HOOK_IN_GRAPHS
 from vario.backends.torch.spectra import SpectralNorms, stable_rank
 from vario.backends.torch.summaries import TorchSummaries
 from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES
@@ -339,7 +339,7 @@ def test_half_precision_with_a_scaler_is_unscaled_and_marks_skipped_steps(is_fus
     assert bad[NANS] + bad[INFS] > 0
 
 
-IN_GRAPHS = [name for name in EVERYTHING if _CAN_HOOK_IN_GRAPHS or name != "activation_gradient"]
+IN_GRAPHS = [name for name in EVERYTHING if CAN_HOOK_IN_GRAPHS or name != "activation_gradient"]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from vario.backends.base import Observer, Undo
-from vario.backends.torch import hooks, module_hooks, operators
+from vario.backends.torch import hooks, module_hooks, operators, releases
 from vario.backends.torch.passages import Graph, Passage
 from vario.backends.torch.tensors import inputs, leaves
 from vario.steps import Clock
@@ -22,8 +22,6 @@ log = logging.getLogger("vario")
 
 _SLOT = f"{module_hooks.ATTRIBUTE}slot"
 
-_CAN_HOOK_IN_GRAPHS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-"""Earlier compilers turn a hook on a tensor inside a graph into code that fails, or break the graph there."""
 _guards_before: list[bool] = []
 """One per Monitor that needs dynamo's hook guards; the last to go puts back what the first one found."""
 
@@ -267,7 +265,7 @@ class ModuleTensors:
         if not self._is_training() or hooks.current_backward() != -1:
             return
         self._passes[target] += 1
-        if self._with_gradients and not _CAN_HOOK_IN_GRAPHS and not self._told_of_graphs:
+        if self._with_gradients and not releases.CAN_HOOK_IN_GRAPHS and not self._told_of_graphs:
             self._told_of_graphs = True
             log.warning("activation_gradient inside compiled graphs needs torch 2.13; only those outside are recorded")
         if self._values is not None and self._values.watching:
@@ -285,7 +283,7 @@ def _trace(module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]],
     slot = module.__dict__[_SLOT]
     for path, tensor in tensors:
         torch.ops.vario.observe(tensor, slot, path)
-        if with_gradients and _CAN_HOOK_IN_GRAPHS and tensor.requires_grad:
+        if with_gradients and releases.CAN_HOOK_IN_GRAPHS and tensor.requires_grad:
             _trace_gradient(tensor, slot, path)
 
 
@@ -293,7 +291,7 @@ def _trace(module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]],
 def _inputs(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_inputs, module, args, kwargs)
-    elif module_hooks.is_in_graph():
+    elif releases.is_in_graph():
         _trace(module, inputs(args, kwargs), with_gradients=False)
 
 
@@ -301,7 +299,7 @@ def _inputs(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
 def _inputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_inputs_and_gradients, module, args, kwargs)
-    elif module_hooks.is_in_graph():
+    elif releases.is_in_graph():
         _trace(module, inputs(args, kwargs), with_gradients=True)
 
 
@@ -309,7 +307,7 @@ def _inputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any) -> No
 def _outputs(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_outputs, module, args, kwargs, output)
-    elif module_hooks.is_in_graph():
+    elif releases.is_in_graph():
         _trace(module, leaves(output, "output"), with_gradients=False)
 
 
@@ -317,7 +315,7 @@ def _outputs(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> No
 def _outputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_outputs_and_gradients, module, args, kwargs, output)
-    elif module_hooks.is_in_graph():
+    elif releases.is_in_graph():
         _trace(module, leaves(output, "output"), with_gradients=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vario.backends.base import Undo
-from vario.backends.torch import hooks, module_hooks, operators
+from vario.backends.torch import hooks, module_hooks, operators, releases
 from vario.backends.torch.activations import guard_hooks_in_dynamo
 
 Call = Callable[[str, tuple[Any, ...]], None]
@@ -82,7 +82,7 @@ def _items(output: Any) -> tuple[Any, ...]:
 def _called(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_called, module, args, kwargs)
-    elif module_hooks.is_in_graph():
+    elif releases.is_in_graph():
         _trace(module.__dict__[_CALLS], args)
 
 
@@ -90,5 +90,5 @@ def _called(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
 def _returned(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_returned, module, args, kwargs, output)
-    elif module_hooks.is_in_graph():
+    elif releases.is_in_graph():
         _trace(module.__dict__[_RETURNS], _items(output))

@@ -12,7 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data import get_worker_info
 
-from vario.backends.torch import hooks, module_hooks
+from vario.backends.torch import hooks, releases
 from vario.backends.torch.engines import ENGINES
 from vario.backends.torch.instances import live_instances
 from vario.backends.torch.loose_parameters import loose_parameters
@@ -67,7 +67,7 @@ class Search:
 
     def _look(self) -> None:
         if self._handle is None:
-            self._handle = register_module_forward_pre_hook(module_hooks.run_eagerly(self._before_forward))
+            self._handle = register_module_forward_pre_hook(releases.run_eagerly(self._before_forward))
 
     def _look_no_more(self) -> None:
         for candidate in self._candidates:

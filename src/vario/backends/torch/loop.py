@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from vario.backends.base import Events, Inputs
-from vario.backends.torch import discovery, hooks, module_hooks, operators
+from vario.backends.torch import discovery, hooks, module_hooks, operators, releases
 from vario.backends.torch.accumulation import Accumulation
 from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import optimizers
@@ -36,7 +36,7 @@ _PASS = f"{module_hooks.ATTRIBUTE}pass"
 def _pass_begins(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_pass_begins, module, args, kwargs)
-    elif module_hooks.is_in_graph():
+    elif releases.is_in_graph():
         seen = [tensor for _, tensor in row_candidates((args, kwargs))]
         torch.ops.vario.begin_forward(seen, module.__dict__[_PASS], torch.is_grad_enabled(), module.training)
 
@@ -45,7 +45,7 @@ def _pass_begins(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
 def _pass_ends(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_pass_ends, module, args, kwargs, output)
-    elif module_hooks.is_in_graph():
+    elif releases.is_in_graph():
         loss = find_loss(output)
         torch.ops.vario.end_forward([] if loss is None else [loss], module.__dict__[_PASS])
 

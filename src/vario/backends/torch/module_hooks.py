@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from vario.backends.base import Undo
-from vario.backends.torch import replacing
+from vario.backends.torch import releases, replacing
 
 ATTRIBUTE = "_vario_"
 """What the names of our attributes on modules begin with; copies and pickles of a module leave them out."""
@@ -23,29 +23,18 @@ Hook = Callable[..., None]
 """What torch is given: a function of a module and what it was called with."""
 
 _calls: dict[tuple[Hook, int], list[Callable[..., None]]] = {}
-_hooks: set[Hook] = set()
-
-
-def run_eagerly(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep torch.compile from compiling this hook by itself, as it would around a module whose forward it compiles.
-
-    A hook inside a compiled graph is traced all the same; `torch.compiler.disable` would break that graph.
-    """
-    try:
-        from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-    except ImportError:
-        return call  # torch before 2.7: the hook is compiled by itself, which costs a graph and works too
-    set_code_exec_strategy(call.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
-    return call
+_hooks: dict[Hook, int] = {}
+"""Each of our hooks, and the key under which it stands in the tables of every module."""
 
 
 def module_hook(hook: Hook) -> Hook:
     """Mark a function as one of our hooks. It may hold nothing and asks `tell` to run what is meant for a module."""
-    run_eagerly(hook)
-    _hooks.add(hook)
+    releases.run_eagerly(hook)
+    _hooks[hook] = -1 - len(_hooks)
     return hook
 
 
+@releases.outside_compilers
 def tell(hook: Hook, module: torch.nn.Module, *values: Any) -> None:
     """Run what was asked for at this hook of this module."""
     # While TorchScript traces, anything computed here would become a part of the traced model.
@@ -53,19 +42,6 @@ def tell(hook: Hook, module: torch.nn.Module, *values: Any) -> None:
         return
     for call in tuple(_calls.get((hook, id(module)), ())):
         call(module, *values)
-
-
-if hasattr(torch.compiler, "is_exporting"):
-
-    def is_in_graph() -> bool:
-        """Whether a compiler traces this hook into a graph that will train; an exported model is to be left alone."""
-        return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-
-else:  # torch before 2.7
-
-    def is_in_graph() -> bool:
-        """Whether a compiler traces this hook into a graph that will train."""
-        return torch.compiler.is_compiling()
 
 
 @module_hook
@@ -117,7 +93,7 @@ def _added(
     if key not in _calls:
         _keep_out_of_copies(type(module))
         _calls[key] = []
-        _handles[key] = register()
+        _handles[key] = _same_key_everywhere(hook, register())
     calls = _calls[key]
 
     def undo() -> None:
@@ -129,6 +105,22 @@ def _added(
                 _restore_copying()
 
     return calls, undo
+
+
+def _same_key_everywhere(hook: Hook, handle: Any) -> Any:
+    """Put a hook that stands first or last in its table under our own key, and its handle with it.
+
+    torch numbers hooks over all modules, and compilers guard the numbers: of layers that are compiled one by one each
+    would need a graph of its own, up to the limit at which torch gives up. No hook of others has a number below zero.
+    """
+    key = _hooks[hook]
+    for table in (handle.hooks_dict_ref(), *(reference() for reference in handle.extra_dict_ref)):
+        if handle.id in table:
+            is_first = next(iter(table)) == handle.id
+            table[key] = table.pop(handle.id)
+            table.move_to_end(key, last=not is_first)
+    handle.id = key
+    return handle
 
 
 # What copies and pickles of a module hold

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from vario.backends.gpus import Gpu
+from vario.backends.torch.releases import HAS_FUSED_RMS_NORM
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
@@ -43,7 +44,8 @@ def cuda_paths(gpu: Gpu) -> Iterator[None]:
             warnings.simplefilter("ignore")
             library.impl("dropout", dropout, "AutogradCPU")
             library.impl("scaled_dot_product_attention", functools.partial(attention, gpu), "AutogradCPU")
-            library.impl("rms_norm", rms_norm, "AutogradCPU")
+            if HAS_FUSED_RMS_NORM:
+                library.impl("rms_norm", rms_norm, "AutogradCPU")
             library.impl("softmax.int", softmax, "AutogradCPU")
             library.impl("log_softmax.int", log_softmax, "AutogradCPU")
             for name, kernel in _autocast_kernels():

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from vario.backends.gpus import MIB, Gpu
 from vario.backends.memory_trace import Block, MemoryTrace
+from vario.backends.torch.releases import HAS_GROUPED_PRODUCTS
 from vario.backends.torch.simulation.workspaces import workspaces
 
 aten = torch.ops.aten
@@ -218,7 +219,9 @@ def _clone(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     )
 
 
-BETTER_THAN_FAKE = {aten._grouped_mm.default: _grouped_product, aten.clone.default: _clone}
+BETTER_THAN_FAKE: dict[Any, Callable[..., torch.Tensor]] = {aten.clone.default: _clone}
+if HAS_GROUPED_PRODUCTS:
+    BETTER_THAN_FAKE[aten._grouped_mm.default] = _grouped_product
 
 
 class ValueReadError(Exception):

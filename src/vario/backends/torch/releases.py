@@ -1,0 +1,80 @@
+"""What differs between releases of torch, asked of torch itself wherever it can answer; the only place that does."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from vario.package import refuse_older, release_of
+
+OLDEST = (2, 6)
+"""The oldest release that the tests run on; `docs/versions.md` has the table."""
+
+# Before such a torch is asked for anything else.
+refuse_older("torch", torch.__version__, OLDEST, "vario")
+
+HAS_GROUPED_PRODUCTS = hasattr(torch.ops.aten, "_grouped_mm")
+"""One matrix product per expert in one call: since 2.8."""
+
+HAS_FUSED_RMS_NORM = (
+    hasattr(torch.ops.aten, "_fused_rms_norm") and len(torch.ops.aten._fused_rms_norm.default._schema.returns) == 2
+)
+"""CUDA's own kernel for `rms_norm`, which returns what backward needs beside the result. Before 2.9 there was none, or
+one of that name for another device."""
+
+CAN_HOOK_IN_GRAPHS = (release_of(torch.__version__) or OLDEST) >= (2, 13)
+"""Earlier compilers turn a hook on a tensor inside a graph into code that fails, or break the graph there."""
+
+
+# The flag, and not `torch.compiler.is_exporting()`: compilers from 2.7 to 2.12 take that to be true in every graph.
+if hasattr(torch.compiler, "_is_exporting_flag"):
+
+    def is_in_graph() -> bool:
+        """Whether a compiler traces this hook into a graph that will train; an exported model is to be left alone."""
+        return torch.compiler.is_compiling() and not torch.compiler._is_exporting_flag
+
+else:  # 2.6 sets the other flag, and only while it exports without `strict`
+
+    def is_in_graph() -> bool:
+        """Whether a compiler traces this hook into a graph that will train, as far as can be known."""
+        return torch.compiler.is_compiling() and not torch.compiler._is_compiling_flag
+
+
+try:
+    from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+
+    def run_eagerly(call: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep torch.compile from compiling this hook by itself, as it would around a module whose forward it compiles.
+
+        A hook inside a compiled graph is traced all the same; `torch.compiler.disable` would break that graph.
+        """
+        set_code_exec_strategy(call.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+        return call
+
+    def outside_compilers(call: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep torch.compile from compiling what a hook calls in eager code; `run_eagerly` has seen to it."""
+        return call
+
+except ImportError:  # 2.6
+    from torch._C._dynamo.eval_frame import set_eval_frame, skip_code  # type: ignore[attr-defined]
+
+    def run_eagerly(call: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep torch.compile from compiling this hook by itself; what it calls is another matter."""
+        skip_code(call.__code__)
+        return call
+
+    def outside_compilers(call: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep torch.compile from compiling what a hook calls in eager code."""
+
+        @functools.wraps(call)
+        def run(*args: Any) -> Any:
+            compiling = set_eval_frame(None)
+            try:
+                return call(*args)
+            finally:
+                set_eval_frame(compiling)
+
+        return run_eagerly(run)
