@@ -5,6 +5,14 @@ import pytest
 import synthetic
 
 
+def pytest_ignore_collect(collection_path, config):
+    """With `-m gpu` only files that have such tests are read: others need packages that a GPU machine may lack."""
+    if config.option.markexpr != "gpu" or collection_path.name == "tests":
+        return None
+    files = [collection_path] if collection_path.is_file() else collection_path.rglob("test_*.py")
+    return None if any(b"mark.gpu" in file.read_bytes() for file in files) else True
+
+
 @pytest.fixture(autouse=True)
 def waiting_is_allowed_again(request):
     """A test that fails while waiting for the GPU is an error must not leave that to the tests after it."""

@@ -140,6 +140,7 @@ def test_thresholds_that_judge_nothing_are_refused():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")  # torch's remark on itself
 def test_on_a_gpu_the_numbers_are_the_same_and_come_in_one_transfer():
     cpu, gpu = made(), made().cuda()
     for here, there in zip(cpu.parameters(), gpu.parameters(), strict=True):

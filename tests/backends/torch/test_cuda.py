@@ -219,6 +219,7 @@ def test_a_billion_elements_are_summed_to_five_digits():
         np.testing.assert_allclose(row[SUM], total, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 def test_a_sparse_tensor_that_would_wait_for_the_device_is_passed_over():
     indices, values = torch.tensor([[0, 2, 2]]), torch.tensor([1.0, 2.0, -5.0])
     tensor = torch.sparse_coo_tensor(indices, values, (6,), check_invariants=False).cuda()
