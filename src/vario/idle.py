@@ -45,6 +45,13 @@ class IdleMonitor:
         """No step is followed."""
         return False
 
+    def watches(self, model: Any) -> bool:
+        """No model is watched."""
+        return False
+
+    def let_go(self) -> None:
+        """There is nothing to let go of."""
+
     def number_next_step(self, step: int) -> None:
         """Nothing is numbered."""
 
