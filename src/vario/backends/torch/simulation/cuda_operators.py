@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from vario.backends.gpus import Gpu
+from vario.backends.torch.simulation import recurrent
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
@@ -46,6 +47,8 @@ def cuda_paths(gpu: Gpu) -> Iterator[None]:
             library.impl("rms_norm", rms_norm, "AutogradCPU")
             library.impl("softmax.int", softmax, "AutogradCPU")
             library.impl("log_softmax.int", log_softmax, "AutogradCPU")
+            for name, kernel in recurrent.operators(gpu):
+                library.impl(name, kernel, "AutogradCPU")
             for name, kernel in _autocast_kernels():
                 library.impl(name, kernel, "AutocastCPU")
         yield

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from vario.backends.gpus import MIB, Gpu
 from vario.backends.memory_trace import Block, MemoryTrace
+from vario.backends.torch.simulation.bounds import BOUNDED
 from vario.backends.torch.simulation.workspaces import workspaces
 
 aten = torch.ops.aten
@@ -33,6 +34,8 @@ class Tape(TorchDispatchMode):
         self._module_names: list[str] = [""]
         self._held_once: set[tuple[bool, str]] = set()
         self._sum: tuple[int, int] | None = None
+        self._places: set[int] = set()
+        """Storages that hold places, such as those of what is not zero."""
         self._last_test: tuple[Any, str] = (None, "")
 
     # What was there before any operator ran
@@ -107,6 +110,13 @@ class Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in READS_OF_VALUES:
             return self._guess(args[0])
+        bounded = BOUNDED.get(func)
+        if bounded is not None and bounded[1](args):
+            self._note_bound(func)
+            with self:  # what it is made of is on the tape as well
+                out = bounded[0](*args, **kwargs)
+            self._places.update(one.untyped_storage()._cdata for one in tree_leaves(out) if _holds_places(one))
+            return out
         out = BETTER_THAN_FAKE.get(func, func)(*args, **kwargs)
         if func.namespace == "prim":
             return out
@@ -118,7 +128,7 @@ class Tape(TorchDispatchMode):
                     self._observe(part, "temporary", func, node)
         if func is aten.add.Tensor and node is not None and not torch.is_grad_enabled():
             self._expect_in_place(before, args[0])
-        if func in TESTS_OF_MASKS:
+        if func in TESTS_OF_MASKS and args[0].untyped_storage()._cdata not in self._places:
             self._last_test = (weakref.ref(out), func._schema.name)
         if self.gpu is not None:
             self._pass_workspaces(self.gpu, func, args, out, node)
@@ -142,6 +152,7 @@ class Tape(TorchDispatchMode):
     def _freed(self, key: int, number: int) -> None:
         if self._ids.get(key) == number:
             del self._ids[key]
+            self._places.discard(key)
         kept, self._sum = self._sum, None
         if kept is not None and kept[1] == number:
             self.trace.take_over(*kept)
@@ -175,17 +186,27 @@ class Tape(TorchDispatchMode):
             self._sum = None
             self.trace.allocate(Block(num_bytes, "workspace", f"{key[1]} workspace", "", "uint8", (num_bytes,)))
 
+    def _note_bound(self, func: Any) -> None:
+        where = self._module_now(torch._C._current_autograd_node())
+        self.trace.bounds.setdefault(f"{func._schema.name.removeprefix('aten::').rstrip('_')} in {where or 'the loss'}")
+
     def _guess(self, tensor: torch.Tensor) -> Any:
         """The answer to a model that looks at values: no value is known, so the usual one is taken."""
         if tensor.is_floating_point():
             # The step of an optimizer, a norm: no size depends on them. Not 1, whose difference to 1 is divided by.
             return 1.5
+        if tensor.untyped_storage()._cdata in self._places:
+            return 0  # any of the places that were found: a loop over experts looks at one after the other
         if tensor.dtype is not torch.bool:
             raise ValueReadError(f"{self._modules[-1] or 'it'} looks at a value of a {str(tensor.dtype)[6:]} tensor")
         tested, asked = self._last_test
         if tested is None or tested() is not tensor:
             return False
         return self._masks_hide_tokens if asked == "aten::any" else not self._masks_hide_tokens
+
+
+def _holds_places(one: Any) -> bool:
+    return isinstance(one, torch.Tensor) and one.dtype is torch.int64
 
 
 def _dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
