@@ -78,6 +78,16 @@ def ctc_loss_backward(gradient: torch.Tensor, log_chances: torch.Tensor, *rest: 
     return made
 
 
+def pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences that are all as long as the longest."""
+    num_steps = padded.size(1 if batch_first else 0)
+    shape = (padded.size(0) * padded.size(1), *padded.shape[2:])
+    steps = padded.new_empty(shape)
+    rows = padded.new_empty(shape)
+    del steps
+    return rows, torch.empty(num_steps, dtype=torch.int64)
+
+
 def _like_words(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=torch.int64)
 
@@ -106,6 +116,7 @@ BOUNDED: dict[Any, tuple[Callable[..., Any], Callable[[tuple[Any, ...]], bool]]]
     aten.unique_consecutive.default: (unique, _always),
     aten.unique_dim.default: (unique_dim, _always),
     aten.unique_dim_consecutive.default: (unique_dim, _always),
+    aten._pack_padded_sequence.default: (pack, _always),
     aten._ctc_loss.Tensor: (ctc_loss, _always),
     aten._ctc_loss_backward.Tensor: (ctc_loss_backward, _always),
 }

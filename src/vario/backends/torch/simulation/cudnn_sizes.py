@@ -18,6 +18,8 @@ PERSISTENT = {"lstm": 16, "gru": 14, "rnn": 9}
 """Numbers per unit and row that an algorithm takes beside, which keeps the weights on the chip."""
 SMALL = {"lstm": 128, "gru": 128, "rnn": 384}
 """Up to so many units cuDNN may take that algorithm by itself."""
+LONG = 384
+"""From about so many steps on (256 and 512 were seen) the weights' gradient of an LSTM is computed in pieces."""
 PACKED = {"lstm": 3, "gru": 2, "rnn": 1}
 DROPOUT_STATE_BYTES = 6_488_064
 """Held from the first layer with dropout on: the state of its random numbers."""
@@ -74,9 +76,11 @@ class Recurrence:
         numbers = rows * (self.num_layers * per_layer + inner * self.hidden_size)
         return numbers * self.element_bytes + bits // 8 + _ROUNDING
 
-    def workspace_bytes(self, gpu: Gpu) -> int:
+    def workspace_bytes(self, gpu: Gpu, is_forward: bool = True) -> int:
         """What the forward pass takes while it runs, and the backward pass twice, one after the other."""
         per_row, per_sample = self._numbers(gpu)
+        if is_forward and self.num_directions == 2 and self._is_small and not self.is_packed:
+            per_row += PERSISTENT[self.kind] * self.hidden_size
         if self._is_projected and self.is_packed:
             per_row += self.hidden_size
         elif self._is_projected:
@@ -98,7 +102,7 @@ class Recurrence:
             general = 3 * units + inputs
         more = PERSISTENT[self.kind] * units if self._is_persistent(gpu) else 0
         if self.kind == "lstm":
-            own = 5 * units + dropped + more
+            own = (5 if self.num_rows < LONG * self.num_samples else 4) * units + dropped + more
             return max(own, general + (12 * units if more else 0)), 10 * layers * units
         return general + more, (9 * layers + 8 if self.kind == "rnn" and layers > 1 else 5 * layers) * units
 
@@ -117,10 +121,13 @@ class Recurrence:
         dropped = units if self.has_dropout and self.kind != "rnn" else 0
         return PACKED[self.kind] * units + self.input_size + dropped, per_sample
 
+    @property
+    def _is_small(self) -> bool:
+        is_fit = self.hidden_size <= SMALL[self.kind] and not self._is_projected
+        return is_fit and (self.element_bytes != 2 or self.is_half)
+
     def _is_persistent(self, gpu: Gpu) -> bool:
-        if self._is_projected:
-            return False
-        if self.hidden_size <= SMALL[self.kind] and (self.element_bytes != 2 or self.is_half):
+        if self._is_small:
             return True
         # What torch asks for by itself, in float16.
         is_fit = self.num_layers == 1 and self.hidden_size <= 1024 and self.num_samples <= 128
@@ -128,4 +135,5 @@ class Recurrence:
         is_large = gpu.capability[0] >= 8 and gpu.capability[1] != 6 and gpu.num_multiprocessors >= 98
         if self.kind == "rnn":
             is_fit = is_fit and (self.num_samples < 96 or self.hidden_size < 896)
+        is_fit = is_fit and not self._is_projected
         return self.is_half and is_fit and is_round and is_large and self.kind != "gru"

@@ -7,6 +7,7 @@ operators, keeps other tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,8 @@ def operators(gpu: Gpu) -> Iterator[tuple[str, Callable[..., Any]]]:
         yield f"{name}.data", partial(_packed_layers, gpu, state, kind)
     yield "lstm_cell", _lstm_cell
     yield "gru_cell", _gru_cell
+    yield "_pad_packed_sequence", _pad
+    yield "_pack_padded_sequence_backward", _unpack
 
 
 class _DropoutState:
@@ -61,7 +64,7 @@ def _layers(
     num_rows, num_samples = source.numel() // source.size(-1), source.size(0 if batch_first else 1)
     has_dropout = bool(dropout) and train and num_layers > 1
     form = (num_rows, num_samples, num_layers, 1 + bidirectional, has_dropout, False)
-    return _run(gpu, state, kind, source, hidden, weights, form, batch_first)
+    return _run(gpu, state, kind, source, hidden, weights, form, batch_first, has_biases)
 
 
 def _packed_layers(
@@ -82,7 +85,7 @@ def _packed_layers(
     first = hidden[0] if kind == "lstm" else hidden
     has_dropout = bool(dropout) and train and num_layers > 1
     form = (source.size(0), first.size(1), num_layers, 1 + bidirectional, has_dropout, True)
-    return _run(gpu, state, kind, source, hidden, weights, form, False)
+    return _run(gpu, state, kind, source, hidden, weights, form, False, has_biases)
 
 
 def _run(
@@ -94,6 +97,7 @@ def _run(
     weights: Sequence[torch.Tensor],
     form: tuple[int, int, int, int, bool, bool],
     batch_first: bool,
+    has_biases: bool,
 ) -> tuple[torch.Tensor, ...]:
     num_rows, num_samples, num_layers, num_directions, has_dropout, is_packed = form
     states = list(hidden) if kind == "lstm" else [hidden]
@@ -120,8 +124,21 @@ def _run(
         weights = _Flat.apply(call.flat_weights, dtype, *weights)  # type: ignore[no-untyped-call]
         states = [one.to(dtype) for one in states]
         source = source.to(dtype)
-    made = _Layers.apply(call, call.workspace_bytes(gpu), batch_first, source, len(states), *states, *weights)  # type: ignore[no-untyped-call]
-    return tuple(made)
+    sizes = call.workspace_bytes(gpu), call.workspace_bytes(gpu, is_forward=False)
+    how = _How(call, sizes, batch_first, has_biases, len(states))
+    return tuple(_Layers.apply(how, source, *states, *weights))  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class _How:
+    """How layers are run."""
+
+    call: Recurrence
+    workspace_bytes: tuple[int, int]
+    """Forward and backward."""
+    batch_first: bool
+    has_biases: bool
+    num_states: int
 
 
 class _Flat(torch.autograd.Function):
@@ -141,40 +158,40 @@ class _Layers(torch.autograd.Function):
     """All layers and directions in one call of cuDNN."""
 
     @staticmethod
-    def forward(
-        ctx: Any, call: Recurrence, workspace_bytes: int, batch_first: bool, source: torch.Tensor, num_states: int,
-        *rest: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        states, weights = rest[:num_states], rest[num_states:]
-        turned = torch.empty_like(source) if batch_first else None
-        shape = [*source.shape[:-1], call.output_size * call.num_directions]
-        if batch_first:
+    def forward(ctx: Any, how: _How, source: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        states, weights = rest[: how.num_states], rest[how.num_states :]
+        turned = torch.empty_like(source) if how.batch_first else None
+        shape = [*source.shape[:-1], how.call.output_size * how.call.num_directions]
+        if how.batch_first:
             shape[:2] = shape[1], shape[0]
         output = source.new_empty(shape)
         made = [torch.empty_like(one) for one in states]
-        workspace = torch.empty(workspace_bytes, dtype=torch.uint8)
-        kept = torch.empty(call.kept_bytes, dtype=torch.uint8)
+        workspace = torch.empty(how.workspace_bytes[0], dtype=torch.uint8)
+        kept = torch.empty(how.call.kept_bytes, dtype=torch.uint8)
         del workspace, turned
-        ctx.call, ctx.workspace_bytes, ctx.batch_first, ctx.num_states = call, workspace_bytes, batch_first, num_states
+        ctx.how = how
         ctx.save_for_backward(source, output, kept, *states, *weights)
-        return (output.transpose(0, 1) if batch_first else output), *made
+        return (output.transpose(0, 1) if how.batch_first else output), *made
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, *of_states: torch.Tensor) -> tuple[Any, ...]:
+        how = ctx.how
         source, _, _, *rest = ctx.saved_tensors
-        states, weights = rest[: ctx.num_states], rest[ctx.num_states :]
-        turned = torch.empty_like(source) if ctx.batch_first else None
-        gradient = (gradient.transpose(0, 1) if ctx.batch_first else gradient).contiguous()
+        states, weights = rest[: how.num_states], rest[how.num_states :]
+        turned = torch.empty_like(source) if how.batch_first else None
+        gradient = (gradient.transpose(0, 1) if how.batch_first else gradient).contiguous()
         towards = [torch.empty_like(one) for one in (source, *states)]
-        workspace = torch.empty(ctx.workspace_bytes, dtype=torch.uint8)
+        workspace = torch.empty(how.workspace_bytes[1], dtype=torch.uint8)
         del workspace, gradient, turned
         found: list[Any] = [None] * len(weights)
-        if any(ctx.needs_input_grad[5 + ctx.num_states :]):
-            turned = torch.empty_like(source) if ctx.batch_first else None
-            found = list(_cut(weights[0].new_empty(ctx.call.flat_weights), weights))
-            workspace = torch.empty(ctx.workspace_bytes, dtype=torch.uint8)
+        if any(ctx.needs_input_grad[2 + how.num_states :]):
+            turned = torch.empty_like(source) if how.batch_first else None
+            found = list(_cut(weights[0].new_empty(how.call.flat_weights), weights))
+            workspace = torch.empty(how.workspace_bytes[1], dtype=torch.uint8)
+            if not how.has_biases:
+                found = [one.clone() for one in found]  # without those that stand for biases
             del workspace, turned
-        return None, None, None, towards[0], None, *towards[1:], *found
+        return None, *towards, *found
 
 
 def _cut(buffer: torch.Tensor, weights: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
@@ -182,6 +199,39 @@ def _cut(buffer: torch.Tensor, weights: Sequence[torch.Tensor]) -> Iterator[torc
     for weight in weights:
         yield buffer[start : start + weight.numel()].view(weight.shape)
         start += weight.numel()
+
+
+def _pad(
+    rows: torch.Tensor, batch_sizes: torch.Tensor, batch_first: bool, value: Any, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences of several lengths beside each other again."""
+    num_steps = max(length, batch_sizes.size(0))
+    num_samples = int(batch_sizes[0])
+    padded = _Padded.apply(rows, (num_steps, num_samples))  # type: ignore[no-untyped-call]
+    lengths = torch.empty(num_samples, dtype=torch.int64)
+    return (padded.transpose(0, 1) if batch_first else padded), lengths
+
+
+class _Padded(torch.autograd.Function):
+    """Copies rows into their places; the backward pass copies the whole for each step."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, places: tuple[int, int]) -> torch.Tensor:
+        ctx.shape = rows.shape
+        return rows.new_empty(*places, *rows.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        whole = torch.empty_like(gradient)
+        summed = gradient.new_empty(ctx.shape)
+        one = torch.empty_like(summed)
+        del whole, one
+        return summed, None
+
+
+def _unpack(gradient: torch.Tensor, shape: Sequence[int], batch_sizes: torch.Tensor, first: bool) -> torch.Tensor:
+    """The gradient of sequences before they were packed."""
+    return gradient.new_zeros(shape)
 
 
 def _lstm_cell(
@@ -222,7 +272,12 @@ class _Cell(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kind: str, first: torch.Tensor, second: torch.Tensor, state: torch.Tensor, *biases: torch.Tensor | None
+        ctx: Any,
+        kind: str,
+        first: torch.Tensor,
+        second: torch.Tensor,
+        state: torch.Tensor,
+        *biases: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         kept = first.new_empty(state.size(0), CELL_KEEPS[kind] * state.size(1))
         made = [torch.empty_like(state) for _ in range(2 if kind == "lstm" else 1)]
