@@ -149,10 +149,10 @@ def test_wrappers_are_taken_off(wrap):
     )
 
 
-def test_recurrent_layers_are_simulated_with_a_note():
+def test_recurrent_layers_are_simulated_with_a_note_on_where_cudnns_sizes_are_from():
     found = predict_memory(nn.LSTM(32, 16, batch_first=True), ROWS)
     assert found.kind_peaks["gradients"] == 4 * vario.count_parameters(nn.LSTM(32, 16))
-    assert "Recurrent layers" in found.notes[0]
+    assert "recurrent layers was read off an H200" in found.notes[0]
 
 
 # Optimizers

@@ -76,6 +76,13 @@ class MemoryPrediction:
     gpus: int = 1
     strategy: str = ""
     notes: list[str] = field(default_factory=list)
+    bounds: list[str] = field(default_factory=list)
+    """Where sizes depend on values (`masked_select in layers.1`): there the largest possible ones were taken."""
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Whether a step takes this much at most, and most likely less: some sizes depend on values."""
+        return bool(self.bounds)
 
     @property
     def total_bytes(self) -> int:
@@ -202,6 +209,7 @@ def summarize(trace: MemoryTrace, gpu: Gpu, strategy: Strategy | None = None) ->
         context_bytes=gpu.context_bytes,
         gpus=strategy.gpus if strategy else 1,
         strategy=strategy.name if strategy and strategy.gpus > 1 else "",
+        bounds=list(trace.bounds),
         notes=[*trace.notes, *(strategy.notes if strategy and strategy.gpus > 1 else ())],
     )
 
@@ -293,4 +301,5 @@ def estimate_model_memory(
         "total_estimated_gb": found.peak_bytes / GIB,
         "reserved_gb": found.reserved_bytes / GIB,
         "method": "simulated",
+        "is_upper_bound": found.is_upper_bound,
     }

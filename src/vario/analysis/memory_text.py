@@ -21,14 +21,22 @@ COLOURS = {
     "temporary": "bright_black",
 }
 NUM_SHOWN = 6
+NUM_BOUNDS = 3
 
 
 def prediction_panel(prediction: MemoryPrediction, title: str, largest_batch: tuple[str, str] | None = None) -> Panel:
     """The prediction as `vario memory` prints it."""
     blocks: list[RenderableType] = [_facts(prediction, largest_batch), _kinds(prediction), _largest(prediction)]
-    blocks += [Text(note, style="dim") for note in prediction.notes]
+    blocks += [Text(note, style="dim") for note in (*_bound(prediction), *prediction.notes)]
     spaced = [piece for block in blocks for piece in (block, Text())][:-1]
     return Panel(Group(*spaced), title=Text(title, style="bold"), title_align="left", width=100, padding=(1, 2))
+
+
+def _bound(prediction: MemoryPrediction) -> Iterator[str]:
+    if prediction.is_upper_bound:
+        shown = ", ".join(prediction.bounds[:NUM_BOUNDS])
+        more = f" and {len(prediction.bounds) - NUM_BOUNDS} more" if len(prediction.bounds) > NUM_BOUNDS else ""
+        yield f"An upper bound: sizes depend on values, and the largest possible were taken ({shown}{more})."
 
 
 def _facts(prediction: MemoryPrediction, largest_batch: tuple[str, str] | None) -> Table:
@@ -40,7 +48,9 @@ def _facts(prediction: MemoryPrediction, largest_batch: tuple[str, str] | None) 
 
 def _fact_rows(prediction: MemoryPrediction, largest_batch: tuple[str, str] | None) -> Iterator[tuple[str, Text]]:
     each = f" on each of {prediction.gpus} GPUs ({prediction.strategy})" if prediction.gpus > 1 else ""
-    yield "peak", Text(f"{size(prediction.peak_bytes)} allocated, {size(prediction.reserved_bytes)} reserved{each}")
+    most = "at most " if prediction.is_upper_bound else ""
+    peak, reserved = size(prediction.peak_bytes), size(prediction.reserved_bytes)
+    yield "peak", Text(f"{most}{peak} allocated, {reserved} reserved{each}")
     place = prediction.module or "the model itself"
     yield "reached", Text(f"in the {prediction.phase} pass" if prediction.phase != "optimizer" else "in the optimizer")
     if prediction.phase != "optimizer":

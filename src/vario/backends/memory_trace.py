@@ -35,6 +35,9 @@ class MemoryTrace:
     notes: list[str] = field(default_factory=list)
     """What whoever reads it should know."""
 
+    bounds: dict[str, None] = field(default_factory=dict)
+    """Where sizes depend on values, and the largest possible ones were taken: `nonzero in layers.1`."""
+
     _moved: dict[int, int] = field(default_factory=dict)
 
     def allocate(self, block: Block) -> int:

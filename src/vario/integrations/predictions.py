@@ -63,4 +63,5 @@ def prediction_line(found: MemoryPrediction) -> str:
     where = "the optimizer" if found.phase == "optimizer" else f"the {found.phase} pass"
     room = f" of {size(found.gpu_bytes)}" if found.gpu_bytes else ""
     reserved = size(found.reserved_bytes)
-    return f"predicted peak memory: {size(found.peak_bytes)} in {where}, {reserved} reserved{room}"
+    most = "at most " if found.is_upper_bound else ""
+    return f"predicted peak memory: {most}{size(found.peak_bytes)} in {where}, {reserved} reserved{room}"

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = replace(found, notes=[*built.notes, *found.notes])
     largest = max_batch_size(built.model, budget, built.batch, **options) if arguments.max_batch else None
     if arguments.json:
-        answer = {**output.plain(found), "total_bytes": found.total_bytes}
+        answer = {**output.plain(found), "total_bytes": found.total_bytes, "is_upper_bound": found.is_upper_bound}
         output.print_json(answer if largest is None else {**answer, "max_batch_size": largest})
     else:
         from vario.analysis.memory_text import prediction_panel

@@ -17,14 +17,18 @@ import torch
 
 from vario.backends.gpus import Gpu
 from vario.backends.torch.releases import HAS_FUSED_RMS_NORM
+from vario.backends.torch.simulation import recurrent
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 
 IN_HALF = {"addmv", "addr", "mv", "prelu", "einsum", "chain_matmul", "linalg_multi_dot", "_convolution", "convolution"}
 IN_HALF |= {"cudnn_convolution", "cudnn_convolution_transpose", "_scaled_dot_product_flash_attention"}
-IN_HALF |= {"gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
+IN_HALF |= {"_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
 """Run in half precision by CUDA's autocast, and unknown to the CPU's."""
+
+CELLS = {"gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell"}
+"""Made of products here, which autocast runs in half precision with weights that it converts once."""
 
 IN_GIVEN_TYPE = {"softmax", "log_softmax", "sum", "cumsum", "cumprod", "prod"}
 """Run in float32 unless the caller names a type."""
@@ -48,6 +52,8 @@ def cuda_paths(gpu: Gpu) -> Iterator[None]:
                 library.impl("rms_norm", rms_norm, "AutogradCPU")
             library.impl("softmax.int", softmax, "AutogradCPU")
             library.impl("log_softmax.int", log_softmax, "AutogradCPU")
+            for name, kernel in recurrent.operators(gpu):
+                library.impl(name, kernel, "AutogradCPU")
             for name, kernel in _autocast_kernels():
                 library.impl(name, kernel, "AutocastCPU")
         yield
@@ -174,7 +180,7 @@ def _autocast_kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
         on_cuda, on_cpu = has(full, "AutocastCUDA"), has(full, "AutocastCPU")
         if on_cpu and not on_cuda:
             yield full.removeprefix("aten::"), torch.library.fallthrough_kernel
-        elif on_cuda and not on_cpu and name not in WIDEST:
+        elif on_cuda and not on_cpu and name not in WIDEST and name not in CELLS:
             operator = getattr(getattr(aten, name), overload or "default")
             yield full.removeprefix("aten::"), _cast_kernel(operator, name)
 

@@ -54,7 +54,8 @@ class StepPlan:
 def simulate(model: torch.nn.Module, batch: Any, plan: StepPlan, gpu: Gpu | None) -> MemoryTrace:
     """What some training steps allocate and free on that GPU, or on the CPU, without the memory.
 
-    A model whose shapes depend on values cannot be simulated: ModelError.
+    Where shapes depend on values the largest possible ones are taken, and named in `bounds`. Where values decide what
+    is computed at all, or nothing bounds a shape: ModelError.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
@@ -75,10 +76,8 @@ def simulate(model: torch.nn.Module, batch: Any, plan: StepPlan, gpu: Gpu | None
             ) from error
     if bare is not model and hasattr(model, "_orig_mod"):
         trace.notes.append("The model is compiled; this is what it takes when it is not.")
-    if any(isinstance(module, torch.nn.RNNBase) for module in bare.modules()):
-        trace.notes.append(
-            "Recurrent layers are those of the CPU here; cuDNN's keep other tensors, and were not measured."
-        )
+    if gpu is not None and any(isinstance(module, torch.nn.RNNBase) for module in bare.modules()):
+        trace.notes.append("What cuDNN takes for recurrent layers was read off an H200 with cuDNN 9.19.")
     num_hooks = foreign_hooks(bare)
     if num_hooks:
         trace.notes.append(f"Hooks that were put on the model are left out ({num_hooks} of them).")

@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_leaves
 from vario.backends.gpus import MIB, Gpu
 from vario.backends.memory_trace import Block, MemoryTrace
 from vario.backends.torch.releases import HAS_GROUPED_PRODUCTS
+from vario.backends.torch.simulation.bounds import BOUNDED
+from vario.backends.torch.simulation.recurrent import FLATTENED
 from vario.backends.torch.simulation.workspaces import workspaces
 
 aten = torch.ops.aten
@@ -29,11 +31,15 @@ class Tape(TorchDispatchMode):
         self.gpu = gpu
         self._masks_hide_tokens = masks_hide_tokens
         self._ids: dict[int, int] = {}
+        self._endings: dict[int, weakref.finalize[Any, Any]] = {}
+        """What is called when a storage dies."""
         self._modules: list[str] = [""]
         self._module_starts: list[int] = [0]
         self._module_names: list[str] = [""]
         self._held_once: set[tuple[bool, str]] = set()
         self._sum: tuple[int, int] | None = None
+        self._whole_numbers: dict[int, int] = {}
+        """Storages that hold whole numbers of known meaning: what to take for one."""
         self._last_test: tuple[Any, str] = (None, "")
 
     # What was there before any operator ran
@@ -45,10 +51,37 @@ class Tape(TorchDispatchMode):
 
     def hold_weights(self, model: torch.nn.Module) -> None:
         """Count a model's parameters and buffers, each with its module."""
+        last = {id(recurrent._flat_weights[-1]): recurrent for recurrent in self._recurrent(model)}
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self._modules.append(name.rpartition(".")[0])
             self._observe(tensor, "weights", "weights")
+            if id(tensor) in last:
+                self._lay_flat(last[id(tensor)])
             self._modules.pop()
+
+    def _recurrent(self, model: torch.nn.Module) -> list[torch.nn.RNNBase]:
+        """Those whose weights torch lays flat: not where another module computes them, or shares them."""
+        seen: set[int] = set()
+        found = []
+        for module in model.modules() if self.gpu is not None else ():
+            weights = module._flat_weights if isinstance(module, torch.nn.RNNBase) else []
+            is_own = all(isinstance(weight, torch.nn.Parameter) and id(weight) not in seen for weight in weights)
+            if weights and is_own and weights[0].dtype in FLATTENED:
+                found.append(module)
+            seen.update(map(id, weights))
+        return found
+
+    def _lay_flat(self, recurrent: torch.nn.RNNBase) -> None:
+        """Weights that come onto a GPU one by one, and are then copied into one buffer for cuDNN."""
+        weights = recurrent._flat_weights
+        num_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
+        dtype = str(weights[0].dtype)[6:]
+        flat = self.trace.allocate(Block(num_bytes, "weights", "weights", self._modules[-1], dtype, (num_bytes,)))
+        for weight in weights:
+            key = weight.untyped_storage()._cdata
+            self.trace.free(self._ids[key])
+            self._endings.pop(key).detach()
+            self._ids[key] = flat
 
     def mark(self, tensors: Iterable[torch.Tensor | None], kind: str) -> None:
         """Say what storages turned out to be for."""
@@ -108,6 +141,17 @@ class Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in READS_OF_VALUES:
             return self._guess(args[0])
+        bounded = BOUNDED.get(func)
+        if bounded is not None and bounded[1](args):
+            self._note_bound(func)
+            with self:  # what it is made of is on the tape as well
+                out = bounded[0](*args, **kwargs)
+            # Places, of which any may be taken; or how many sequences there are at each step.
+            number = args[1].size(0) if func is PACKING else 0
+            self._whole_numbers.update(
+                (one.untyped_storage()._cdata, number) for one in tree_leaves(out) if _is_whole(one)
+            )
+            return out
         out = BETTER_THAN_FAKE.get(func, func)(*args, **kwargs)
         if func.namespace == "prim":
             return out
@@ -119,7 +163,7 @@ class Tape(TorchDispatchMode):
                     self._observe(part, "temporary", func, node)
         if func is aten.add.Tensor and node is not None and not torch.is_grad_enabled():
             self._expect_in_place(before, args[0])
-        if func in TESTS_OF_MASKS:
+        if func in TESTS_OF_MASKS and args[0].untyped_storage()._cdata not in self._whole_numbers:
             self._last_test = (weakref.ref(out), func._schema.name)
         if self.gpu is not None:
             self._pass_workspaces(self.gpu, func, args, out, node)
@@ -138,11 +182,13 @@ class Tape(TorchDispatchMode):
         number = self.trace.allocate(block)
         self._sum = None
         self._ids[key] = number
-        weakref.finalize(storage, self._freed, key, number)
+        self._endings[key] = weakref.finalize(storage, self._freed, key, number)
 
     def _freed(self, key: int, number: int) -> None:
         if self._ids.get(key) == number:
             del self._ids[key]
+            self._endings.pop(key, None)
+            self._whole_numbers.pop(key, None)
         kept, self._sum = self._sum, None
         if kept is not None and kept[1] == number:
             self.trace.take_over(*kept)
@@ -176,17 +222,29 @@ class Tape(TorchDispatchMode):
             self._sum = None
             self.trace.allocate(Block(num_bytes, "workspace", f"{key[1]} workspace", "", "uint8", (num_bytes,)))
 
+    def _note_bound(self, func: Any) -> None:
+        name = func._schema.name.removeprefix("aten::").strip("_")
+        where = self._module_now(torch._C._current_autograd_node()) or "the model itself"
+        self.trace.bounds.setdefault(f"{name} in {where}")
+
     def _guess(self, tensor: torch.Tensor) -> Any:
         """The answer to a model that looks at values: no value is known, so the usual one is taken."""
         if tensor.is_floating_point():
             # The step of an optimizer, a norm: no size depends on them. Not 1, whose difference to 1 is divided by.
             return 1.5
+        known = self._whole_numbers.get(tensor.untyped_storage()._cdata)
+        if known is not None:
+            return known
         if tensor.dtype is not torch.bool:
             raise ValueReadError(f"{self._modules[-1] or 'it'} looks at a value of a {str(tensor.dtype)[6:]} tensor")
         tested, asked = self._last_test
         if tested is None or tested() is not tensor:
             return False
         return self._masks_hide_tokens if asked == "aten::any" else not self._masks_hide_tokens
+
+
+def _is_whole(one: Any) -> bool:
+    return isinstance(one, torch.Tensor) and one.dtype is torch.int64
 
 
 def _dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -228,6 +286,7 @@ class ValueReadError(Exception):
     """A model branches on a number that only a real run knows."""
 
 
+PACKING = aten._pack_padded_sequence.default
 READS_OF_VALUES = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
 TESTS_OF_MASKS = {aten.all.default, aten.any.default, aten.eq.Scalar}
 MATRIX_PRODUCTS = {

@@ -1,0 +1,123 @@
+"""Operators whose output is as large as values say: simulated as large as their inputs allow, and named.
+
+What is unbounded by shapes (repeats, counts of numbers) is left to torch, which refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+MASKS = (torch.bool, torch.uint8)
+
+
+def nonzero(tensor: torch.Tensor) -> torch.Tensor:
+    """A row for every element."""
+    return torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
+
+
+def masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Every element of both, broadcast."""
+    shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+    places = torch.empty(shape, dtype=torch.int64)  # CUDA looks for the places first
+    chosen = tensor.new_empty(shape.numel())
+    del places
+    return chosen
+
+
+def index(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], *, of: Any = aten.index.Tensor) -> torch.Tensor:
+    """Every row that a mask could choose."""
+    return of(tensor, places(indices))  # type: ignore[no-any-return]
+
+
+def index_put(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], *rest: Any, of: Any) -> torch.Tensor:
+    """The same, written."""
+    return of(tensor, places(indices), *rest)  # type: ignore[no-any-return]
+
+
+def places(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Masks as the places that they choose when they choose all."""
+    found: list[torch.Tensor | None] = []
+    for one in indices:
+        if one is not None and one.dtype in MASKS:
+            found += nonzero(one).unbind(1)
+        else:
+            found.append(one)
+    return found
+
+
+def unique(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Every element once, where it came from, and how often it was there; sorting takes three copies."""
+    sorting = [tensor.new_empty(tensor.numel()) for _ in range(2)]
+    made = tensor.new_empty(tensor.numel()), _like_words(tensor), torch.empty(tensor.numel(), dtype=torch.int64)
+    del sorting
+    return made
+
+
+def unique_dim(tensor: torch.Tensor, dim: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Every row once."""
+    count = tensor.size(dim)
+    return torch.empty_like(tensor), *(torch.empty(count, dtype=torch.int64) for _ in range(2))
+
+
+def ctc_loss(log_chances: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A loss per sample, and a table of all its alignments: no target is longer than all of them in a row."""
+    num_steps, num_samples = log_chances.shape[:2]
+    longest = targets.size(-1)
+    return log_chances.new_empty(num_samples), log_chances.new_empty(num_samples, num_steps, 2 * longest + 1)
+
+
+def ctc_loss_backward(gradient: torch.Tensor, log_chances: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """The gradient, beside a second table."""
+    table = torch.empty_like(rest[4])
+    made = torch.empty_like(log_chances)
+    del table
+    return made
+
+
+def pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences that are all as long as the longest."""
+    num_steps = padded.size(1 if batch_first else 0)
+    shape = (padded.size(0) * padded.size(1), *padded.shape[2:])
+    steps = padded.new_empty(shape)
+    rows = padded.new_empty(shape)
+    del steps
+    return rows, torch.empty(num_steps, dtype=torch.int64)
+
+
+def _like_words(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=torch.int64)
+
+
+def _has_masks(args: tuple[Any, ...]) -> bool:
+    return any(one is not None and one.dtype in MASKS for one in args[1])
+
+
+def _always(args: tuple[Any, ...]) -> bool:
+    return True
+
+
+def _writing(operator: Any) -> Callable[..., torch.Tensor]:
+    return lambda tensor, indices, *rest: index_put(tensor, indices, *rest, of=operator)
+
+
+BOUNDED: dict[Any, tuple[Callable[..., Any], Callable[[tuple[Any, ...]], bool]]] = {
+    aten.nonzero.default: (nonzero, _always),
+    aten.masked_select.default: (masked_select, _always),
+    aten.index.Tensor: (index, _has_masks),
+    aten.index_put.default: (_writing(aten.index_put.default), _has_masks),
+    aten.index_put_.default: (_writing(aten.index_put_.default), _has_masks),
+    aten._index_put_impl_.default: (_writing(aten._index_put_impl_.default), _has_masks),
+    aten._unique2.default: (unique, _always),
+    aten._unique.default: (lambda tensor, *rest, **named: unique(tensor)[:2], _always),
+    aten.unique_consecutive.default: (unique, _always),
+    aten.unique_dim.default: (unique_dim, _always),
+    aten.unique_dim_consecutive.default: (unique_dim, _always),
+    aten._pack_padded_sequence.default: (pack, _always),
+    aten._ctc_loss.Tensor: (ctc_loss, _always),
+    aten._ctc_loss_backward.Tensor: (ctc_loss_backward, _always),
+}
+"""What to do instead, and whether it is needed for these arguments."""
