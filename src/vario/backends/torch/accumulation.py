@@ -47,6 +47,8 @@ class Accumulation:
         self._outermost_backward_is_followed = False
         self.fired: dict[str, None] = {}
         """The parameters that this backward has reached, in order."""
+        self.first_reached: Callable[[torch.Tensor], None] | None = None
+        """Called with the first parameter that a backward reaches, once."""
         self.misses_accumulators = False
         """Whether the engine does not know where gradients add up."""
 
@@ -101,6 +103,9 @@ class Accumulation:
         def accumulated(tensor: torch.Tensor) -> None:
             if self._clock.gradients_came(numbers):
                 self._end_step()
+            if self.first_reached is not None:
+                call, self.first_reached = self.first_reached, None
+                call(tensor)
             for name, _ in accumulator.parts:
                 self.fired[name] = None
             if self._calls.accumulated_gradient and chosen and self._engine.keeps_local_sum:

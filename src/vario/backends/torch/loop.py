@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from vario.backends.base import Events, Inputs
+from vario.backends.losses import BackwardLoss
 from vario.backends.torch import discovery, hooks, module_hooks, operators
 from vario.backends.torch.accumulation import Accumulation
 from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import optimizers
+from vario.backends.torch.losses import BackwardLosses
 from vario.backends.torch.naming import entries, has_forward
 from vario.backends.torch.outputs import find_loss
 from vario.backends.torch.row_hashes import row_candidates
@@ -21,6 +23,7 @@ from vario.backends.torch.scaling import LossScaling
 from vario.backends.torch.subscriptions import Subscribing, Subscriptions
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.tensors import leaves
+from vario.backends.torch.updated_parts import UpdatedParts
 from vario.steps import Clock
 
 _UNSEEN: Inputs = (), {}
@@ -56,14 +59,19 @@ class TrainingLoop(Subscribing):
         self.engine = targets.engine
         self.clock.calls_are_passes = self.engine.calls_are_passes
         self._given_optimizers = self.engine.torch_optimizers()
+        self._parts = UpdatedParts(targets)
+        self.returns_loss = False
+        self.losses_add_up = False
         for optimizer in self._given_optimizers:
             self.targets.check_optimizer(optimizer)
             self.clock.expect(self.engine.parameter_ids(optimizer))
+            self._parts.note(optimizer)
         self._expects_optimizers = bool(self._given_optimizers)
         self._scaling = LossScaling(scaler, self._after_scaler_step)
         self._accumulation = Accumulation(
             targets, self.clock, self._calls, end_step=self._end_step, backward_ended=self._backward_ended
         )
+        self._losses = BackwardLosses(targets, self._accumulation, self.loss_scale, self._tell_of_loss)
         self._undo = hooks.Undos()
         self._module_tensors: ModuleTensors | None = None
         self._pass_trains: bool | None = None
@@ -93,6 +101,8 @@ class TrainingLoop(Subscribing):
         for name, root in self.targets.roots.items():
             self._follow_root(name, root)
         self._undo.add(self._accumulation.attach(events))
+        if calls.backward_loss:
+            self._undo.add(self._losses.attach(events))
         self._undo.add(self.engine.attach(self))
         self.look_for_accumulators()
         self._undo.add(hooks.around_updates(self._update_began, self._update_ended))
@@ -174,6 +184,7 @@ class TrainingLoop(Subscribing):
             for optimizer in discovery.live_optimizers():
                 if self.targets.are_updated_by(optimizer):
                     self.clock.expect(self.engine.parameter_ids(optimizer))
+                    self._parts.note(optimizer)
         self.look_for_accumulators()
         self._accumulation.forward_began()
         if self.clock.forward_began():
@@ -185,6 +196,7 @@ class TrainingLoop(Subscribing):
 
     def pass_began(self) -> None:
         """A trainer that does not call the outermost module begins a pass that trains."""
+        self.returns_loss = True
         self._forward_began(next(iter(self.targets.roots)), True, True)
 
     def pass_ended(self) -> None:
@@ -208,6 +220,19 @@ class TrainingLoop(Subscribing):
                         tensor.register_hook(partial(self._accumulation.outermost_backward_began, self._pass))
             except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
                 self._events.switch_off("model output", error)
+
+    def _tell_of_loss(self, loss: BackwardLoss) -> None:
+        for call in self._calls.backward_loss:
+            call(loss)
+
+    def loss_scale(self) -> torch.Tensor | None:
+        """What the loss of this step is multiplied by."""
+        scale = self.engine.loss_scale()
+        return self._scaling.scale() if scale is None else scale
+
+    def part_updated_by(self, optimizers: Collection[torch.optim.Optimizer]) -> str:
+        """The part of the model that these update together; empty where no other updates another part."""
+        return self._parts.name(optimizers)
 
     def _backward_ended(self) -> None:
         if self.engine.reduces_in_backward:
@@ -252,6 +277,7 @@ class TrainingLoop(Subscribing):
         if optimizers.has_closure(args, kwargs):
             for call in self._calls.update_began:
                 call(optimizer)
+        self._parts.note(optimizer)
         for call in self._calls.update_ended:
             call(optimizer)
         self._updated_since_scaler_step = True

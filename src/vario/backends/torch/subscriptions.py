@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from vario.backends.base import Inputs, Observer
+from vario.backends.losses import BackwardLoss
 from vario.backends.torch.calls import Call, ModuleCalls
 
 
@@ -24,6 +25,7 @@ class Subscriptions:
         self.batch: list[Callable[[Any], None]] = []
         self.local_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
+        self.backward_loss: list[Callable[[BackwardLoss], None]] = []
         self.backward_began: list[Callable[[], None]] = []
         self.backward_ended: list[Callable[[], None]] = []
         self.update_called: list[Callable[[Any], None]] = []
@@ -74,6 +76,10 @@ class Subscribing:
     def on_accumulated_gradients(self, call: Callable[[str, torch.Tensor], None]) -> None:
         """Call with (name, gradient) when this rank's backward has added to a gradient, before ranks share it."""
         self._calls.accumulated_gradient.append(call)
+
+    def on_backward_loss(self, call: Callable[[BackwardLoss], None]) -> None:
+        """Call with the number that backward was called on, when it reaches the first parameter."""
+        self._calls.backward_loss.append(call)
 
     def on_backward_began(self, call: Callable[[], None]) -> None:
         """Call when a backward sets out from the model's output, before it reaches any parameter."""
