@@ -304,6 +304,9 @@ class Watched(Protocol):
     def on_pass_ended(self, call: Callable[[Any], None]) -> None:
         """Call with what the outermost module returned in a pass that trains."""
 
+    def on_reported(self, call: Callable[[Mapping[str, Any]], None]) -> None:
+        """Call with what a trainer of another package reports of this model."""
+
     def on_batch(self, call: Callable[[Any], None]) -> None:
         """Call with the batches that the loop shows by itself."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from vario.backends.torch.scaling import LossScaling
 from vario.backends.torch.subscriptions import Subscribing, Subscriptions
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.tensors import leaves
+from vario.backends.torch.trainers import TrainerReports
 from vario.backends.torch.updated_parts import UpdatedParts
 from vario.steps import Clock
 
@@ -72,6 +73,7 @@ class TrainingLoop(Subscribing):
             targets, self.clock, self._calls, end_step=self._end_step, backward_ended=self._backward_ended
         )
         self._losses = BackwardLosses(targets, self._accumulation, self.loss_scale, self._tell_of_loss)
+        self._reports = TrainerReports(targets, self.clock, self._losses_add_up)
         self._undo = hooks.Undos()
         self._module_tensors: ModuleTensors | None = None
         self._pass_trains: bool | None = None
@@ -103,6 +105,7 @@ class TrainingLoop(Subscribing):
         self._undo.add(self._accumulation.attach(events))
         if calls.backward_loss:
             self._undo.add(self._losses.attach(events))
+        self._undo.add(self._reports.attach(events, self._reported))
         self._undo.add(self.engine.attach(self))
         self.look_for_accumulators()
         self._undo.add(hooks.around_updates(self._update_began, self._update_ended))
@@ -179,6 +182,7 @@ class TrainingLoop(Subscribing):
         if not with_gradients:
             return
         self._scaling.forward_began()
+        self._reports.forward_began()
         if not self._expects_optimizers:
             self._expects_optimizers = True
             for optimizer in discovery.live_optimizers():
@@ -224,6 +228,13 @@ class TrainingLoop(Subscribing):
     def _tell_of_loss(self, loss: BackwardLoss) -> None:
         for call in self._calls.backward_loss:
             call(loss)
+
+    def _reported(self, numbers: Mapping[str, Any]) -> None:
+        for call in self._calls.reported:
+            call(numbers)
+
+    def _losses_add_up(self) -> None:
+        self.losses_add_up = True
 
     def loss_scale(self) -> torch.Tensor | None:
         """What the loss of this step is multiplied by."""

@@ -81,9 +81,7 @@ class BackwardLosses:
         self._reach = safely(self._parameter_reached)
         return backwards.follow(safely(self._began), safely(self._ended))
 
-    def _began(
-        self, outputs: Sequence[Any], factors: Sequence[Any], inputs: Sequence[Any], accumulates: bool
-    ) -> None:
+    def _began(self, outputs: Sequence[Any], factors: Sequence[Any], inputs: Sequence[Any], accumulates: bool) -> None:
         self._start = self._reached = None
         if not outputs or not all(_is_number(output) for output in outputs):
             return  # tensors that come with gradients: a stage of a pipeline, a loop that goes back part by part
@@ -178,7 +176,7 @@ def _divisor(loss: torch.Tensor, scale: torch.Tensor | None) -> float:
             number = factor.item() if factor.numel() == 1 and factor.device.type == "cpu" else None
             if kind == "MulBackward0" and scale is not None and _may_be(scale, number):
                 scale = None  # it is in there once
-            elif number is None or side and kind == "DivBackward0":
+            elif number is None or (side and kind == "DivBackward0"):
                 break
             else:
                 divisor = divisor * number if kind == "DivBackward0" else divisor / number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ class Subscriptions:
         self.module_calls = ModuleCalls(is_training_pass)
         self.pass_began: list[Callable[[str, Inputs], None]] = []
         self.pass_ended: list[Callable[[Any], None]] = []
+        self.reported: list[Callable[[Mapping[str, Any]], None]] = []
         self.batch: list[Callable[[Any], None]] = []
         self.local_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
@@ -59,6 +60,10 @@ class Subscribing:
     def on_pass_ended(self, call: Callable[[Any], None]) -> None:
         """Call with what the outermost module returned in a pass that trains."""
         self._calls.pass_ended.append(call)
+
+    def on_reported(self, call: Callable[[Mapping[str, Any]], None]) -> None:
+        """Call with what a trainer of another package reports of this model."""
+        self._calls.reported.append(call)
 
     def on_batch(self, call: Callable[[Any], None]) -> None:
         """Call with the batches that the loop shows by itself."""
