@@ -16,6 +16,9 @@ vario ls other_runs
 vario ls --json
 """
 
+MARK = "*"
+"""After a loss that nobody logged."""
+
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the folder and --json."""
@@ -56,13 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
         cells = (
             started,
             step,
-            number(row["loss"]),
+            number(row["loss"]) + (MARK if row["loss_is_found"] else ""),
             str(row["num_incidents"]),
             _ranks(row),
             ", ".join(row["quantities"]),
         )
         table.add_row(row["name"], row["state"], *cells)
     output.stdout().print(table)
+    if any(row["loss_is_found"] for row in rows):
+        output.stdout().print(f"{MARK} found by vario, not logged by the training", style="dim", markup=False)
     return 0
 
 
@@ -74,10 +79,11 @@ def _ranks(row: dict[str, Any]) -> str:
 
 def describe(run: Run) -> dict[str, Any]:
     """What the list says about one run."""
+    from vario.runs.loss_series import read_losses
+
     ranks = run.ranks
     quantities = run.quantities(ranks[0]) if ranks else []
-    has_loss = "scalar" in quantities and "loss" in run.targets("scalar", rank=ranks[0])
-    loss = run.series("loss", "scalar", rank=ranks[0]).values[-1] if has_loss else None
+    loss = read_losses(run)[:1]
     return {
         "path": run.path,
         "name": run.name,
@@ -85,7 +91,8 @@ def describe(run: Run) -> dict[str, Any]:
         "state": run.state,
         "started": run.started,
         "last_step": run.last_step,
-        "loss": None if loss is None else float(loss),
+        "loss": float(loss[0].values[-1]) if loss else None,
+        "loss_is_found": bool(loss) and loss[0].is_found,
         "num_incidents": len(run.incidents),
         "ranks": ranks,
         "world_size": run.world_size,
