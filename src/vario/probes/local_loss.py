@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from vario.backends.base import Inputs, Later, Watched
 from vario.backends.losses import BackwardLoss
 from vario.probes import Recorder
+from vario.quantities import LOSS_BACKWARD, LOSS_LOCAL
 
-RETURNED, GONE_BACK_FROM = "loss_local", "loss_backward"
 _SHARED_COUNT = "num_items_in_batch"
 """A model of transformers called with it divides its loss by the items of the whole step."""
 
@@ -60,12 +60,12 @@ class LocalLoss:
         """Subscribe to passes, to backward and to updates."""
         self._watched = watched
         self._recorder = recorder
-        watched.on_pass_began(recorder.guarded(RETURNED, self._pass_began))
-        watched.on_pass_ended(recorder.guarded(RETURNED, self._pass_ended))
-        watched.on_backward_loss(recorder.guarded(RETURNED, self._backward_reached))
-        watched.on_update_called(recorder.guarded(RETURNED, self._update_called))
-        watched.on_update_ended(recorder.guarded(RETURNED, self._update_ended))
-        recorder.on_step_ended(recorder.guarded(RETURNED, self._step_ended))
+        watched.on_pass_began(recorder.guarded(LOSS_LOCAL, self._pass_began))
+        watched.on_pass_ended(recorder.guarded(LOSS_LOCAL, self._pass_ended))
+        watched.on_backward_loss(recorder.guarded(LOSS_LOCAL, self._backward_reached))
+        watched.on_update_called(recorder.guarded(LOSS_LOCAL, self._update_called))
+        watched.on_update_ended(recorder.guarded(LOSS_LOCAL, self._update_ended))
+        recorder.on_step_ended(recorder.guarded(LOSS_LOCAL, self._step_ended))
 
     def _pass_began(self, root: str, inputs: Inputs) -> None:
         self._sees_passes = self._has_new_pass = True
@@ -122,17 +122,17 @@ class LocalLoss:
             self._most_passes = max(self._most_passes, found.num_passes)
             makes.setdefault(self._name(part), _course(found, adds_up, self._most_passes))
         if not objectives and returned:
-            makes[RETURNED] = lambda: sum(float(loss()) for loss in returned) / len(returned)
+            makes[LOSS_LOCAL] = lambda: sum(float(loss()) for loss in returned) / len(returned)
 
         def fill(scalars: dict[str, float]) -> None:
             for name, make in makes.items():
                 scalars[name] = make()
 
         if makes:
-            self._recorder.frames.log_when(self._recorder.guarded(RETURNED, fill))
+            self._recorder.frames.log_when(self._recorder.guarded(LOSS_LOCAL, fill))
 
     def _name(self, part: str) -> str:
-        known = RETURNED if self._is_returned or self._watched.returns_loss else GONE_BACK_FROM
+        known = LOSS_LOCAL if self._is_returned or self._watched.returns_loss else LOSS_BACKWARD
         return f"{known}/{part}" if part else known
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-LOGGED = ("loss", "train_loss", "train/loss", "loss/train", "training_loss")
-FOUND = ("loss_local", "loss_backward")
+from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
+
+LOGGED = (LOSS, "train_loss", "train/loss", "loss/train", "training_loss")
+FOUND = (LOSS_LOCAL, LOSS_BACKWARD)
 """The model's own and what backward was called on; of several parts as `loss_backward/PART`."""
 MOST_RANKS = 16
 """Of more ranks, the first speaks for all."""
