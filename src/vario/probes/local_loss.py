@@ -46,6 +46,7 @@ class LocalLoss:
     def __init__(self) -> None:
         self._objectives: list[_Objective] = []
         self._open: _Objective | None = None
+        self._early: list[Any] = []
         self._returned: list[Later] = []
         self._is_returned = False
         self._goes_back = False
@@ -84,8 +85,9 @@ class LocalLoss:
         self._goes_back = True
         found = self._open
         if found is None:
-            found = self._open = _Objective()
+            found = self._open = _Objective(optimizers=self._early)
             self._objectives.append(found)
+            self._early = []
         if not loss.is_kept:
             found.handed.append(loss)
             return
@@ -108,12 +110,14 @@ class LocalLoss:
     def _update_ended(self, optimizer: Any) -> None:
         self._is_updating = False
         self._open = None
-        if self._objectives and optimizer is not None:
-            self._objectives[-1].optimizers.append(optimizer)
+        if optimizer is not None:
+            # An optimizer that runs in a hook of backward may be ahead of what backward was called on.
+            updated = self._objectives[-1].optimizers if self._objectives else self._early
+            updated.append(optimizer)
 
     def _step_ended(self, seconds: float) -> None:
         returned, objectives = self._returned, self._objectives
-        self._returned, self._objectives, self._open = [], [], None
+        self._returned, self._objectives, self._early, self._open = [], [], [], None
         makes: dict[str, Callable[[], float]] = {}
         for found in objectives:
             part = self._watched.part_updated_by(found.optimizers)

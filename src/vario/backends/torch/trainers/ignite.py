@@ -10,6 +10,7 @@ from vario.backends.torch.trainers.listening import Listener, after_calls
 
 MODULES = ("ignite.engine.engine",)
 _BEGAN, _ENDED = "epoch_started", "epoch_completed"
+_WITHIN = ("iteration_started", "iteration_completed")
 
 
 def follow(module: Any, listener: Listener) -> Undo:
@@ -31,6 +32,9 @@ class _Engines:
         name = getattr(event, "value", event)
         if name == _BEGAN:
             self._began[engine] = self._listener.step()
+        elif engine not in self._began and name in _WITHIN:
+            # Watching began in the middle of its epoch, with the first pass: it is the one that trains.
+            self._began[engine] = -1
         elif name == _ENDED and engine in self._began:
             trains = self._began.pop(engine) < self._listener.step()
             ending = "" if trains else self._ending(engine)
