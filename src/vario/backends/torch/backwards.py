@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vario.backends.base import Undo
-from vario.backends.torch import hooks
+from vario.backends.torch import hooks, module_hooks
 from vario.backends.torch.replacing import replace
 
 _FUNCTION = "_engine_run_backward"
@@ -55,4 +55,4 @@ def _told(original: Callable[..., Any]) -> Callable[..., Any]:
             for _, ended in followers:
                 ended()
 
-    return hooks.run_eagerly(run_backward)
+    return module_hooks.run_eagerly(run_backward)
