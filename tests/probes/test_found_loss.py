@@ -143,6 +143,7 @@ def test_sharpness_aware_minimisation_shows_the_loss_at_the_weights_of_the_step(
     run(loop)
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # LBFGS of torch 2.8 does
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
 def test_a_closure_shows_the_loss_that_step_returns(kind):
     model = made()

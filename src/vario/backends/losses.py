@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Gradients = Literal["added", "anew", "elsewhere"]
 
 
-@dataclass(frozen=True)
-class BackwardLoss:
+class BackwardLoss(NamedTuple):
     """The number that backward was called on, where it reached parameters that are watched."""
 
     value: Callable[[], float]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,8 +20,7 @@ _DEPTH = 6
 """So many operations before backward are looked at for a division."""
 
 
-@dataclass(frozen=True)
-class _Start:
+class _Start(NamedTuple):
     """A backward that has set out and reached nothing of ours yet."""
 
     outputs: Sequence[torch.Tensor]
@@ -32,8 +30,7 @@ class _Start:
     gradients: Gradients
 
 
-@dataclass(frozen=True)
-class _Mark:
+class _Mark(NamedTuple):
     """One parameter as a backward has left it, by torch's count of changes."""
 
     parameter: torch.Tensor
@@ -131,30 +128,30 @@ def _is_number(output: Any) -> bool:
     return isinstance(output, torch.Tensor) and output.numel() == 1 and output.is_floating_point()
 
 
-@torch.no_grad()
 def _value(start: _Start) -> Callable[[], float] | None:
     """What backward was called on, on its way to the host; None where this rank has only a share of it."""
-    tensors = [_whole(output.detach()) for output in start.outputs]
-    if any(tensor is None for tensor in tensors):
-        return None
     terms = [
-        (tensor, None if factor is None else _whole(factor))
-        for tensor, factor in zip(tensors, start.factors, strict=True)
+        (_whole(output), None if factor is None else _whole(factor))
+        for output, factor in zip(start.outputs, start.factors, strict=True)
     ]
-    if all(tensor.device.type == "cpu" for tensor in tensors):
-        number = sum(tensor.item() * (1.0 if factor is None else factor.item()) for tensor, factor in terms)
+    if any(tensor is None for tensor, _ in terms):
+        return None
+    if all(tensor.is_cpu for tensor, _ in terms):
+        number = sum(tensor.item() if factor is None else tensor.item() * factor.item() for tensor, factor in terms)
         number = number if start.scale is None else number / float(start.scale)
         return lambda: number
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         return None
-    total = sum((tensor.float() if factor is None else tensor.float() * factor).reshape(()) for tensor, factor in terms)
-    fetch = fetch_later(total if start.scale is None else total / start.scale)
+    with torch.no_grad():
+        values = (tensor.float() if factor is None else tensor.float() * factor for tensor, factor in terms)
+        total = sum(value.reshape(()) for value in values)
+        fetch = fetch_later(total if start.scale is None else total / start.scale)
     return lambda: float(fetch())
 
 
 def _whole(tensor: Any) -> Any:
     """A tensor that ranks hold alike, as a plain one; None where it is spread over them."""
-    if not hasattr(tensor, "to_local"):
+    if type(tensor) is torch.Tensor or not hasattr(tensor, "to_local"):
         return tensor
     return tensor.to_local() if all(placement.is_replicate() for placement in tensor.placements) else None
 
@@ -173,7 +170,7 @@ def _divisor(loss: torch.Tensor, scale: torch.Tensor | None) -> float:
             saved: Any = node
             side = 1 if saved._saved_other is None else 0
             factor = saved._saved_self if side else saved._saved_other
-            number = factor.item() if factor.numel() == 1 and factor.device.type == "cpu" else None
+            number = factor.item() if factor.is_cpu and factor.numel() == 1 else None
             if kind == "MulBackward0" and scale is not None and _may_be(scale, number):
                 scale = None  # it is in there once
             elif number is None or (side and kind == "DivBackward0"):
@@ -188,4 +185,4 @@ def _divisor(loss: torch.Tensor, scale: torch.Tensor | None) -> float:
 
 def _may_be(scale: torch.Tensor, number: float | None) -> bool:
     """Whether a factor is the loss scale, as far as that can be told without waiting for a device."""
-    return number is None if scale.device.type != "cpu" else number == scale.item()
+    return number == scale.item() if scale.is_cpu else number is None
