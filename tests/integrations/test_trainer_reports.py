@@ -11,11 +11,11 @@ import accelerate
 import numpy as np
 import pytest
 import torch
+from tiny_trainer import history, made, sentences, tiny_gpt
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import vario
-from tiny_trainer import history, made, sentences, tiny_gpt
 from watching import scalar, watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what trainers think of workers, loggers and folders
