@@ -17,6 +17,8 @@ export interface RunRow {
   progress: Maybe;
   eta_seconds: Maybe;
   loss: Maybe;
+  /** Whether vario found the loss itself: nobody logged one. */
+  loss_is_found?: boolean;
   spark: Maybe[];
   critical: number;
   warning: number;
@@ -42,6 +44,8 @@ export interface Vital {
   value: Maybe;
   spark: Maybe[];
   unit: string;
+  /** A loss that vario found itself: nobody logged one. */
+  is_found?: boolean;
 }
 
 export interface Quantity {

@@ -13,6 +13,9 @@ from vario.registry import Registry
 SCALAR = "scalar"
 """Plain numbers: what you log, step time, memory. They are always kept."""
 
+LOSS, LOSS_LOCAL, LOSS_BACKWARD = "loss", "loss_local", "loss_backward"
+"""Plain numbers that are the loss: as somebody logs it, as the model returns it, as backward is called on it."""
+
 
 def _probe_name(part: object) -> str | None:
     quantity = getattr(part, "quantity", None)

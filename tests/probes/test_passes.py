@@ -34,6 +34,8 @@ WAYS = {
     "key": (lambda loss, output: {"logits": output, "loss": loss}, lambda found: found["loss"]),
     "itself": (lambda loss, output: loss, lambda found: found),
     "of one element": (lambda loss, output: loss.reshape(1), lambda found: found.sum()),
+    "in a pair": (lambda loss, output: (output, loss), lambda found: found[1]),
+    "first in a pair": (lambda loss, output: (loss, output), lambda found: found[0]),
     "in half": (lambda loss, output: {"loss": loss.bfloat16()}, lambda found: found["loss"]),
 }
 
@@ -61,22 +63,22 @@ def test_the_loss_a_model_returns_is_averaged_over_the_passes_of_a_step(how, los
 
 NO_LOSS = {
     "several numbers": lambda loss, output: output,
-    "a pair": lambda loss, output: (loss, output),
     "a loss for each row": lambda loss, output: {"loss": output.mean(dim=1)},
     "a loss that is no tensor": lambda loss, output: {"loss": None, "logits": output},
 }
 
 
 @pytest.mark.parametrize("how", NO_LOSS.values(), ids=NO_LOSS.keys())
-def test_where_a_model_returns_no_loss_there_is_none(how):
+def test_where_a_model_returns_no_loss_it_is_what_backward_was_called_on(how):
     model = Losing(how)
     with watch(model, torch.optim.SGD(model.parameters(), lr=0.1), ["gradient"]) as monitor:
         found = model(batch(0))
-        found = found[1] if isinstance(found, tuple) else found
         found = found.get("logits", found["loss"]) if isinstance(found, dict) else found
-        found.mean().backward()
+        loss = found.mean()
+        loss.backward()
         monitor.step()
     assert scalar(monitor, "loss_local") == {}
+    assert scalar(monitor, "loss_backward") == {0: pytest.approx(loss.item())}
 
 
 @pytest.mark.filterwarnings("ignore")  # what inductor and dynamo warn of is theirs

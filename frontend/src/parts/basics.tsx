@@ -23,6 +23,16 @@ export function Pill(props: { state: string }) {
   );
 }
 
+/** Marks a loss that nobody logged. */
+export function Found(props: { isShort?: boolean }) {
+  const words = "found by vario: the training logs no loss";
+  return (
+    <abbr class="found" title={words} aria-label={words}>
+      {props.isShort ? "*" : "found"}
+    </abbr>
+  );
+}
+
 export function Meter(props: { share: Maybe; label: string }) {
   if (props.share === null) return null;
   const percent = Math.min(100, Math.max(0, props.share * 100));

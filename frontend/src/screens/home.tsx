@@ -7,7 +7,7 @@ import { HeatMap } from "../heat/map";
 import { HeatTable } from "../heat/table";
 import { useHeard, useWanted } from "../live";
 import { go, link, useView } from "../navigation";
-import { Card, Choice, Empty, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
+import { Card, Choice, Empty, Found, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
 import { QuantityChoice } from "../parts/choices";
 import { matches, useTyped } from "../search";
 import { isReport, useHeat } from "../server";
@@ -116,7 +116,10 @@ function Vitals(props: { home: RunHome }) {
           class="vital"
           {...link({ screen: "series", series: [vital.series ?? `scalar|${vital.target ?? vital.name}|value`] })}
         >
-          <span title={vital.target ?? vital.name}>{scalarTitle(vital.name)}</span>
+          <span title={vital.target ?? vital.name}>
+            {scalarTitle(vital.name)}
+            {vital.is_found && <Found />}
+          </span>
           <b class={vital.value === null && vital.spark.length ? "is-bad" : ""}>
             {vital.value === null && vital.spark.length ? "NaN" : measured(vital.value, vital.unit)}
           </b>

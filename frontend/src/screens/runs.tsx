@@ -7,7 +7,7 @@ import { fold, keyOf, type Line } from "../groups";
 import { useKeys } from "../keys";
 import { useHeard, useStream, type NewRows } from "../live";
 import { CLEARED, go, link } from "../navigation";
-import { Card, Empty, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
+import { Card, Empty, Found, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
 import { nextRow, useStretch } from "../parts/virtual";
 import { useAnswer } from "../server";
 import { ago, duration, moment, number, percent, plural, stepsDone, whole } from "../words";
@@ -221,6 +221,7 @@ function Row(props: { line: Line; isCurrent: boolean; isChosen: boolean; onPick:
       </span>
       <span role="cell" class={`runs-loss ${isNaNLoss(row) ? "is-bad" : ""}`}>
         {isNaNLoss(row) ? "NaN" : number(row.loss)}
+        {row.loss_is_found && <Found isShort />}
       </span>
       <span class="runs-spark" role="cell">
         <Spark values={row.spark} label={`Loss of ${row.name}`} />

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.backends.collectives import CollectiveFollower
+from vario.backends.losses import BackwardLoss
 from vario.backends.step_rows import StepRows
 from vario.records import Collective, Form, HostCopy, Mesh, Moment, Share, Structure, Table
 from vario.statistics import Values
@@ -240,6 +241,10 @@ class Watched(Protocol):
     rank: int
     world_size: int
     versions: dict[str, str]
+    returns_loss: bool
+    """Whether what a trainer calls in place of the model returns its loss."""
+    losses_add_up: bool
+    """Whether a trainer is known that makes the losses of a step's passes shares of one loss."""
 
     @property
     def mesh(self) -> Mesh:
@@ -305,6 +310,9 @@ class Watched(Protocol):
     def on_pass_ended(self, call: Callable[[Any], None]) -> None:
         """Call with what the outermost module returned in a pass that trains."""
 
+    def on_reported(self, call: Callable[[Mapping[str, Any]], None]) -> None:
+        """Call with what a trainer of another package reports of this model."""
+
     def on_batch(self, call: Callable[[Any], None]) -> None:
         """Call with the batches that the loop shows by itself."""
 
@@ -316,6 +324,12 @@ class Watched(Protocol):
 
     def on_accumulated_gradients(self, call: Callable[[str, Tensor], None]) -> None:
         """Call with (name, gradient) when this rank's backward has added to a gradient, before ranks share it."""
+
+    def on_backward_loss(self, call: Callable[[BackwardLoss], None]) -> None:
+        """Call with the number that backward was called on, when it reaches the first parameter."""
+
+    def part_updated_by(self, optimizers: Collection[Any]) -> str:
+        """The part of the model that these update together; empty where no other updates another part."""
 
     def on_backward_began(self, call: Callable[[], None]) -> None:
         """Call when a backward sets out from the model's output, before it reaches any parameter."""

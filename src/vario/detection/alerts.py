@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vario.quantities import LOSS_BACKWARD
+
 Kind = Literal["exact", "limit", "relative"]
 """Exact rules have no threshold to tune, limits are physical, relative ones compare a series with its own past."""
 Severity = Literal["page", "warn", "note"]
@@ -55,6 +57,11 @@ class Alert:
     def target_is_loss(self) -> bool:
         """Whether it is about a loss and nothing else."""
         return self.quantity == "scalar" and (self.target or "").startswith("loss")
+
+    @property
+    def is_of_any_objective(self) -> bool:
+        """Whether it is about what backward was called on, which need not be a loss that is comparable over steps."""
+        return self.quantity == "scalar" and (self.target or "").startswith(LOSS_BACKWARD)
 
     @property
     def began(self) -> int:

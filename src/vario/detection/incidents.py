@@ -195,5 +195,6 @@ def _rank(lead: Alert, alerts: Sequence[Alert]) -> int | None:
 
 def _severity(lead: Alert, alerts: Sequence[Alert]) -> Severity:
     worst = max((alert.severity for alert in alerts), key=SEVERITIES.index)
-    families = {alert.quantity for alert in alerts if alert.step - lead.step <= AGREEING_STEPS}
+    agreeing = [alert for alert in alerts if alert.step - lead.step <= AGREEING_STEPS]
+    families = {alert.quantity for alert in agreeing if not alert.is_of_any_objective}
     return "warn" if worst == "note" and len(families) > 1 else worst

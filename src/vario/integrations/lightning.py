@@ -231,7 +231,6 @@ class MonitorCallback(Callback):
         self._log_what_is_new(trainer)
         if self._losses:
             loss = sum(self._losses) / len(self._losses)
-            monitor.log(loss_local=loss)  # every rank has its own
             # The module's own word for something else, or for the mean over ranks.
             if "loss" not in self._seen:
                 self._recording.log({"loss": loss})

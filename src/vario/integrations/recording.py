@@ -19,6 +19,7 @@ from vario.idle import idle_monitor
 from vario.integrations.gradient_checks import GradientChecks, check_interval
 from vario.monitor import Monitor
 from vario.probes import Probe
+from vario.probes.trainer_reports import is_number
 from vario.succession import new_group
 from vario.switch import is_off
 
@@ -183,7 +184,7 @@ def say(text: str) -> None:
 def log_numbers(monitor: Monitor, values: Mapping[str, Any]) -> None:
     """Keep the numbers among these; every rank logs the same, so the leading one keeps them."""
     if monitor.is_leading:
-        monitor.log(**{name: value for name, value in values.items() if _is_number(value)})
+        monitor.log(**{name: value for name, value in values.items() if is_number(value)})
 
 
 def make_monitor(
@@ -197,11 +198,3 @@ def make_monitor(
             raise
         # It updates copies of the parameters, or is none of torch's.
         return Monitor(model, None, config, scaler, probes=probes, group=group)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, (bool, str)) or value is None:
-        return False
-    if isinstance(value, (int, float)):
-        return True
-    return getattr(value, "shape", None) is not None and len(value.shape) == 0

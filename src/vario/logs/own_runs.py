@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from vario.errors import RunError
 from vario.logs import log_format
-from vario.logs.history import LOSS, History, Note, pace_between, renamed
+from vario.logs.history import LOSS, Curve, History, Note, pace_between, renamed
 from vario.logs.names import canonical_names
 from vario.logs.rows import Rows
 from vario.logs.text_files import make_history
+
+if TYPE_CHECKING:
+    from vario.runs.loss_series import LossSeries
 
 
 @log_format("vario_run", (), order=5)
 def vario_run(path: Path) -> History:
     """A run of vario, or the newest of a folder of runs."""
+    from vario.runs.loss_series import read_losses
     from vario.runs.run import open_run
 
     run = open_run(path)
@@ -28,7 +34,13 @@ def vario_run(path: Path) -> History:
         for step, time, target, value in zip(*columns, strict=True):
             rows.add(step, {target: value}, time=time)
     curves, notes = rows.curves()
-    curves = renamed(curves, canonical_names(curves))
+    loss = next((found for found in read_losses(run) if found.is_found), None)
+    if loss is None:
+        curves = renamed(curves, canonical_names(curves))
+    else:
+        own = _with_values(curves.pop(loss.target), loss)
+        curves = {**renamed(curves, canonical_names(curves)), LOSS: own}
+        notes.append(Note("loss_found", {"name": loss.target}))
     clock = curves.get(LOSS) or max(curves.values(), key=len, default=None)
     pace = pace_between(clock.steps, clock.times, "row_times") if clock is not None else None
     state = run.state
@@ -36,6 +48,14 @@ def vario_run(path: Path) -> History:
         notes.append(Note(f"run_{state}", {"error": run.error or ""}))
     history = make_history(run.path, "vario_run", curves, notes, pace=pace)
     return dataclasses.replace(history, is_finished=state == "finished")
+
+
+def _with_values(curve: Curve, loss: LossSeries) -> Curve:
+    """A loss of all ranks, with the times at which the first one recorded it."""
+    if np.array_equal(curve.steps, loss.steps):
+        return dataclasses.replace(curve, values=loss.values)
+    unknown = np.full(len(loss.steps), np.nan)
+    return Curve(loss.steps, loss.values, unknown, unknown)
 
 
 def is_run(folder: Path) -> bool:

@@ -13,6 +13,7 @@ from vario.reports.movement import Jump, Mover, find_jump, find_movers
 from vario.runs.arrays import numbers
 from vario.runs.desync import Desync, first_desync
 from vario.runs.diagnosis import Diagnosis, diagnose
+from vario.runs.loss_series import LossSeries, read_losses
 from vario.runs.onset import Onset, first_bad
 from vario.runs.run import Run, Series
 from vario.runs.status import PartOff, RankState
@@ -31,6 +32,10 @@ class Loss:
     """The lowest finite value; None when there was none."""
     lowest_step: int | None
     values: Values
+    is_found: bool = False
+    """Whether vario found it, and nobody logged it."""
+    part: str = ""
+    """The part of the model it belongs to, where several are trained against each other."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class RunSummary:
     step_seconds: float | None
     """Median time of one step."""
     loss: Loss | None
+    part_losses: list[Loss]
+    """Those of further parts that are trained against the first."""
     peak_memory_bytes: dict[str, float]
     """Highest value of `process_memory_bytes` and of each device's `device_memory_peak_bytes`."""
 
@@ -89,6 +96,7 @@ def summarise(run: Run) -> RunSummary:
     ranks = run.ranks
     rank = ranks[0] if ranks else 0
     scalars = _scalars(run, rank)
+    losses = [_loss(series) for series in read_losses(run)]
     steps = _steps(run, rank) if ranks else np.zeros(0, np.int64)
     onset = first_bad(run)
     step_times = scalars.get("step_seconds")
@@ -107,7 +115,8 @@ def summarise(run: Run) -> RunSummary:
         num_steps=len(steps),
         duration_seconds=_duration(run, rank),
         step_seconds=None if step_times is None else float(np.nanmedian(step_times.values)),
-        loss=_loss(scalars.get("loss")),
+        loss=losses[0] if losses else None,
+        part_losses=losses[1:],
         peak_memory_bytes=_peak_memory(scalars),
         predicted_peak_bytes=_predicted(scalars),
         skipped_steps=0 if skipped is None else int(np.nansum(skipped.values)),
@@ -143,9 +152,7 @@ def _duration(run: Run, rank: int) -> float | None:
     return float(times.max() - run.started) if len(times) else None
 
 
-def _loss(series: Series | None) -> Loss | None:
-    if series is None or not len(series.values):
-        return None
+def _loss(series: LossSeries) -> Loss:
     values = series.values
     finite = np.flatnonzero(np.isfinite(values))
     lowest = finite[values[finite].argmin()] if len(finite) else None
@@ -155,6 +162,8 @@ def _loss(series: Series | None) -> Loss | None:
         lowest=None if lowest is None else float(values[lowest]),
         lowest_step=None if lowest is None else int(series.steps[lowest]),
         values=values,
+        is_found=series.is_found,
+        part=series.part,
     )
 
 

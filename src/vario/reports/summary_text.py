@@ -12,7 +12,7 @@ from rich.text import Text
 
 from vario.reports.movement import Jump
 from vario.reports.ranks_text import ranks_in_trouble, ranks_text
-from vario.reports.summary import RunSummary
+from vario.reports.summary import Loss, RunSummary
 from vario.reports.terminal_plot import sparkline
 from vario.runs.desync import Desync
 from vario.runs.diagnosis import Diagnosis
@@ -75,11 +75,8 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
     yield "steps", Text(length)
     if summary.step_seconds is not None:
         yield "step time", Text(f"{duration(summary.step_seconds)} (median)")
-    if summary.loss is not None:
-        loss = summary.loss
-        lowest = f", lowest {number(loss.lowest)} at step {loss.lowest_step}" if loss.lowest is not None else ""
-        yield "loss", Text(f"{number(loss.first)} at first, {number(loss.last)} at last{lowest}")
-        yield "", Text(sparkline(loss.values, width=70, height=3), style="cyan")
+    for loss in [] if summary.loss is None else [summary.loss, *summary.part_losses]:
+        yield from _loss(loss)
     if summary.peak_memory_bytes:
         peaks = [f"{name.partition('_memory')[0]} {size(peak)}" for name, peak in summary.peak_memory_bytes.items()]
         yield "peak memory", Text(", ".join(peaks))
@@ -91,6 +88,15 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
         yield "ranks", Text(ranks_text(summary))
         if trouble := ranks_in_trouble(summary.rank_states):
             yield "", Text(trouble, style="yellow")
+
+
+def _loss(loss: Loss) -> Iterator[tuple[str, Text]]:
+    lowest = f", lowest {number(loss.lowest)} at step {loss.lowest_step}" if loss.lowest is not None else ""
+    text = Text(f"{number(loss.first)} at first, {number(loss.last)} at last{lowest}")
+    if loss.is_found:
+        text.append(" (found by vario)", style="dim")
+    yield f"loss {loss.part}".rstrip(), text
+    yield "", Text(sparkline(loss.values, width=70, height=3), style="cyan")
 
 
 def _prediction(predicted: float, measured: dict[str, float]) -> str:

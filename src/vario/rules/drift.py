@@ -8,6 +8,7 @@ import numpy as np
 
 from vario.detection.memory import Calm, Streak
 from vario.detection.telling import MOST_TOLD, WARM, tell
+from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
@@ -101,5 +102,6 @@ def _offsets(step: Step, share: float, times: float) -> Iterator[Finding]:
 
 def _learnt(step: Step) -> float:
     """The share by which the loss of the last few steps is below that of many."""
-    loss = step.scalar_trend("loss", linear=True, floor=1e-6)
+    known = (step.scalar_trend(name, linear=True, floor=1e-6) for name in (LOSS, LOSS_LOCAL, LOSS_BACKWARD))
+    loss = next((trend for trend in known if trend is not None), None)
     return 0.0 if loss is None else max(0.0, -float(loss.gap[0]) / max(abs(float(loss.usual[0])), 1e-12))

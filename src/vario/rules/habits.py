@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vario.detection.memory import Last, Streak, Trend
+from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
 from vario.rules import Finding, Step, rule
 from vario.text import number, size
 
@@ -22,7 +23,7 @@ def plateau(step: Step, steps: int = 500, share: float = 0.005) -> Iterator[Find
     Next: Check with `vario show lr` whether the learning rate is still high enough. If it is, try a larger model, and
     work out how low this loss can get.
     """
-    loss = step.scalars.get("loss", step.scalars.get("loss_local"))
+    loss = _loss(step)
     if loss is None:
         return
     trend = step.memory.get("plateau", Trend(linear=True))
@@ -53,7 +54,7 @@ def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
     Next: Go back to the checkpoint with the lowest validation loss. Then add rows, dropout or weight decay, or train
     for fewer epochs.
     """
-    training = step.scalars.get("loss", step.scalars.get("loss_local"))
+    training = _loss(step)
     if training is not None:
         trend = step.memory.get("overfitting", Trend(linear=True))
         trend.update(("loss",), np.array([training]))
@@ -137,3 +138,8 @@ def memory_growth(step: Step, share: float = 0.1, steps: int = 100) -> Iterator[
             scope="global",
             strength=0.1,
         )
+
+
+def _loss(step: Step) -> float | None:
+    known = (step.scalars.get(name) for name in (LOSS, LOSS_LOCAL, LOSS_BACKWARD))
+    return next((value for value in known if value is not None), None)

@@ -8,6 +8,7 @@ import numpy as np
 
 from vario.detection.memory import Last, Streak, Trend
 from vario.detection.telling import WARM, compared
+from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
@@ -20,7 +21,7 @@ def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Itera
 
     Next: Look at the alerts of the steps before: `vario check --all` lists them.
     """
-    for name in ("loss", "loss_local"):
+    for name in (LOSS, LOSS_LOCAL, LOSS_BACKWARD):
         deviation = step.scalar_trend(name, linear=True, floor=1e-6)
         if deviation is None:
             continue
@@ -59,10 +60,10 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
     Next: Look at what the loader gives since then, the labels first. Then check the masks, weights and terms of the
     loss.
     """
-    name = next((known for known in ("loss_local", "loss") if known in step.scalars), None)
-    if name is None or not np.isfinite(step.scalars[name]):
+    name = _name(step)
+    if name is None:
         return
-    memory = step.memory.get("loss_shift", Last())
+    memory = step.memory.get(f"loss_shift {name}", Last())
     losses = np.append(memory.read("value", KEPT)[1:], step.scalars[name])
     memory.swap(KEPT, losses, step.number)
     before, lately = losses[:-LATELY], losses[-LATELY:]
@@ -112,19 +113,21 @@ def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int =
     Next: Check that the loader still shuffles (`shuffle=True`, or `set_epoch` of the sampler), and that batches are as
     large as before.
     """
-    name = next((known for known in ("loss_local", "loss") if known in step.scalars), None)
-    if name is None or not np.isfinite(step.scalars[name]):
+    name = _name(step)
+    if name is None:
         return
-    last, _ = step.memory.get("loss_swings last", Last()).swap(("loss",), np.array([step.scalars[name]]), step.number)
+    last, _ = step.memory.get(f"loss_swings {name} last", Last()).swap(
+        ("loss",), np.array([step.scalars[name]]), step.number
+    )
     if np.isnan(last[0]):
         return
     swing = abs(step.scalars[name] - float(last[0]))
-    trend = step.memory.get("loss_swings", Trend(linear=True, floor=1e-9))
+    trend = step.memory.get(f"loss_swings {name}", Trend(linear=True, floor=1e-9))
     found = trend.update(("swing",), np.array([swing]), step.number)
     lately, usual = trend.read("fast", ("swing",))[0], float(found.usual[0])
     level = abs(float(last[0]))
     is_wide = found.warmth[0] >= 1.5 * WARM and lately > times * usual and lately > share * level
-    count = step.memory.get("loss_swings wide", Streak()).update(("swing",), np.array([bool(is_wide)]))[0]
+    count = step.memory.get(f"loss_swings {name} wide", Streak()).update(("swing",), np.array([bool(is_wide)]))[0]
     if count >= steps:
         yield Finding(
             f"{name} swings by {number(lately)} from step to step, usually by {number(usual)}",
@@ -136,3 +139,14 @@ def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int =
             strength=float(np.log(lately / max(usual, 1e-12))),
             since=step.number - int(count) + 1,
         )
+
+
+def _name(step: Step) -> str | None:
+    """The plain number to look at: the model's own loss, the one logged, or what backward was called on.
+
+    The last may be any objective. One that is not positive, as a policy's, has no level to leave.
+    """
+    name = next((known for known in (LOSS_LOCAL, LOSS, LOSS_BACKWARD) if known in step.scalars), None)
+    if name is None or not np.isfinite(step.scalars[name]):
+        return None
+    return None if name == LOSS_BACKWARD and step.scalars[name] <= 0 else name

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vario.detection.memory import Streak, Trend, Values
+from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
 from vario.rules import Finding, RanksStep, rule
 from vario.text import number
 
@@ -92,7 +93,7 @@ def _off(
 
 
 def _losses(step: RanksStep, threshold: float, size: float, warm: int) -> Iterator[Finding]:
-    for name in ("loss_local", "loss"):
+    for name in (LOSS_LOCAL, LOSS, LOSS_BACKWARD):
         losses = {rank: step.steps[rank].scalars[name] for rank in step.ranks if name in step.steps[rank].scalars}
         if len(losses) > 2 and len(set(losses.values())) > 1:
             break

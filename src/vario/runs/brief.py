@@ -10,13 +10,13 @@ import numpy as np
 from vario.runs import status
 from vario.runs.arrays import numbers
 from vario.runs.failures import what_failed
+from vario.runs.losses import choose_losses
 from vario.runs.run import Run
 from vario.runs.vitals import (
     TOTALS,
     Pace,
     Values,
     Vitals,
-    chosen_names,
     make_pace,
     median_seconds,
     read_vitals,
@@ -39,6 +39,8 @@ class Brief:
     host: str
     pace: Pace
     loss: float | None
+    loss_is_found: bool
+    """Whether vario found it, and nobody logged it."""
     spark: tuple[float, ...]
 
 
@@ -51,7 +53,7 @@ def read_brief(run: Run) -> Brief:
     states = status.rank_states(run.path, present, len(sessions) - 1)
     error = what_failed(states) or header.get("error")
     noted = [int(content["last_step"]) for content in present if content.get("last_step") is not None]
-    pace, loss, spark = _numbers(run, sessions, noted, state == "running")
+    pace, loss = _numbers(run, sessions, noted, state == "running")
     ended = header.get("ended")
     return Brief(
         state=state,
@@ -61,24 +63,32 @@ def read_brief(run: Run) -> Brief:
         world_size=int(header.get("world_size") or 1),
         host=next((str(content.get("host") or "") for content in ranks), ""),
         pace=pace,
-        loss=loss,
-        spark=spark,
+        loss=loss.value,
+        loss_is_found=loss.is_found,
+        spark=loss.spark,
     )
 
 
-def _numbers(
-    run: Run, sessions: list[dict[str, Any]], noted: list[int], is_running: bool
-) -> tuple[Pace, float | None, tuple[float, ...]]:
-    """How far it is, its last loss, and the course of that."""
+@dataclass(frozen=True)
+class _Loss:
+    """The last loss and the course of it."""
+
+    value: float | None = None
+    is_found: bool = False
+    spark: tuple[float, ...] = ()
+
+
+def _numbers(run: Run, sessions: list[dict[str, Any]], noted: list[int], is_running: bool) -> tuple[Pace, _Loss]:
+    """How far it is, and its loss."""
     ranks = run.ranks
     if not ranks:
-        return make_pace(None, None, None, is_running), None, ()
+        return make_pace(None, None, None, is_running), _Loss()
     reader = run.reader(ranks[0], "scalar")
     if sum(piece.num_rows for piece in reader.pieces()) > ROWS_READ:
         return _of(read_vitals(run, most=1))
     table = reader.read(["step", "target", "value"], sessions)
     if not table.num_rows:
-        return make_pace(max(noted, default=None), None, None, is_running), None, ()
+        return make_pace(max(noted, default=None), None, None, is_running), _Loss()
     steps, values = numbers(table.column("step")), numbers(table.column("value"))
     target = table.column("target").combine_chunks()
     names, codes = target.dictionary.to_pylist(), numbers(target.indices)
@@ -91,13 +101,14 @@ def _numbers(
     total = next((float(series(name)[-1]) for name in TOTALS if name in names), None)
     seconds = median_seconds(series("step_seconds")) if "step_seconds" in names else None
     pace = make_pace(max([*noted, int(steps.max())]), total, seconds, is_running)
-    loss = next((found for name, found, _ in chosen_names(names) if name == "loss"), None)
-    if loss is None:
-        return pace, None, ()
-    course = series(loss)
-    return pace, float(course[-1]), spark_of(course)
+    chosen = next(iter(choose_losses(names, lambda name: len(series(name)))), None)
+    if chosen is None:
+        return pace, _Loss()
+    rank = chosen.ranks_to_read(ranks)
+    course = run.series(chosen.target, "scalar", rank=rank).values if rank == "all" else series(chosen.target)
+    return pace, _Loss(float(course[-1]), chosen.is_found, spark_of(course))
 
 
-def _of(vitals: Vitals) -> tuple[Pace, float | None, tuple[float, ...]]:
+def _of(vitals: Vitals) -> tuple[Pace, _Loss]:
     loss = vitals.loss
-    return vitals.pace, None if loss is None else loss.value, () if loss is None else loss.spark
+    return vitals.pace, _Loss() if loss is None else _Loss(loss.value, loss.is_found, loss.spark)

@@ -36,7 +36,7 @@ def _parts(run: Run) -> Iterator[str]:
     yield _line(escape(_state(run, vitals)))
     if vitals.vitals:
         yield _line(
-            " &nbsp; ".join(f"{escape(found.name)} <strong>{_shown(found)}</strong>" for found in vitals.vitals)
+            " &nbsp; ".join(f"{escape(_named(found))} <strong>{_shown(found)}</strong>" for found in vitals.vitals)
         )
     first = first_cause(tuple(run.incidents)) if has_alerts(run) else None
     if first is not None:
@@ -54,6 +54,10 @@ def _state(run: Run, vitals: Vitals) -> str:
     if run.world_size > 1:
         words.append(f"{run.world_size} ranks")
     return ", ".join(words)
+
+
+def _named(vital: Vital) -> str:
+    return f"{vital.name} (found)" if vital.is_found else vital.name
 
 
 def _shown(vital: Vital) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.runs.curves import Curve, read_curve
+from vario.runs.losses import LossName, choose_losses
 from vario.runs.run import Run
 
 Values = npt.NDArray[np.float64]
@@ -21,9 +22,7 @@ RECENT_STEPS = 50
 MOST_VITALS = 12
 TOTALS = ("total_steps", "max_steps")
 """Plain numbers that tell how many steps a run is going to have."""
-LOSSES = ("loss", "train_loss", "train/loss", "loss/train", "training_loss")
 NAMES: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("loss", LOSSES, ""),
     ("learning rate", ("lr", "learning_rate", "train/learning_rate"), ""),
     ("gradient norm", ("grad_norm", "gradient_norm", "train/grad_norm"), ""),
     ("step", ("step_seconds",), "s"),
@@ -32,7 +31,9 @@ NAMES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("samples", ("samples_per_second", "train_samples_per_second"), "/s"),
     ("memory", ("device_memory_peak_bytes", "device_memory_peak_bytes/0", "process_memory_bytes"), "B"),
 )
-"""What is shown first, the plain numbers it may be called, and its unit."""
+"""What is shown after the loss, the plain numbers it may be called, and its unit."""
+NO_RESULTS = ("_step", "_runtime", "_per_second")
+"""Endings of what trainers report of an evaluation beside its results."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Vital:
     unit: str
     spark: tuple[float, ...]
     """The course in few points, from the first step to the last; NaN where it was not a number."""
+    is_found: bool = False
+    """Whether it is a loss that vario found, and nobody logged."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +86,24 @@ def read_vitals(run: Run, most: int = MOST_VITALS, first: int | None = None) -> 
     if not ranks or "scalar" not in run.quantities(rank):
         return Vitals(Pace(run.last_step, None, None, None, None), ())
     targets = run.targets("scalar", rank=rank)
-    chosen = chosen_names(targets)[:most]
-    curves = {name: _curve(run, target, rank, first) for name, target, _ in chosen}
+    losses = choose_losses(targets, lambda target: len(_curve(run, target, rank).steps))
+    read = [
+        (vital_name(at, loss), "", loss.is_found, _curve(run, loss.target, loss.ranks_to_read(ranks), first))
+        for at, loss in enumerate(losses[:most])
+    ]
+    others = chosen_names(targets)[: most - len(read)]
+    read += [(name, unit, False, _curve(run, target, rank, first)) for name, target, unit in others]
     vitals = tuple(
-        Vital(name, target, float(curve.last[-1]), unit, spark(curve))
-        for name, target, unit in chosen
-        if len((curve := curves[name]).steps)
+        Vital(name, curve.target, float(curve.last[-1]), unit, spark(curve), is_found)
+        for name, unit, is_found, curve in read
+        if len(curve.steps)
     )
-    return Vitals(read_pace(run, targets, rank, curves.get("loss")), vitals)
+    return Vitals(read_pace(run, targets, rank, read[0][3] if losses else None), vitals)
+
+
+def vital_name(at: int, loss: LossName) -> str:
+    """What a loss is called: the first is the loss, others are those of parts."""
+    return f"loss {loss.part}" if at else "loss"
 
 
 def read_pace(run: Run, targets: Sequence[str], rank: int, clock: Curve | None = None) -> Pace:
@@ -154,21 +167,21 @@ def _spark(low: Values, high: Values, bad: npt.NDArray[np.bool_]) -> tuple[float
 
 
 def chosen_names(targets: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Name, plain number and unit of each vital sign that was recorded."""
+    """Name, plain number and unit of each vital sign that was recorded, without the loss."""
     found = []
     for name, candidates, unit in NAMES:
         known = [target for target in candidates if target in targets]
-        if name == "loss" and not known:
-            known = [target for target in targets if "loss" in target and "eval" not in target and "val" not in target]
         if name == "memory" and not known:
             known = [target for target in targets if target.startswith("device_memory_peak_bytes")]
         if known:
             found.append((name, known[0], unit))
-    evaluations = [target for target in targets if target.startswith(("eval", "val")) and not target.endswith("step")]
+    evaluations = [
+        target for target in targets if target.startswith(("eval", "val", "test")) and not target.endswith(NO_RESULTS)
+    ]
     return found + [(target, target, "") for target in evaluations]
 
 
-def _curve(run: Run, target: str, rank: int, first: int | None = None) -> Curve:
+def _curve(run: Run, target: str, rank: int | str, first: int | None = None) -> Curve:
     return read_curve(run, target, "scalar", "value", rank, first, points=SPARK_POINTS * 4)
 
 

@@ -52,6 +52,8 @@ class Accumulation:
         """The parameters that this backward has reached, in order."""
         self._last_reached: set[str] = set()
         """The parameters that were the last to be reached by an earlier backward."""
+        self.first_reached: Callable[[torch.Tensor], None] | None = None
+        """Called with the first parameter that a backward reaches, once."""
         self.misses_accumulators = False
         """Whether the engine does not know where gradients add up."""
 
@@ -119,6 +121,9 @@ class Accumulation:
         def accumulated(tensor: torch.Tensor) -> None:
             if self._clock.gradients_came(numbers):
                 self._end_step()
+            if self.first_reached is not None:
+                tell_first, self.first_reached = self.first_reached, None
+                tell_first(tensor)
             for name in names:
                 self.fired[name] = None
             if self._calls.gradients_computed and not self._last_reached.isdisjoint(names):

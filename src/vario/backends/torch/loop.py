@@ -3,51 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from vario.backends.base import Events, Inputs
-from vario.backends.torch import discovery, hooks, module_hooks, operators, releases
+from vario.backends.losses import BackwardLoss
+from vario.backends.torch import discovery, hooks, module_hooks, operators, pass_hooks
 from vario.backends.torch.accumulation import Accumulation
 from vario.backends.torch.activations import ModuleTensors
 from vario.backends.torch.engines import optimizers
+from vario.backends.torch.losses import BackwardLosses
 from vario.backends.torch.naming import entries, has_forward
-from vario.backends.torch.outputs import find_loss
 from vario.backends.torch.pipelining import Pipelines
-from vario.backends.torch.row_hashes import row_candidates
 from vario.backends.torch.scaling import LossScaling
 from vario.backends.torch.subscriptions import Subscribing, Subscriptions
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.tensors import leaves
+from vario.backends.torch.trainers import TrainerReports
+from vario.backends.torch.updated_parts import UpdatedParts
 from vario.backends.torch.weight_changes import WeightChanges
 from vario.steps import Clock
 
 _UNSEEN: Inputs = (), {}
 _PART = "training loop"
 """What is switched off when following the loop itself fails."""
-_PASS = f"{module_hooks.ATTRIBUTE}pass"
-"""Attribute of an outermost module: the slot through which its compiled graph says where passes begin and end."""
-
-
-@module_hooks.module_hook
-def _pass_begins(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-    if not torch.compiler.is_compiling():
-        module_hooks.tell(_pass_begins, module, args, kwargs)
-    elif releases.is_in_graph():
-        seen = [tensor for _, tensor in row_candidates((args, kwargs))]
-        torch.ops.vario.begin_forward(seen, module.__dict__[_PASS], torch.is_grad_enabled(), module.training)
-
-
-@module_hooks.module_hook
-def _pass_ends(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-    if not torch.compiler.is_compiling():
-        module_hooks.tell(_pass_ends, module, args, kwargs, output)
-    elif releases.is_in_graph():
-        loss = find_loss(output)
-        torch.ops.vario.end_forward([] if loss is None else [loss], module.__dict__[_PASS])
 
 
 class TrainingLoop(Subscribing):
@@ -60,14 +42,20 @@ class TrainingLoop(Subscribing):
         self.engine = targets.engine
         self.clock.calls_are_passes = self.engine.calls_are_passes
         self._given_optimizers = self.engine.torch_optimizers()
+        self._parts = UpdatedParts(targets)
+        self.returns_loss = False
+        self.losses_add_up = False
         for optimizer in self._given_optimizers:
             self.targets.check_optimizer(optimizer)
             self.clock.expect(self.engine.parameter_ids(optimizer))
+            self._parts.note(optimizer)
         self._expects_optimizers = bool(self._given_optimizers)
         self._scaling = LossScaling(scaler, self._after_scaler_step)
         self._accumulation = Accumulation(
             targets, self.clock, self._calls, end_step=self._end_step, backward_ended=self._backward_ended
         )
+        self._losses = BackwardLosses(targets, self._accumulation, self.loss_scale, self._tell_of_loss)
+        self._reports = TrainerReports(targets, self.clock, self._losses_add_up)
         self._undo = hooks.Undos()
         self._module_tensors: ModuleTensors | None = None
         self._pass_trains: bool | None = None
@@ -100,6 +88,9 @@ class TrainingLoop(Subscribing):
         for name, root in self.targets.roots.items():
             self._follow_root(name, root)
         self._undo.add(self._accumulation.attach(events))
+        if calls.backward_loss:
+            self._undo.add(self._losses.attach(events))
+        self._undo.add(self._reports.attach(events, self._reported))
         self._undo.add(self.engine.attach(self))
         guarded = partial(events.guarded, _PART)
         self._pipelines = Pipelines(self.targets.roots, self.clock, self._look_at_gradients, guarded)
@@ -115,8 +106,8 @@ class TrainingLoop(Subscribing):
     def _follow_root(self, name: str, root: torch.nn.Module) -> None:
         slot = operators.new_pass_slot(partial(self._compiled_forward_began, name), self._compiled_forward_ended)
         self._undo.add(lambda: operators.free_slot(slot))
-        root.__dict__[_PASS] = slot
-        self._undo.add(lambda: root.__dict__.pop(_PASS, None))
+        root.__dict__[pass_hooks.SLOT] = slot
+        self._undo.add(lambda: root.__dict__.pop(pass_hooks.SLOT, None))
 
         def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             self._forward_began(name, torch.is_grad_enabled(), module.training, (args, kwargs))
@@ -131,8 +122,10 @@ class TrainingLoop(Subscribing):
             self._forward_ended(output)
 
         guarded = self._events.guarded
-        self._undo.add(module_hooks.before_forward(root, guarded(_PART, before), _pass_begins))
-        self._undo.add(module_hooks.after_forward(root, guarded(_PART, after), _pass_ends, even_if_it_raised=True))
+        self._undo.add(module_hooks.before_forward(root, guarded(_PART, before), pass_hooks.pass_begins))
+        self._undo.add(
+            module_hooks.after_forward(root, guarded(_PART, after), pass_hooks.pass_ends, even_if_it_raised=True)
+        )
         if not has_forward(root):
             self._follow_entries(name, root)
 
@@ -187,6 +180,7 @@ class TrainingLoop(Subscribing):
         if not with_gradients:
             return
         self._scaling.forward_began()
+        self._reports.forward_began()
         if not self._expects_optimizers:
             self._expects_optimizers = True
             self._expect_optimizers()
@@ -207,6 +201,7 @@ class TrainingLoop(Subscribing):
         ours = [optimizer for optimizer in discovery.live_optimizers() if self.targets.are_updated_by(optimizer)]
         for optimizer in ours:
             self.clock.expect(self.engine.parameter_ids(optimizer))
+            self._parts.note(optimizer)
         if not ours and self.engine.keeps_parameters:
             self._by_hand = WeightChanges(self.targets.all_parameters.values())
             self._by_hand.note()
@@ -236,6 +231,7 @@ class TrainingLoop(Subscribing):
 
     def pass_began(self) -> None:
         """A trainer that does not call the outermost module begins a pass that trains."""
+        self.returns_loss = True
         self._forward_began(next(iter(self.targets.roots)), True, True)
 
     def pass_ended(self) -> None:
@@ -259,6 +255,26 @@ class TrainingLoop(Subscribing):
                         tensor.register_hook(partial(self._accumulation.outermost_backward_began, self._pass))
             except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
                 self._events.switch_off("model output", error)
+
+    def _tell_of_loss(self, loss: BackwardLoss) -> None:
+        for call in self._calls.backward_loss:
+            call(loss)
+
+    def _reported(self, numbers: Mapping[str, Any]) -> None:
+        for call in self._calls.reported:
+            call(numbers)
+
+    def _losses_add_up(self) -> None:
+        self.losses_add_up = True
+
+    def loss_scale(self) -> torch.Tensor | None:
+        """What the loss of this step is multiplied by."""
+        scale = self.engine.loss_scale()
+        return self._scaling.scale() if scale is None else scale
+
+    def part_updated_by(self, optimizers: Collection[torch.optim.Optimizer]) -> str:
+        """The part of the model that these update together; empty where no other updates another part."""
+        return self._parts.name(optimizers)
 
     def _backward_ended(self) -> None:
         if self.engine.reduces_in_backward:
@@ -325,6 +341,7 @@ class TrainingLoop(Subscribing):
         if optimizers.has_closure(args, kwargs):
             for call in self._calls.update_began:
                 call(optimizer)
+        self._parts.note(optimizer)
         for call in self._calls.update_ended:
             call(optimizer)
         self._updated_since_scaler_step = True

@@ -175,11 +175,6 @@ class TorchModel(TrainingLoop):
         """This moment."""
         return outputs.time_mark(self._device)
 
-    def loss_scale(self) -> torch.Tensor | None:
-        """What the loss of this step is multiplied by."""
-        scale = self.engine.loss_scale()
-        return self._scaling.scale() if scale is None else scale
-
     def optimizer_scale(self, optimizer: Any) -> torch.Tensor | None:
         """What the gradients an optimizer gets are still multiplied by: fused ones unscale by themselves."""
         scale: torch.Tensor | None = getattr(optimizer, "grad_scale", None)

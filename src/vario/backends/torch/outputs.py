@@ -15,7 +15,10 @@ from vario.backends.torch.tensors import local_part
 
 
 def find_loss(output: Any) -> torch.Tensor | None:
-    """The loss that a model returned: `.loss` or `["loss"]` of its output, or that itself where it is one number."""
+    """The loss that a model returned: `.loss` or `["loss"]` of its output, or what is one number in it or itself."""
+    if type(output) in (tuple, list):
+        numbers = (item for item in output if isinstance(item, torch.Tensor) and item.dim() == 0)
+        output = next((item for item in numbers if item.requires_grad), None)
     if not isinstance(output, torch.Tensor):
         output = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if not isinstance(output, torch.Tensor) or not output.is_floating_point() or output.numel() != 1:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from vario.backends.base import Inputs, Observer
+from vario.backends.losses import BackwardLoss
 from vario.backends.torch.calls import Call, ModuleCalls
 
 
@@ -21,9 +22,11 @@ class Subscriptions:
         self.module_calls = ModuleCalls(is_training_pass)
         self.pass_began: list[Callable[[str, Inputs], None]] = []
         self.pass_ended: list[Callable[[Any], None]] = []
+        self.reported: list[Callable[[Mapping[str, Any]], None]] = []
         self.batch: list[Callable[[Any], None]] = []
         self.local_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
+        self.backward_loss: list[Callable[[BackwardLoss], None]] = []
         self.backward_began: list[Callable[[], None]] = []
         self.gradients_computed: list[Callable[[], None]] = []
         self.backward_ended: list[Callable[[], None]] = []
@@ -61,6 +64,10 @@ class Subscribing:
         """Call with what the outermost module returned in a pass that trains."""
         self._calls.pass_ended.append(call)
 
+    def on_reported(self, call: Callable[[Mapping[str, Any]], None]) -> None:
+        """Call with what a trainer of another package reports of this model."""
+        self._calls.reported.append(call)
+
     def on_batch(self, call: Callable[[Any], None]) -> None:
         """Call with the batches that the loop shows by itself."""
         self._calls.batch.append(call)
@@ -77,6 +84,10 @@ class Subscribing:
     def on_accumulated_gradients(self, call: Callable[[str, torch.Tensor], None]) -> None:
         """Call with (name, gradient) when this rank's backward has added to a gradient, before ranks share it."""
         self._calls.accumulated_gradient.append(call)
+
+    def on_backward_loss(self, call: Callable[[BackwardLoss], None]) -> None:
+        """Call with the number that backward was called on, when it reaches the first parameter."""
+        self._calls.backward_loss.append(call)
 
     def on_backward_began(self, call: Callable[[], None]) -> None:
         """Call when a backward sets out from the model's output, before it reaches any parameter."""

@@ -17,6 +17,9 @@ vario ls other_runs
 vario ls --json
 """
 
+MARK = "*"
+"""After a loss that nobody logged."""
+
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the folder, --all and --json."""
@@ -65,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         cells = (
             started,
             step,
-            row.get("losses") or number(row["loss"]),
+            row.get("losses") or number(row["loss"]) + (MARK if row["loss_is_found"] else ""),
             str(row["num_incidents"]),
             _ranks(row),
             ", ".join(row["quantities"]),
@@ -73,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         folder = [str(row["path"].parent.relative_to(directory))] if are_deeper else []
         table.add_row(*folder, row["name"], _state(row), *cells)
     output.stdout().print(table)
+    if any(row["loss_is_found"] for row in rows):
+        output.stdout().print(f"{MARK} found by vario, not logged by the training", style="dim", markup=False)
     return 0
 
 
@@ -117,10 +122,11 @@ def _ranks(row: dict[str, Any]) -> str:
 
 def describe(run: Run) -> dict[str, Any]:
     """What the list says about one run."""
+    from vario.runs.loss_series import read_losses
+
     ranks = run.ranks
     quantities = run.quantities(ranks[0]) if ranks else []
-    has_loss = "scalar" in quantities and "loss" in run.targets("scalar", rank=ranks[0])
-    loss = run.series("loss", "scalar", rank=ranks[0]).values[-1] if has_loss else None
+    loss = read_losses(run)[:1]
     return {
         "path": run.path,
         "name": run.name,
@@ -130,7 +136,8 @@ def describe(run: Run) -> dict[str, Any]:
         "error": run.error,
         "started": run.started,
         "last_step": run.last_step,
-        "loss": None if loss is None else float(loss),
+        "loss": float(loss[0].values[-1]) if loss else None,
+        "loss_is_found": bool(loss) and loss[0].is_found,
         "num_incidents": len(run.incidents),
         "ranks": ranks,
         "world_size": run.world_size,

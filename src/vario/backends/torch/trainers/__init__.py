@@ -1,0 +1,81 @@
+"""What trainers of other packages report: losses, evaluations, whatever their users would see printed.
+
+Each module follows one package, once that is imported, through the method by which it reports. Where a callback of ours
+(`integrations/`) is in use, the same numbers come from there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from vario.backends.base import Events, Undo
+from vario.backends.torch import hooks
+from vario.backends.torch.targets import Targets
+from vario.backends.torch.trainers import accelerate, ignite, lightning, skorch, transformers
+from vario.backends.torch.trainers.listening import Listener
+from vario.steps import Clock
+
+_FOLLOWED = (transformers, lightning, accelerate, ignite, skorch)
+_PART = "trainer reports"
+
+
+class TrainerReports:
+    """Follows every trainer that is there, or comes before the first pass."""
+
+    def __init__(self, targets: Targets, clock: Clock, losses_add_up: Callable[[], None]) -> None:
+        self._known = {id(parameter) for parameter in targets.all_parameters.values()}
+        self._clock = clock
+        self._losses_add_up = losses_add_up
+        self._has_begun = False
+        self._followed: set[str] = set()
+        self._listener: Listener | None = None
+        self._undo = hooks.Undos()
+
+    def attach(self, events: Events, report: Callable[[Mapping[str, Any]], None]) -> Undo:
+        """Follow those that are imported."""
+        is_off: list[None] = []
+
+        def guarded(call: Callable[..., None]) -> Callable[..., None]:
+            def run(*args: Any, **kwargs: Any) -> None:
+                if is_off:
+                    return
+                try:
+                    call(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - the failure policy: this runs inside the trainer
+                    is_off.append(None)
+                    events.switch_off(_PART, error)
+
+            return run
+
+        self._listener = Listener(self._is_ours, report, self._losses_add_up, lambda: self._clock.step, guarded)
+        self._look()
+        return self._undo
+
+    def forward_began(self) -> None:
+        """Look once more: a trainer that was imported after the Monitor was made is there by the first pass."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._look()
+
+    def _look(self) -> None:
+        listener = self._listener
+        if listener is None:
+            return
+        for trainer in _FOLLOWED:
+            for name in trainer.MODULES:
+                if name in sys.modules and name not in self._followed:
+                    self._followed.add(name)
+                    self._undo.add(_follow(trainer, sys.modules[name], listener))
+
+    def _is_ours(self, models: Iterable[Any]) -> bool:
+        parameters = (parameter for model in models if model is not None for parameter in model.parameters())
+        return any(id(parameter) in self._known for parameter in parameters)
+
+
+def _follow(trainer: Any, module: Any, listener: Listener) -> Undo:
+    undo: list[Undo] = []
+    # A release that reports otherwise is not followed, and that is said.
+    listener.guarded(lambda: undo.append(trainer.follow(module, listener)))()
+    return undo[0] if undo else lambda: None

@@ -1,0 +1,21 @@
+"""accelerate: what a loop gives to `accelerator.log`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vario.backends.base import Undo
+from vario.backends.torch.trainers.listening import Listener, after_calls
+
+MODULES = ("accelerate.accelerator",)
+
+
+def follow(module: Any, listener: Listener) -> Undo:
+    """Take it, whether there are trackers or not."""
+
+    def logged(accelerator: Any, values: Any, *_: Any, **__: Any) -> None:
+        has_ours = any(getattr(tracker, "name", "") == "vario" for tracker in accelerator.trackers)
+        if not has_ours and accelerator.is_main_process and listener.is_ours(accelerator._models):
+            listener.report(values)
+
+    return after_calls(module.Accelerator, "log", listener.guarded(logged))

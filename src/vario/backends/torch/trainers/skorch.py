@@ -1,0 +1,22 @@
+"""skorch: the row that each epoch adds to a net's history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vario.backends.base import Undo
+from vario.backends.torch.trainers.listening import Listener, after_calls
+
+MODULES = ("skorch.net",)
+_COUNTS = ("batches", "train_batch_count", "valid_batch_count")
+
+
+def follow(module: Any, listener: Listener) -> Undo:
+    """Take it when all callbacks have added theirs."""
+
+    def notified(net: Any, event: str, *_: Any, **__: Any) -> None:
+        if event == "on_epoch_end" and listener.is_ours([getattr(net, "module_", None)]):
+            row = net.history[-1]
+            listener.report({name: value for name, value in row.items() if name not in _COUNTS})
+
+    return after_calls(module.NeuralNet, "notify", listener.guarded(notified))

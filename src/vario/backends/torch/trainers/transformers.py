@@ -1,0 +1,30 @@
+"""Hugging Face's Trainer, and those of TRL and sentence-transformers, which are made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vario.backends.base import Undo
+from vario.backends.torch import hooks
+from vario.backends.torch.trainers.listening import Listener, after_calls
+
+MODULES = ("transformers.trainer_callback",)
+
+
+def follow(module: Any, listener: Listener) -> Undo:
+    """Take what it logs, its evaluations too."""
+    undo = hooks.Undos()
+
+    def logged(handler: Any, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        has_ours = any(type(callback).__module__.startswith("vario.") for callback in handler.callbacks)
+        if logs and not has_ours and listener.is_ours([handler.model]):
+            listener.report(logs)
+
+    def step_began(handler: Any, *_: Any, **__: Any) -> None:
+        # What it logs is the sum of what it calls backward on: it has divided by batches, or by items of the step.
+        if listener.is_ours([handler.model]):
+            listener.losses_add_up()
+
+    undo.add(after_calls(module.CallbackHandler, "on_log", listener.guarded(logged)))
+    undo.add(after_calls(module.CallbackHandler, "on_step_begin", listener.guarded(step_began)))
+    return undo

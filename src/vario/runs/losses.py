@@ -1,0 +1,56 @@
+"""Which of a run's plain numbers is its loss: what somebody logged, or else what vario found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
+
+LOGGED = (LOSS, "train_loss", "train/loss", "loss/train", "training_loss")
+FOUND = (LOSS_LOCAL, LOSS_BACKWARD)
+"""The model's own and what backward was called on; of several parts as `loss_backward/PART`."""
+MOST_RANKS = 16
+"""Of more ranks, the first speaks for all."""
+
+
+@dataclass(frozen=True)
+class LossName:
+    """The plain number that is a run's loss."""
+
+    target: str
+    is_found: bool
+    """Whether vario found it, and nobody logged it."""
+
+    @property
+    def part(self) -> str:
+        """The part of the model it belongs to, where several are trained against each other."""
+        return self.target.partition("/")[2] if self.is_found else ""
+
+    def ranks_to_read(self, ranks: Sequence[int]) -> int | Literal["all"]:
+        """What is logged stands on the first rank; a found loss is each rank's own, and their mean is the loss."""
+        return "all" if self.is_found and 1 < len(ranks) <= MOST_RANKS else ranks[0]
+
+
+def choose_losses(targets: Sequence[str], num_points: Callable[[str], int]) -> list[LossName]:
+    """The loss of a run, first of all; of one that trains several parts, those of the others too.
+
+    A single point, as trainers log at the end, gives way to a curve that was found.
+    """
+    found = [name for known in FOUND for name in targets if name == known or name.startswith(f"{known}/")]
+    logged = [name for name in LOGGED if name in targets]
+    if not logged:
+        logged = [name for name in targets if _is_training_loss(name) and name not in found][:1]
+    for name in logged:
+        if not found or num_points(name) > 1:
+            return [LossName(name, False)]
+    if found:
+        most = max(num_points(name) for name in found)
+        # A name of the first few steps, before it was seen that there are parts, is none of them.
+        return [LossName(name, True) for name in found if 2 * num_points(name) >= most or "/" in name]
+    return [LossName(name, False) for name in logged]
+
+
+def _is_training_loss(name: str) -> bool:
+    return "loss" in name and not any(word in name for word in ("eval", "val", "test", "scale"))
