@@ -83,6 +83,30 @@ def test_weights_of_micro_steps_that_add_up_to_one_are_the_loops_own():
     run(loop)
 
 
+@pytest.mark.parametrize("over", ["the step", "each micro-step"])
+@pytest.mark.parametrize("reduce", ["by the criterion", "by hand"])
+def test_sums_over_items_are_weighted_by_what_they_are_divided_by(over, reduce):
+    sizes = (6, 4, 9)
+
+    def loop(model, optimizer, step):
+        optimizer.zero_grad()
+        losses = []
+        for index, size in enumerate(sizes):
+            output = model(torch.randn(size, 4, generator=torch.Generator().manual_seed(10 * step + index)))
+            labels = torch.arange(size) % output.shape[1]
+            if reduce == "by hand":
+                total = nn.functional.cross_entropy(output, labels, reduction="none").sum()
+            else:
+                total = nn.functional.cross_entropy(output, labels, reduction="sum")
+            loss = total / (sum(sizes) if over == "the step" else size)
+            losses.append(loss.item())
+            loss.backward()
+        optimizer.step()
+        return sum(losses) if over == "the step" else sum(losses) / len(losses)
+
+    run(loop)
+
+
 def test_terms_of_one_pass_are_added_up_and_one_that_is_repeated_counts_once():
     def loop(model, optimizer, step):
         optimizer.zero_grad()

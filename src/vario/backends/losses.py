@@ -15,6 +15,8 @@ class BackwardLoss(NamedTuple):
     """Waits for it, on any thread; without the loss scale."""
     divisor: float
     """The plain numbers by which the loop divided it last, multiplied; 1 where its graph shows none."""
+    num_items: int
+    """The elements that were added up before that division; 1 where it was no sum."""
     gradients: Gradients
     """Where its gradients go: on top of those of the backward before, in their place because somebody threw these
     away, or the same at weights that have been moved meanwhile without an update."""

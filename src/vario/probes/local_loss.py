@@ -14,6 +14,9 @@ from vario.quantities import LOSS_BACKWARD, LOSS_LOCAL
 
 _SHARED_COUNT = "num_items_in_batch"
 """A model of transformers called with it divides its loss by the items of the whole step."""
+_ALMOST = 1e-3
+_PADDED = 1.5
+"""Two micro-steps that are averaged over their own items have shares of at least 2."""
 
 
 @dataclass
@@ -154,6 +157,10 @@ def _share(losses: Sequence[BackwardLoss], num_passes: int, most_passes: int) ->
         return 1.0
     if all(divisor == most_passes for divisor in divisors):
         return num_passes / most_passes  # below 1 in a step that an epoch's end has cut short
-    weights = math.fsum(1 / divisor for divisor in divisors)
+    if len(losses) != num_passes:
+        return float(num_passes)
     # A loop that weights micro-steps makes the weights add up to one; one that does not leaves each as it is.
-    return 1.0 if len(losses) == num_passes and abs(weights - 1) < 1e-3 else float(num_passes)
+    is_weighted = abs(math.fsum(1 / divisor for divisor in divisors) - 1) < _ALMOST
+    # Sums over items, divided by those of the whole step: padding is in what was added up and not in the divisor.
+    shares = math.fsum(loss.num_items / loss.divisor for loss in losses)
+    return 1.0 if is_weighted or 1 - _ALMOST < shares < _PADDED else float(num_passes)

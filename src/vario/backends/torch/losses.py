@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +19,9 @@ from vario.backends.torch.targets import Targets
 _PART = "loss"
 _DEPTH = 6
 """So many operations before backward are looked at for a division."""
+_UNDIVIDED = 1.0, 1
+_SUM = 2
+"""What torch calls `reduction="sum"` inside."""
 
 
 class _Start(NamedTuple):
@@ -27,6 +31,7 @@ class _Start(NamedTuple):
     factors: Sequence[torch.Tensor | None]
     scale: torch.Tensor | None
     divisor: float
+    num_items: int
     gradients: Gradients
 
 
@@ -86,8 +91,8 @@ class BackwardLosses:
         if accumulates and self._last() is outputs[0] and gradients == "added":
             return  # once more through the same graph: one loss all the same
         scale = self._scale()
-        divisor = _divisor(outputs[0], scale) if len(outputs) == 1 else 1.0
-        self._start = _Start(outputs, factors, scale, divisor, gradients)
+        divided = _division(outputs[0], scale) if len(outputs) == 1 else _UNDIVIDED
+        self._start = _Start(outputs, factors, scale, *divided, gradients)
         if accumulates:
             self._accumulation.first_reached = self._reach
         elif any(id(tensor) in self._parameters for tensor in inputs):
@@ -101,7 +106,7 @@ class BackwardLosses:
     def _tell_of(self, start: _Start, is_kept: bool) -> None:
         value = _value(start)
         if value is not None:
-            self._tell(BackwardLoss(value, start.divisor, start.gradients, is_kept))
+            self._tell(BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept))
 
     def _ended(self) -> None:
         start, reached = self._start, self._reached
@@ -156,10 +161,11 @@ def _whole(tensor: Any) -> Any:
     return tensor.to_local() if all(placement.is_replicate() for placement in tensor.placements) else None
 
 
-def _divisor(loss: torch.Tensor, scale: torch.Tensor | None) -> float:
-    """The plain numbers a loss was divided by last, multiplied: how a loop that accumulates gradients averages.
+def _division(loss: torch.Tensor, scale: torch.Tensor | None) -> tuple[float, int]:
+    """The plain numbers a loss was divided by last, multiplied, and the elements it was the sum of before.
 
-    A number in a program is a tensor on the host in the graph, so reading it waits for no device.
+    That is how a loop that accumulates gradients averages. A number in a program is a tensor on the host in the graph,
+    so reading it waits for no device.
     """
     divisor, node = 1.0, loss.grad_fn
     try:
@@ -178,9 +184,26 @@ def _divisor(loss: torch.Tensor, scale: torch.Tensor | None) -> float:
             else:
                 divisor = divisor * number if kind == "DivBackward0" else divisor / number
             node = saved.next_functions[side][0]
+        return divisor, 1 if divisor == 1 else _num_items(node)
     except (RuntimeError, AttributeError, ZeroDivisionError):
-        return 1.0  # nothing that is kept for backward can be read here
-    return divisor
+        return _UNDIVIDED  # nothing that is kept for backward can be read here
+
+
+def _num_items(node: Any) -> int:
+    """The elements that a sum, or a loss function with `reduction="sum"`, adds up; 1 of anything else.
+
+    By shapes alone: what a checkpoint keeps for backward would be computed again when read.
+    """
+    if node is None:
+        return 1
+    if node.name() == "SumBackward0":
+        return int(max(1, math.prod(node._saved_self_sym_sizes)))
+    if getattr(node, "_saved_reduction", None) != _SUM:
+        return 1
+    before, nth = node.next_functions[0]
+    shape = before._input_metadata[nth].shape
+    num_classes = shape[1] if node.name().startswith("NllLoss") else 1
+    return int(max(1, math.prod(shape) // num_classes))
 
 
 def _may_be(scale: torch.Tensor, number: float | None) -> bool:
