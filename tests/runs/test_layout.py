@@ -56,3 +56,23 @@ def test_a_rank_knows_itself_better_than_others_do():
     found = layout({0: [entry("w", [0, 1], [[0, 4]]), entry("v", [0])], 1: [entry("w", [1], [[4, 8]])]})
     assert found.holders("w") == [[0], [1]]
     assert found.alike("w", 1) == [1]
+
+
+def test_ranks_with_one_part_that_are_not_known_to_hold_the_same_are_strangers():
+    found = layout(
+        {
+            0: [entry("shared", [0, 1]), entry("expert"), entry("half", [0], [[0, 2]])],
+            1: [entry("shared", [0, 1]), entry("expert"), entry("half", [1], [[2, 4]])],
+        }
+    )
+    assert found.has_strangers
+    assert found.strangers("expert:exp_avg") == [[0], [1]]
+    assert [found.counted("expert", rank) for rank in range(2)] == [0, -1]
+    assert found.strangers("shared") == found.strangers("half") == []
+    assert [found.counted("shared", rank) for rank in range(2)] == [0, 0]
+    assert [found.counted("half", rank) for rank in range(2)] == [0, 1]
+
+
+def test_replicas_that_all_ranks_tell_of_are_no_strangers():
+    found = layout({rank: [entry("w", range(4)), entry("v", [rank], [[rank, rank + 1]])] for rank in range(4)})
+    assert not found.has_strangers

@@ -289,6 +289,22 @@ def test_settings_say_how_it_was_started(client):
     assert (found["engine"], found["parts_off"], found["dropped_steps"]) == ("plain", [], 0)
 
 
+def test_what_merged_values_leave_out_is_among_the_parts_that_are_off(serve, tmp_path):
+    path = tmp_path / "experts"
+    for rank in range(2):
+        store = made_runs.small_parts()
+        structure = {"modules": [], "parameters": [{"name": name, "shape": [4, 4]} for name in made_runs.NAMES]}
+        store.open(made_runs.header(path, rank=rank, world_size=2, structure=structure))
+        store.write(made_runs.record(0, made_runs.frame(0, rank=rank)))
+        store.close("crashed" if rank else "finished", "ValueError: no more text" if rank else None)
+    with serve(tmp_path) as client:
+        (part,) = client.get("/api/settings", run="experts")["parts_off"]
+        home = client.get("/api/run", run="experts")
+    assert part["part"] == "gradient of all ranks"
+    assert "ranks 0, 1 hold different tensors under one name" in part["error"]
+    assert (home["parts_off"], home["failed_rank"], home["error"]) == (1, 1, "ValueError: no more text")
+
+
 def test_a_served_folder_may_be_a_run_itself(serve, folder):
     with serve(folder / "healthy") as client:
         assert [row["run"] for row in client.get("/api/runs")["runs"]] == ["."]
