@@ -1,5 +1,6 @@
 """Recurrent layers as cuDNN runs them, and upper bounds where shapes depend on values, beside what an H200 measured."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_choices_by_value_are_bounded_and_named(choose):
     found = predict_memory(Picks(choose), (torch.randn(8, 4),), loss=lambda outputs, _: outputs.sum())
     assert found.is_upper_bound
     assert found.bounds
-    console = Console(record=True, width=110, file=open("/dev/null", "w"))  # noqa: SIM115 - closed with the process
+    console = Console(record=True, width=110, file=io.StringIO())
     console.print(prediction_panel(found, "Picks"))
     text = " ".join(console.export_text().split())
     assert "at most" in text

@@ -59,8 +59,8 @@ def unique(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torc
 
 def unique_dim(tensor: torch.Tensor, dim: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Every row once."""
-    count = tensor.size(dim)
-    return torch.empty_like(tensor), *(torch.empty(count, dtype=torch.int64) for _ in range(2))
+    first, second = (torch.empty(tensor.size(dim), dtype=torch.int64) for _ in range(2))
+    return torch.empty_like(tensor), first, second
 
 
 def ctc_loss(log_chances: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:

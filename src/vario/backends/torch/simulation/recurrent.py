@@ -121,12 +121,12 @@ def _run(
     if has_dropout:
         state.need()
     if casts or dtype not in FLATTENED:
-        weights = _Flat.apply(call.flat_weights, dtype, *weights)  # type: ignore[no-untyped-call]
+        weights = _Flat.apply(call.flat_weights, dtype, *weights)
         states = [one.to(dtype) for one in states]
         source = source.to(dtype)
     sizes = call.workspace_bytes(gpu), call.workspace_bytes(gpu, is_forward=False)
     how = _How(call, sizes, batch_first, has_biases, len(states))
-    return tuple(_Layers.apply(how, source, *states, *weights))  # type: ignore[no-untyped-call]
+    return tuple(_Layers.apply(how, source, *states, *weights))
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _pad(
     """Sequences of several lengths beside each other again."""
     num_steps = max(length, batch_sizes.size(0))
     num_samples = int(batch_sizes[0])
-    padded = _Padded.apply(rows, (num_steps, num_samples))  # type: ignore[no-untyped-call]
+    padded = _Padded.apply(rows, (num_steps, num_samples))
     lengths = torch.empty(num_samples, dtype=torch.int64)
     return (padded.transpose(0, 1) if batch_first else padded), lengths
 
@@ -244,7 +244,7 @@ def _lstm_cell(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two products, then one kernel for all gates."""
     gates = _gates(source, states[0], to_input, to_hidden)
-    made = _Cell.apply("lstm", gates[0], gates[1], states[1].to(gates[0].dtype), input_bias, hidden_bias)  # type: ignore[no-untyped-call]
+    made = _Cell.apply("lstm", gates[0], gates[1], states[1].to(gates[0].dtype), input_bias, hidden_bias)
     return made[0], made[1]
 
 
@@ -258,7 +258,7 @@ def _gru_cell(
 ) -> torch.Tensor:
     """The same with one state."""
     gates = _gates(source, state, to_input, to_hidden)
-    made = _Cell.apply("gru", gates[0], gates[1], state.to(gates[0].dtype), input_bias, hidden_bias)  # type: ignore[no-untyped-call]
+    made = _Cell.apply("gru", gates[0], gates[1], state.to(gates[0].dtype), input_bias, hidden_bias)
     return made[0]  # type: ignore[no-any-return]
 
 

@@ -51,7 +51,7 @@ class Tape(TorchDispatchMode):
 
     def hold_weights(self, model: torch.nn.Module) -> None:
         """Count a model's parameters and buffers, each with its module."""
-        last = {id(recurrent._flat_weights[-1]): recurrent for recurrent in self._recurrent(model)}
+        last = {id(weights[-1]): weights for weights in self._laid_flat(model)}
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             self._modules.append(name.rpartition(".")[0])
             self._observe(tensor, "weights", "weights")
@@ -59,21 +59,20 @@ class Tape(TorchDispatchMode):
                 self._lay_flat(last[id(tensor)])
             self._modules.pop()
 
-    def _recurrent(self, model: torch.nn.Module) -> list[torch.nn.RNNBase]:
-        """Those whose weights torch lays flat: not where another module computes them, or shares them."""
+    def _laid_flat(self, model: torch.nn.Module) -> list[list[Any]]:
+        """Weights that torch lays flat, by module: not those that another module computes, or shares."""
         seen: set[int] = set()
         found = []
         for module in model.modules() if self.gpu is not None else ():
-            weights = module._flat_weights if isinstance(module, torch.nn.RNNBase) else []
+            weights: list[Any] = module._flat_weights if isinstance(module, torch.nn.RNNBase) else []
             is_own = all(isinstance(weight, torch.nn.Parameter) and id(weight) not in seen for weight in weights)
             if weights and is_own and weights[0].dtype in FLATTENED:
-                found.append(module)
+                found.append(weights)
             seen.update(map(id, weights))
         return found
 
-    def _lay_flat(self, recurrent: torch.nn.RNNBase) -> None:
+    def _lay_flat(self, weights: list[Any]) -> None:
         """Weights that come onto a GPU one by one, and are then copied into one buffer for cuDNN."""
-        weights = recurrent._flat_weights
         num_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
         dtype = str(weights[0].dtype)[6:]
         flat = self.trace.allocate(Block(num_bytes, "weights", "weights", self._modules[-1], dtype, (num_bytes,)))
