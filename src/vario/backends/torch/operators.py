@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from vario.backends.torch.releases import keep_effects
+
 Observer = Callable[[str, torch.Tensor], None]
 
 _observers: dict[int, tuple[Observer, Observer]] = {}
@@ -75,7 +77,7 @@ def define() -> None:
     ):
         _library.define(name + schema)
         _library.impl(name, call, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"vario::{name}", lambda *args: None, lib=_library)
+        torch.library.register_fake(f"vario::{name}", lambda *args: keep_effects("vario"), lib=_library)
         torch.fx.node.has_side_effect(getattr(torch.ops.vario, name).default)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,30 @@ one of that name for another device."""
 CAN_HOOK_IN_GRAPHS = (release_of(torch.__version__) or OLDEST) >= (2, 13)
 """Earlier compilers turn a hook on a tensor inside a graph into code that fails, or break the graph there."""
 
+_KEEPS_EFFECTS = hasattr(torch._library.utils, "is_impure")
+"""Whether inductor keeps an operator without results because fx was told of its side effect; 2.8 does not."""
+
+
+def keep_effects(namespace: str) -> None:
+    """Make an older inductor keep the operators of a namespace, which it would drop for they return nothing.
+
+    To be called while a graph is traced: whoever compiles with inductor has imported it by then, and nobody else
+    should pay for that.
+    """
+    inductor: Any = sys.modules.get("torch._inductor.ir")
+    if _KEEPS_EFFECTS or inductor is None or namespace in _kept:
+        return
+    _kept.add(namespace)
+    kernel = inductor.FallbackKernel
+    original = kernel.has_side_effects
+
+    def has_side_effects(self: Any) -> bool:
+        return getattr(self.op_overload, "namespace", None) == namespace or original(self)
+
+    kernel.has_side_effects = has_side_effects
+
+
+_kept: set[str] = set()
 
 # The flag, and not `torch.compiler.is_exporting()`: compilers from 2.7 to 2.12 take that to be true in every graph.
 if hasattr(torch.compiler, "_is_exporting_flag"):
