@@ -94,7 +94,7 @@ def _look_at_runs(outcome: Outcome, folder: Path, losses: list[float] | None, to
 
 
 def _look_at_losses(outcome: Outcome, runs: Sequence[vario.Run], printed: list[float] | None) -> None:
-    recorded = [run for run in runs if "loss" in run.targets("scalar")]
+    recorded = [run for run in runs if "scalar" in run.quantities() and "loss" in run.targets("scalar")]
     if len(recorded) < len(runs) or not recorded:
         outcome.loss = "missing"
         outcome.problems.append("no loss was recorded")

@@ -89,6 +89,8 @@ def _added(
     module: torch.nn.Module, call: Callable[..., None], hook: Hook, register: Callable[[], Any]
 ) -> tuple[list[Callable[..., None]], Undo]:
     """What runs at a hook of a module, for one more call to be put into it, and the undo of that."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return [], lambda: None  # TorchScript runs code of its own and refuses hooks
     key = hook, id(module)
     if key not in _calls:
         _keep_out_of_copies(type(module))

@@ -1,4 +1,4 @@
-"""Adversarial training: backward passes for the inputs alone leave gradients in the weights that are then thrown away."""
+"""Adversarial training: backward passes for the inputs leave gradients in the weights that are then thrown away."""
 
 import torch
 from torch import nn

@@ -42,7 +42,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 1))
 optimizer = ScheduleFreeSGD(model.parameters(), lr=0.1)
 teacher = torch.randn(8, 1)
-for epoch in range(6):
+for _ in range(6):
     model.train()
     optimizer.train()
     for _ in range(10):
