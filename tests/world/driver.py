@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
 import vario
 
-PROGRAMS = Path(__file__).parent / "programs"
-LIMIT_SECONDS = 240
+HERE = Path(__file__).parent
+LIMIT_SECONDS = 600
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0"}
 
 
 @dataclass
@@ -26,50 +28,80 @@ class Outcome:
     runs: int = 0
     steps: int = 0
     expected_steps: int = 0
-    loss: str = ""
+    loss: str = "none"
     """How the recorded loss compares with what the program printed."""
     notes: int = 0
     problems: list[str] = field(default_factory=list)
-    plain_seconds: float = 0.0
-    watched_seconds: float = 0.0
+
+
+Start = Callable[[Sequence[str], Path], int]
+"""Runs `python WORDS` in a folder, leaves stdout.txt and stderr.txt there, and answers with the exit code."""
 
 
 def programs(kind: str) -> list[Path]:
     """All programs of a folder, in order."""
-    return sorted((PROGRAMS / kind).glob("*.py"))
+    return sorted((HERE / "programs" / kind).glob("*.py"))
 
 
-def watch_program(path: Path, folder: Path, options: Sequence[str] = ()) -> Outcome:
+def watch_program(path: Path, folder: Path, start: Start, options: Sequence[str] = ()) -> Outcome:
     """Run a program plain and watched, each in a folder of its own, and compare."""
-    outcome = Outcome(path.stem, path.read_text().split('"""')[1].splitlines()[0])
-    plain, outcome.plain_seconds = _start([str(path)], folder / "plain")
-    watched, outcome.watched_seconds = _start(["-m", "vario", "run", *options, str(path)], folder / "watched")
-    if watched.returncode != plain.returncode:
-        outcome.problems.append(f"exit code {watched.returncode}, not {plain.returncode}: {_last_line(watched.stderr)}")
-    if watched.stdout != plain.stdout:
-        outcome.problems.append(_first_difference(plain.stdout, watched.stdout))
-    outcome.expected_steps, losses = _printed(plain.stdout)
-    _look_at_runs(outcome, folder / "watched" / "vario_runs", losses, watched.stderr)
+    outcome = Outcome(path.stem, " ".join(path.read_text().split('"""')[1].split()))
+    plain, watched = folder / "plain", folder / "watched"
+    codes = []
+    for place, words in ((plain, [str(path)]), (watched, ["-m", "vario", "run", *options, str(path)])):
+        place.mkdir(parents=True)
+        codes.append(start(words, place))
+    printed, told = (plain / "stdout.txt").read_text(), (watched / "stderr.txt").read_text()
+    if codes[1] != codes[0]:
+        outcome.problems.append(f"exit code {codes[1]}, not {codes[0]}: {_last_line(told)}")
+    if (watched / "stdout.txt").read_text() != printed:
+        outcome.problems.append(_first_difference(printed, (watched / "stdout.txt").read_text()))
+    outcome.expected_steps, losses = _read(printed, plain)
+    _look_at_runs(outcome, watched / "vario_runs", losses, told)
     return outcome
 
 
-def _start(words: Sequence[str], folder: Path) -> tuple[subprocess.CompletedProcess[str], float]:
-    folder.mkdir(parents=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    began = perf_counter()
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS
-    )
-    (folder / "stdout.txt").write_text(done.stdout)
-    (folder / "stderr.txt").write_text(done.stderr)
-    return done, perf_counter() - began
+def start_afresh(words: Sequence[str], folder: Path) -> int:
+    """A process of its own, as users start it."""
+    with open(folder / "stdout.txt", "w") as out, open(folder / "stderr.txt", "w") as err:
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=folder,
+            env={**os.environ, **ENVIRONMENT},
+            stdout=out,
+            stderr=err,
+            timeout=LIMIT_SECONDS,
+        ).returncode
 
 
-def _printed(text: str) -> tuple[int, list[float] | None]:
+class Starter:
+    """Starts programs as copies of one process that has imported torch already; see `starter.py`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "starter.py")],
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, words: Sequence[str], folder: Path) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"words": list(words), "folder": str(folder)}) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def _read(printed: str, folder: Path) -> tuple[int, list[float] | None]:
     """How many steps the program says it took, and the loss of each, where a step has just one."""
-    lines = [line.split() for line in text.splitlines() if line]
+    lines = [line.split() for line in printed.splitlines() if line]
     steps = [int(words[1]) for words in lines if words[0] == "steps"]
-    assert len(steps) == 1, f"a program prints one line 'steps N', not {len(steps)}:\n{text[-500:]}"
+    assert len(steps) == 1, f"a program prints one line 'steps N':\n{(folder / 'stderr.txt').read_text()[-2000:]}"
     losses = [float.fromhex(words[1]) for words in lines if words[0] == "loss"]
     return steps[0], losses or None
 
@@ -96,7 +128,6 @@ def _look_at_runs(outcome: Outcome, folder: Path, losses: list[float] | None, to
 def _look_at_losses(outcome: Outcome, runs: Sequence[vario.Run], printed: list[float] | None) -> None:
     recorded = [run for run in runs if "scalar" in run.quantities() and "loss" in run.targets("scalar")]
     if len(recorded) < len(runs) or not recorded:
-        outcome.loss = "missing"
         outcome.problems.append("no loss was recorded")
         return
     outcome.loss = "recorded"

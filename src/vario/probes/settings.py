@@ -35,7 +35,7 @@ class Settings:
         new: set[str] = set()
         num_updates = 0
 
-        def update_called(optimizer: Any) -> None:
+        def update_began(optimizer: Any) -> None:
             nonlocal num_updates, num_optimizers
             if optimizer is None:
                 return
@@ -69,4 +69,5 @@ class Settings:
             flipped = sorted(now ^ before) if before is not None else []
             return {f"setting/eval:{name}": float(name in now) for name in flipped if len(flipped) <= MOST_NAMED}
 
-        watched.on_update_called(recorder.guarded("settings", update_called))
+        # Not when it is called: with a closure the pass, and `model.train()` before it, are still to come.
+        watched.on_update_began(recorder.guarded("settings", update_began))

@@ -6,7 +6,8 @@ from torch import nn
 torch.manual_seed(0)
 model = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-print("steps", 10)
+# With the one that raised: its gradients are on record.
+print("steps", 11)
 for step in range(20):
     x = torch.randn(8, 4)
     loss = (model(x) - x.sum(1, keepdim=True)).square().mean()

@@ -33,4 +33,5 @@ for _ in range(12):
     loss.backward()
     optimizer_g.step()
     print("losses", loss.item().hex())
-print("steps", updates)
+# The generator shares the step of the critic's next update; after the last there is none.
+print("steps", updates + 1)
