@@ -3,7 +3,6 @@
 Read one line of JSON per program (`words` as after `python`, and the `folder` to run in), answer with its exit code.
 """
 
-import io
 import json
 import os
 import runpy
@@ -21,7 +20,8 @@ def run_copy(words, folder):
         os.chdir(folder)
         for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
             os.dup2(os.open(name, os.O_CREAT | os.O_WRONLY), number)
-        sys.stdout, sys.stderr = io.TextIOWrapper(open(1, "wb", closefd=False)), io.TextIOWrapper(open(2, "wb", 0, closefd=False))
+        # Buffered anew: this process may have written to the old ones.
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", 1, closefd=False)
         code = _run(words)
     finally:
         sys.stdout.flush()

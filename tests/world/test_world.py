@@ -1,4 +1,4 @@
-"""A fast third of the world: programs that know nothing of vario run as before, are counted right and raise no alarm."""
+"""A fast third of the world: programs that know nothing of vario run watched as they do alone, and are told right."""
 
 import pytest
 from driver import Starter, programs, watch_program

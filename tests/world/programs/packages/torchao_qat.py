@@ -1,14 +1,14 @@
-"""torchao: quantization-aware training of linear layers, then conversion."""
+"""torchao: quantization-aware training of linear layers."""
 
 import torch
 from torch import nn
-from torchao.quantization import Int8DynamicActivationInt4WeightConfig, quantize_
-from torchao.quantization.qat import QATConfig
+from torchao.quantization import quantize_
+from torchao.quantization.qat import IntxFakeQuantizeConfig, QATConfig
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
-base = Int8DynamicActivationInt4WeightConfig(group_size=32)
-quantize_(model, QATConfig(base, step="prepare"))
+weights = IntxFakeQuantizeConfig(torch.int4, group_size=32)
+quantize_(model, QATConfig(weight_config=weights, step="prepare"))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 mixing = torch.randn(32, 32) / 6
 for _ in range(50):
@@ -18,6 +18,5 @@ for _ in range(50):
     loss.backward()
     optimizer.step()
     print("loss", loss.item().hex())
-quantize_(model, QATConfig(base, step="convert"))
-print("converted", type(model[0].weight).__name__)
+print("trained as", type(model[0]).__name__)
 print("steps", 50)

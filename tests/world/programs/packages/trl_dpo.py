@@ -25,6 +25,7 @@ model = LlamaForCausalLM(
         eos_token_id=3,
     )
 )
+model.save_pretrained("tiny")  # the reference model is loaded from there
 rows = Dataset.from_dict(
     {
         "prompt": [f"w{n % 40} w{(n + 1) % 40}" for n in range(80)],
@@ -46,7 +47,7 @@ arguments = DPOConfig(
     bf16=False,
     gradient_checkpointing=False,
 )
-trainer = DPOTrainer(model, args=arguments, train_dataset=rows, processing_class=tokenizer)
+trainer = DPOTrainer("tiny", args=arguments, train_dataset=rows, processing_class=tokenizer)
 trainer.remove_callback(PrinterCallback)
 trainer.train()
 for entry in trainer.state.log_history:
