@@ -32,7 +32,12 @@ Each program below runs twice, by `python` and by `vario run`, with vario's defa
 A program that updates no weights by a gradient has no steps, and passes when vario says why there is no run.
 `tests/world/programs` has them all; a third of them is part of `make test`.
 """
-TABLE = "\n## {title}\n\n| program | what it does | runs | steps | loss | notes | |\n| --- | --- | --- | --- | --- | --- | --- |\n"
+TABLE = """
+## {title}
+
+| program | what it does | runs | steps | loss | notes | |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
 TITLES = {"loops": "Loops", "packages": "Packages"}
 
 
