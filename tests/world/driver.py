@@ -125,14 +125,14 @@ def _look_at_runs(outcome: Outcome, folder: Path, losses: list[float] | None, to
 
 
 def _look_at_losses(outcome: Outcome, runs: Sequence[vario.Run], printed: list[float] | None) -> None:
-    recorded = [run for run in runs if "scalar" in run.quantities() and "loss" in run.targets("scalar")]
-    if len(recorded) < len(runs) or not recorded:
+    names = [_losses_of(run) for run in runs]
+    if not all(names) or not names:
         outcome.problems.append("no loss was recorded")
         return
     outcome.loss = "recorded"
-    if printed is None or len(recorded) != 1:
+    if printed is None or len(runs) != 1:
         return
-    series = recorded[0].series("loss", "scalar")
+    series = runs[0].series(names[0][0], "scalar")
     found = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
     wrong = [step for step, loss in enumerate(printed) if found.get(step) != loss]
     outcome.loss = "equal"
@@ -140,6 +140,12 @@ def _look_at_losses(outcome: Outcome, runs: Sequence[vario.Run], printed: list[f
         outcome.loss = "different"
         step = wrong[0]
         outcome.problems.append(f"loss of step {step} is {found.get(step)}, not {printed[step]} ({len(wrong)} differ)")
+
+
+def _losses_of(run: vario.Run) -> list[str]:
+    """The losses of a run, the one its report shows first."""
+    found = run.targets("scalar") if "scalar" in run.quantities() else []
+    return [name for name in found if name == "loss"] + [name for name in found if name.startswith("loss_")]
 
 
 def _first_difference(plain: str, watched: str) -> str:
