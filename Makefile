@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PAGE := src/vario/web/built/index.html
 
-.PHONY: help demo test lint docs peers page browser matrix bench clean
+.PHONY: help demo test lint docs peers page browser matrix bench world clean
 
 help:
 	@echo "make demo   train a small transformer for a minute, live in the dashboard, break it, see what vario says"
@@ -15,6 +15,7 @@ help:
 	@echo "make peers  what tests compare vario with, into .peers: mindstudio-probe, torchao, DeepSpeed, Megatron"
 	@echo "make matrix TORCH=2.8.0   the torch half of the tests on that release (several GB); TRANSFORMERS=4.57.6 chooses that"
 	@echo "make bench  overhead, store, memory and progress figures for this machine"
+	@echo "make world  watch programs that know nothing of vario, other packages' loops among them; writes docs/world.md"
 	@echo "make clean  forget .venv and caches"
 
 # torch comes first, on its own line, so that an index of CPU wheels can be given with PIP_EXTRA_INDEX_URL.
@@ -109,5 +110,16 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python bench/memory.py
 	.venv-bench/bin/python bench/progress.py
 
+# Real packages with loops of their own, in an environment of its own: they pull each other's versions up and down.
+.world/.ready: pyproject.toml requirements-world.txt
+	test -x .world/bin/python || $(PYTHON) -m venv .world
+	.world/bin/pip install --quiet torch==2.13.0
+	.world/bin/pip install --quiet -r requirements-world.txt
+	.world/bin/pip install --quiet --editable .
+	touch $@
+
+world: .world/.ready
+	.world/bin/python tests/world --write docs/world.md
+
 clean:
-	rm -rf .venv .venv-bench .matrix-* .peers frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .world .matrix-* .peers frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache

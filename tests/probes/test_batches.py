@@ -218,6 +218,18 @@ def test_once_shown_only_that_counts():
     assert scalar(monitor, "batch_repeated") == {0: 0.0, 1: 1.0, 2: 0.0}
 
 
+def test_one_batch_that_goes_through_the_model_twice_before_an_update_does_not_come_again():
+    model = Perceptron(dropout=0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, ["gradient"]) as monitor:
+        for step in range(4):
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(batch(step if step < 3 else 2)).square().mean().backward()
+            optimizer.step()
+    assert scalar(monitor, "batch_repeated") == {0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0}
+
+
 class Remembering:
     """What SeenRows should say, by looking through everything."""
 

@@ -90,3 +90,62 @@ def test_nothing_is_left_over_where_gradients_are_zeroed(accumulate):
 def test_what_nobody_zeroed_is_seen_from_the_next_step_on():
     values = scalar(trained(8, zero=lambda step: step < 3), "gradient_left_over")
     assert [step for step, value in values.items() if value > 0] == [3, 4, 5, 6, 7]
+
+
+def adversarial(zeroes_discriminator):
+    """A GAN in which each model zeroes its own gradients, as in the DCGAN tutorial."""
+    torch.manual_seed(0)
+    generator, discriminator = (torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Tanh()) for _ in range(2))
+    optimizers = [torch.optim.Adam(model.parameters(), lr=1e-3) for model in (discriminator, generator)]
+    monitor = watch({"d": discriminator, "g": generator}, optimizers, quantities=["gradient"])
+    for step in range(8):
+        if zeroes_discriminator or step == 0:
+            discriminator.zero_grad()
+        discriminator(torch.randn(4, 6)).square().mean().backward()
+        optimizers[0].step()
+        generator.zero_grad()
+        # Through the discriminator, whose gradients nobody wants here.
+        discriminator(generator(torch.randn(4, 6))).square().mean().backward()
+        optimizers[1].step()
+    monitor.close()
+    return scalar(monitor, "gradient_left_over")
+
+
+def test_what_another_update_finds_and_nobody_uses_is_not_left_over():
+    assert set(adversarial(zeroes_discriminator=True).values()) == {0.0}
+
+
+def test_a_model_that_is_never_zeroed_is_seen_beside_one_that_is():
+    values = adversarial(zeroes_discriminator=False)
+    assert all(value > 0 for step, value in values.items() if step)
+
+
+def test_gradients_put_in_place_by_hand_are_not_left_over():
+    model = Perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, quantities=["gradient"]) as monitor:
+        for step in range(6):
+            loss = model(batch(step)[0]).square().mean()
+            slopes = torch.autograd.grad(loss, list(model.parameters()))
+            for parameter, slope in zip(model.parameters(), slopes, strict=True):
+                parameter.grad = slope.clone()
+            optimizer.step()
+    assert set(scalar(monitor, "gradient_left_over").values()) == {0.0}
+
+
+def test_a_closure_may_switch_to_training_mode_itself():
+    model = Perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, quantities=["gradient"]) as monitor:
+        for step in range(4):
+
+            def closure(step=step):
+                model.train()
+                optimizer.zero_grad()
+                loss = model(batch(step)[0]).square().mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            model.eval()
+    assert logged(monitor, "setting/eval:") == {}

@@ -36,6 +36,22 @@ def test_an_update_of_adam_is_what_float64_says(make):
     hand.check(trained(model, make(model.parameters()), hand), OF_ADAM)
 
 
+def test_a_column_whose_gradient_lies_in_memory_another_way_is_read():
+    model = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    with watch(model, optimizer, ["update", "stray"]) as monitor:
+        for _ in range(3):
+            x = torch.linspace(0, 1, 8).unsqueeze(1).requires_grad_()
+            out = model(x)
+            (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+            optimizer.zero_grad()
+            (slope + out).square().mean().backward()
+            # As a transposed product leaves it.
+            model[0].weight.grad = model[0].weight.grad.clone().as_strided((20, 1), (1, 20))
+            optimizer.step()
+    assert {key[3] for key in rows(monitor, "update")} >= {"0.weight:change", "0.weight:surprise"}
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_an_update_without_second_moments_has_no_rows_of_them(momentum):
     model = Perceptron(dropout=0.0)

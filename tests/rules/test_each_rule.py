@@ -101,6 +101,39 @@ def test_unexplained_change_allows_for_updates_that_nobody_watched():
     assert alert.target == LAYER
 
 
+def changed_at(size, zeros, update=1e-3, weight=1.0, dtype="float32"):
+    """What is said of a weight that changes after ten quiet steps, in which its updates were seen."""
+    course = Course(["unexplained_change"], dtype=dtype)
+    for _ in range(10):
+        course.step(("weight", {LAYER: summary(weight)}), ("update", {f"{LAYER}:change": summary(update)}))
+    return [(alert.target, alert.severity) for alert in course.step(("stray", {LAYER: summary(size, zeros=zeros)}))]
+
+
+def test_unexplained_change_pages_only_beyond_the_reach_of_updates():
+    assert changed_at(0.5, zeros=0.999) == [(LAYER, "page")]
+    assert changed_at(5e-3, zeros=0.0) == [(LAYER, "note")]  # clamped, or back by a few updates
+
+
+def test_unexplained_change_passes_over_rounding():
+    assert changed_at(1e-8, zeros=0.99) == []
+    assert changed_at(1e-3, zeros=0.99, dtype="bfloat16") == []
+
+
+def test_unexplained_change_of_what_the_watched_updates_cannot_explain_is_a_hint():
+    course = Course(["unexplained_change"])
+    for size in (1.0, 4.0):
+        found = course.step(("weight", {LAYER: summary(size)}), ("update", {f"{LAYER}:change": summary(1e-3)}))
+    assert [alert.severity for alert in found] == ["note"]
+
+
+def test_unexplained_change_of_all_weights_is_noted():
+    course = Course(["unexplained_change"])
+    for _ in range(10):
+        course.step()
+    [alert] = course.step(("stray", {name: summary(0.5) for name in (*PARAMETERS, *BIASES)}))
+    assert alert.severity == "note"
+
+
 @pytest.mark.parametrize(("kept", "reason"), [(True, "exactly zero"), (False, "no optimizer updates it")])
 def test_frozen_param_says_which_and_why(kept, reason):
     course = Course(["frozen_param"])
@@ -181,6 +214,32 @@ def test_lr_change_finds_what_no_schedule_does(change, within):
     assert len(said) == 1
 
 
+def severities_of_rates(*rates, new_optimizer=False):
+    course = Course(["lr_change"])
+    for _ in range(30):
+        course.step(scalars={"lr": 1e-2, "setting/eps": 1e-8})
+    said = []
+    for place, rate in enumerate(rates):
+        fresh = {"setting/1/eps": 1e-8} if new_optimizer and place == 0 else {}
+        said += course.step(scalars={"lr": rate, **fresh})
+    return [alert.severity for alert in said]
+
+
+def test_lr_change_pages_above_the_highest_rate_and_at_zero():
+    assert severities_of_rates(1.0) == ["page"]
+    assert severities_of_rates(0.0) == ["page"]
+    assert severities_of_rates(1e-3) == ["note"]  # a milestone
+    assert severities_of_rates(1e-4, 1e-4, 1e-2)[:1] == ["note"]  # and a restart
+    assert severities_of_rates(1.0, new_optimizer=True) == ["note"]  # the next stage
+
+
+def test_near_overflow_takes_the_lowest_number_for_a_mask():
+    lowest = -3.4028234663852886e38
+    course = Course(["near_overflow"])
+    assert not course.step(("activation", {MODULES[0]: summary(3e37, low=lowest, high=5.0)}))
+    assert course.step(("activation", {MODULES[0]: summary(3e37, low=lowest * 0.9, high=5.0)}))
+
+
 def test_near_overflow_in_float16_and_not_in_float32():
     for dtype, expected in (("float16", 1), ("float32", 0), ("bfloat16", 0)):
         course = Course(["near_overflow"], dtype=dtype)
@@ -188,6 +247,53 @@ def test_near_overflow_in_float16_and_not_in_float32():
             course.step(("activation", course.healthy("", MODULES)))
         rows = course.healthy("", MODULES) | {MODULES[1]: summary(5000.0)}
         assert len(course.step(("activation", rows))) == expected
+
+
+@pytest.mark.parametrize(("size", "dtype", "severity"), [(1.0, "float32", "note"), (1e-6, "float16", "warn")])
+def test_grad_underflow_warns_where_numbers_are_small_enough_to_vanish(size, dtype, severity):
+    course = Course(["grad_underflow"], dtype=dtype)
+    names = (*PARAMETERS, *BIASES)
+    for _ in range(40):
+        course.step(("gradient", {name: summary(size * course.size()) for name in names}))
+    [alert] = course.step(("gradient", {name: summary(size, zeros=0.3) for name in names}))
+    assert alert.severity == severity
+
+
+def test_zero_grad_of_a_bias_beside_a_matrix_that_learns_is_noted():
+    course = Course(["zero_grad"])
+    nothing = summary(0.0, low=0.0, high=0.0, zeros=1.0)
+    said = fed(course, 6, lambda: [gradients(course, **{"layers.2.mlp.bias": nothing})])
+    assert [(alert.target, alert.severity) for alert in said] == [("layers.2.mlp.bias", "note")]
+    course = Course(["zero_grad"])
+    said = fed(course, 10, lambda: [gradients(course)])
+    said += fed(course, 6, lambda: [gradients(course, **{LAYER: nothing, "layers.2.mlp.bias": nothing})])
+    assert {alert.severity for alert in said} == {"page"}
+
+
+def test_zero_grad_of_what_never_had_a_gradient_is_noted():
+    course = Course(["zero_grad"])
+    rows = lambda: {name: row for name, row in gradients(course)[1].items() if name != LAYER}  # noqa: E731
+    said = fed(course, 25, lambda: [("gradient", rows())])
+    assert [(alert.target, alert.severity) for alert in said] == [(LAYER, "note")]
+
+
+def test_settings_that_thaw_or_grow_are_noted_and_those_that_freeze_are_warned_of():
+    for now, severity in ((8.0, "note"), (2.0, "warn")):
+        course = Course(["settings_change"])
+        course.step(scalars={"setting/trainable_parameters": 4.0})
+        fed(course, 4, list)
+        [alert] = course.step(scalars={"setting/trainable_parameters": now})
+        assert alert.severity == severity
+
+
+def test_state_lost_to_a_new_optimizer_is_noted():
+    change = {f"{name}:change": summary(1e-3) for name in PARAMETERS}
+    having = change | {f"{name}:surprise": summary() for name in PARAMETERS}
+    for scalars, severity in (({}, "page"), ({"setting/1/eps": 1e-8}, "note")):
+        course = Course(["state_lost"])
+        fed(course, 8, lambda: [("update", having)])
+        [alert] = course.step(("update", change), scalars=scalars)
+        assert alert.severity == severity
 
 
 def test_grad_underflow_of_most_matrices_is_the_loss_scale():

@@ -151,6 +151,19 @@ class Events(Protocol):
         """A part failed: go on without it."""
 
 
+class LeftOvers(Protocol):
+    """Tells gradients that an update has used already from those that came since."""
+
+    def update_ended(self, optimizer: Any) -> None:
+        """An update has used its gradients; None is one by hand."""
+
+    def backward_began(self) -> None:
+        """A backward sets out, and has reached no parameter yet."""
+
+    def update_began(self, optimizer: Any) -> float | Tensor:
+        """How much of its gradients was there all the time since its update before."""
+
+
 class Targets(Protocol):
     """What of the model is watched, and where its tensors are."""
 
@@ -172,8 +185,8 @@ class Targets(Protocol):
     def settings(self, optimizer: Any) -> dict[str, float]:
         """What is trained, and how, as numbers that stay the same in ordinary training."""
 
-    def left_over_gradient(self) -> Tensor | None:
-        """The largest magnitude in one small parameter's gradient as it is now; None where there is nothing to see."""
+    def left_over_gradients(self) -> LeftOvers | None:
+        """Follows gradients that nobody zeroes; None where there is nothing to see."""
 
     def modules_in_eval(self) -> list[str]:
         """Names of the modules that are in evaluation mode."""

@@ -161,6 +161,16 @@ class Step:
         return self.scalars.get("skipped_step", 0.0) > 0
 
     @cached_property
+    def has_new_optimizer(self) -> bool:
+        """Whether an optimizer updates for the first time: it begins without state, at a rate of its own."""
+        numbers = {name.split("/")[1] for name in self.scalars if name.startswith("setting/")}
+        found = tuple(number for number in numbers if number.isdigit())
+        if not found:
+            return False
+        before, _ = self.memory.get("optimizers", Last()).swap(found, np.ones(len(found)), self.number)
+        return bool(np.isnan(before).any())
+
+    @cached_property
     def is_warming_up(self) -> bool:
         """Whether the learning rate is higher than ever: what a model does then is no habit yet."""
         rate = self.scalars.get("lr")

@@ -94,9 +94,17 @@ class Batches:
 
     def _fill(self, fetches: list[Callable[[], RowHashes]], scalars: dict[str, float]) -> None:
         """On the writer's thread."""
-        hashes = np.concatenate([fetch() for fetch in fetches])
-        distances = self._seen.add(hashes)
-        scalars["batch_repeated"] = len(distances) / len(hashes)
+        passes = [fetch() for fetch in fetches]
+        hashes = np.concatenate(passes)
+        # One batch may go through the model several times before an update: with moved weights (SAM), with other
+        # dropout, in adversarial training. What an earlier pass of this step had does not count again.
+        new = [
+            rows[~np.isin(rows, np.concatenate(passes[:number]))] if number else rows
+            for number, rows in enumerate(passes)
+        ]
+        counted = np.concatenate(new)
+        distances = self._seen.add(counted)
+        scalars["batch_repeated"] = len(distances) / len(counted)
         if distances:
             scalars["batch_distance"] = float(np.median(distances))
         scalars["batch_checksum"] = float(int(hashes.sum(dtype=np.uint64)) % _LARGEST)

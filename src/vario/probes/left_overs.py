@@ -9,26 +9,31 @@ from vario.probes import Recorder
 
 
 class LeftOvers:
-    """`gradient_left_over`: what a parameter's gradient still holds when the first backward of a step sets out."""
+    """`gradient_left_over`: what an update finds in a parameter's gradient that its update before has used already."""
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Look once after each update, before its successor's gradients come."""
-        is_first = True
+        """Look when a backward begins; each optimizer's update tells what was there all the time."""
+        left_overs = watched.targets.left_over_gradients()
+        if left_overs is None:
+            return
+        is_logged = False
 
-        def update_ended(optimizer: Any) -> None:
-            nonlocal is_first
-            is_first = True
+        def update_began(optimizer: Any) -> None:
+            nonlocal is_logged
+            left = left_overs.update_began(optimizer)
+            # Of several optimizers, one that does not zero is told of.
+            if not (is_logged and isinstance(left, float)):
+                recorder.log(gradient_left_over=left)
+            is_logged = True
 
-        def backward_began() -> None:
-            nonlocal is_first
-            if is_first:
-                is_first = False
-                left = watched.targets.left_over_gradient()
-                if left is not None:
-                    recorder.log(gradient_left_over=left)
+        def step_ended(seconds: float) -> None:
+            nonlocal is_logged
+            is_logged = False
 
-        watched.on_update_ended(recorder.guarded("left_overs", update_ended))
-        watched.on_backward_began(recorder.guarded("left_overs", backward_began))
+        watched.on_backward_began(recorder.guarded("left_overs", left_overs.backward_began))
+        watched.on_update_began(recorder.guarded("left_overs", update_began))
+        watched.on_update_ended(recorder.guarded("left_overs", left_overs.update_ended))
+        recorder.on_step_ended(recorder.guarded("left_overs", step_ended))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, ClassVar
 
 from vario.backends.base import Watched
@@ -9,6 +10,8 @@ from vario.probes import Recorder
 
 MOST_NAMED = 8
 """Modules that are named when they change their mode; of more, only how many."""
+MOST_OPTIMIZERS = 16
+"""Optimizers that are told apart; in a model whose parameters have one each, the rest count as one."""
 LOOK_EVERY = 10
 """Updates between two looks for parameters that are new in the model, which take time in a large one."""
 
@@ -26,16 +29,21 @@ class Settings:
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Look at each update."""
         known: dict[str, float] = {}
-        optimizers: dict[int, int] = {}
+        optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        num_optimizers = 0
         modes: dict[str, frozenset[str]] = {}
         new: set[str] = set()
         num_updates = 0
 
-        def update_called(optimizer: Any) -> None:
-            nonlocal num_updates
+        def update_began(optimizer: Any) -> None:
+            nonlocal num_updates, num_optimizers
             if optimizer is None:
                 return
-            number = optimizers.setdefault(id(optimizer), len(optimizers))
+            if optimizer not in optimizers:
+                # One that is made anew in every step does not get a number each time.
+                optimizers[optimizer] = min(num_optimizers, MOST_OPTIMIZERS)
+                num_optimizers += 1
+            number = optimizers[optimizer]
             where = f"setting/{number}/" if number else "setting/"
             found = {where + name: value for name, value in watched.targets.settings(optimizer).items()}
             changed = {name: value for name, value in found.items() if known.get(name) != value}
@@ -61,4 +69,5 @@ class Settings:
             flipped = sorted(now ^ before) if before is not None else []
             return {f"setting/eval:{name}": float(name in now) for name in flipped if len(flipped) <= MOST_NAMED}
 
-        watched.on_update_called(recorder.guarded("settings", update_called))
+        # Not when it is called: with a closure the pass, and `model.train()` before it, are still to come.
+        watched.on_update_began(recorder.guarded("settings", update_began))

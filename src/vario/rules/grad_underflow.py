@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Streak
+from vario.detection.memory import Flags, Streak
 from vario.detection.telling import WARM
-from vario.rules import Finding, Step, rule
+from vario.rules import Finding, Rows, Step, rule
 from vario.text import number
 
 
@@ -19,7 +19,8 @@ def grad_underflow(
     """More and more zeros among the gradients of a matrix.
 
     Why: what is below the smallest number of the dtype is zero, and teaches nothing. In most matrices at once it is the
-    loss scale; in one it is a layer going silent.
+    loss scale; in one it is a layer going silent. Gradients far above the smallest number of their dtype have zeros
+    from units that do not fire: that is only noted.
 
     Next: Raise the loss scale (`init_scale` of `GradScaler`), or run the backward pass in bfloat16. If one layer alone
     is named, look at its activations: `vario show 'LAYER:*' --quantity activation --statistic zeros`.
@@ -44,6 +45,7 @@ def grad_underflow(
             scope="global",
             strength=float(deviation.distance[rose].max()) * 10,
             others=tuple(rows.targets[index] for index in np.flatnonzero(rose)[:16]),
+            severity="warn" if _is_near_the_smallest(step, rows, rose) else "note",
         )
         return
     silent = rose & (deviation.values > share) & (deviation.usual < share / 2) & (deviation.warmth >= WARM)
@@ -62,3 +64,15 @@ def grad_underflow(
             strength=float(deviation.distance[index]) * 5,
             since=step.number - int(count[index]) + 1,
         )
+
+
+HALF, SINGLE = 1e-3, 1e-30
+"""Below these sizes a share of a gradient's elements may round to zero: float16 ends at 6e-8, the others at 1e-38."""
+
+
+def _is_near_the_smallest(step: Step, rows: Rows, chosen: Flags) -> bool:
+    """Whether these gradients are so small that their elements may round to zero."""
+    dtypes = {step.facts.dtypes.get(rows.targets[index], "").removeprefix("torch.") for index in np.flatnonzero(chosen)}
+    # A loss scaler is there because something is computed in float16.
+    is_half = "float16" in dtypes or "skipped_step" in step.scalars
+    return bool(np.median(rows.statistic("rms")[chosen]) < (HALF if is_half else SINGLE))

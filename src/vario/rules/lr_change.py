@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.detection.alerts import Severity
 from vario.detection.memory import Calm, Last, Streak, Values
 from vario.detection.telling import common_name
 from vario.rules import Finding, Step, rule
@@ -79,8 +80,21 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
                 high=last,
                 scope="global" if name == "lr" else "tensor",
                 strength=abs(np.log(max(rate, 1e-30) / last)),
+                severity=_severity(step, rate, factor),
             )
     _remember_peak(step, rates)
+
+
+def _severity(step: Step, rate: float, factor: float) -> Severity:
+    """How sure it is that nobody meant it.
+
+    Schedules drop by ten at a milestone, start again from their top, and decay exponentially; a script that sets a rate
+    looks the same. None goes far above the highest rate so far, or to zero from any height, unless a stage of training
+    begins with an optimizer of its own.
+    """
+    peak = step.memory.get("lr_change peak", Last()).read("value", ("peak",))[0]
+    is_proof = rate == 0 or rate > factor * peak
+    return "page" if is_proof and not step.has_new_optimizer else "note"
 
 
 def _moves_faster(step: Step, names: tuple[str, ...], change: Values, earlier: Values) -> Values:

@@ -10,6 +10,9 @@ from vario.rules import Finding, Step, rule
 from vario.text import number
 
 LARGEST = {True: 65504.0, False: 3.38e38}
+LOWEST = -np.array([65504.0, 3.3895313892515355e38, 3.4028234663852886e38])
+MASKS = np.concatenate([LOWEST, LOWEST / 2])
+"""What attention puts where nothing is to be seen: the lowest number of float16, bfloat16 or float32, or half of it."""
 
 
 @rule("limit")
@@ -30,9 +33,12 @@ def near_overflow(step: Step, margin: float = 8.0, steps: int = 50) -> Iterator[
     with np.errstate(all="ignore"):
         # The fast mean is about 7 observations behind, the slow one 63.
         ahead = deviation.values * np.exp(np.clip(deviation.gap, 0, 20) / 56 * steps)
-    is_near = np.isfinite(deviation.values) & (deviation.values > limit / margin)
+    # A mask is written, not computed. Beside one, what counts is the other end.
+    is_mask = np.isclose(rows.statistic("min")[:, None], MASKS, rtol=1e-6, atol=0).any(axis=1)
+    values = np.where(is_mask, np.abs(rows.statistic("max")), deviation.values)
+    is_near = np.isfinite(values) & (values > limit / margin)
     grows = half & (deviation.warmth >= 20) & (deviation.gap > np.log(1.5)) & (ahead > limit)
-    grows = grows & (deviation.values > limit / 1000)
+    grows = grows & (values > limit / 1000)
     for index in np.flatnonzero(is_near | grows)[:16]:
         how = "close to" if is_near[index] else f"on its way, within {steps} steps, to"
         yield Finding(

@@ -13,7 +13,7 @@ from vario.text import number
 
 @rule("exact")
 def not_zeroed(step: Step, steps: int = 3) -> Iterator[Finding]:
-    """Gradients of the step before that were never zeroed.
+    """Gradients of the update before that were never zeroed.
 
     Why: each update then uses the sum of all gradients so far, an accidental momentum that never fades; clipping and
     Adam hide it from every norm.
@@ -26,7 +26,7 @@ def not_zeroed(step: Step, steps: int = 3) -> Iterator[Finding]:
     count = step.memory.get("not_zeroed", Streak()).update(("gradient",), np.array([left > 0]))[0]
     if count >= steps:
         yield Finding(
-            f"gradients still hold {number(left)} from before when backward begins, {int(count)} steps in a row",
+            f"gradients still contain {number(left)} that the update before has used, {int(count)} steps in a row",
             "scalar",
             "gradient_left_over",
             left,

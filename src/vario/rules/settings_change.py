@@ -12,6 +12,8 @@ from vario.rules import Finding, Step, rule
 from vario.text import number
 
 PREFIX = "setting/"
+THAWING = ("trainable_parameters", "parameters_in_optimizer")
+"""More of these is fine-tuning that goes on with further layers; fewer is something that stopped learning."""
 
 
 @rule("exact")
@@ -41,7 +43,8 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
             place,
             step.scalars[name],
             strength=2.0,
-            severity="warn",
+            # A model that grows is one that grows; what is said is that the newcomer is not watched.
+            severity="note" if kind == "new" else "warn",
         )
     for name, value, last in zip(names, values, before, strict=True):
         if named and (":" in name or name.endswith("modules_in_eval")):
@@ -61,7 +64,7 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
                 high=float(last),
                 scope="tensor" if left else "global",
                 strength=1.0,
-                severity="warn",
+                severity="note" if name.endswith(THAWING) and value > last else "warn",
             )
     _remember_updated(step)
 

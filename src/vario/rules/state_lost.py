@@ -39,4 +39,6 @@ def state_lost(step: Step, known: int = 5) -> Iterator[Finding]:
         scope="global" if most else "tensor",
         strength=10.0,
         others=names[:16],
+        # A loop that makes an optimizer for each stage of a training means to begin without state.
+        severity="note" if step.has_new_optimizer else "page",
     )

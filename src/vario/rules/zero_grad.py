@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from vario.detection.alerts import Severity
 from vario.detection.memory import Longest, Streak
 from vario.rules import Finding, Step, rule
 
@@ -35,6 +36,8 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
     longest = step.memory.get("zero_grad longest", Longest())
     usual = longest.update(names, np.where(count >= steps, 0.0, count))
     seen = known.read("count", names)
+    ever = step.memory.get("zero_grad ever", Streak())
+    ever.update(names, ~is_zero | (ever.read("count", names) > 0))
     needed = np.where(
         seen > 4 * steps, np.maximum(steps, 2 * usual + 1), [steps if name in found else 4 * steps for name in names]
     )
@@ -44,8 +47,11 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
         return
     weights = step.rows("weight")
     blank = {name for name, size in zip(weights.targets, weights.statistic("absmax"), strict=True) if size == 0}
+    lively = {name.rpartition(".")[0] for name in _matrices(step, rows.targets) if found[name] > 0}
+    was_reached = ever.read("count", names) > 0
     for index in at[:16]:
         what = "is exactly zero" if names[index] in found else "is missing"
+        is_bias = names[index] in found and names[index].rpartition(".")[0] in lively
         yield Finding(
             text=f"gradient of '{names[index]}' {what} for {int(count[index])} steps",
             quantity="gradient",
@@ -56,4 +62,23 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
             order=float(index) - (1e6 if names[index] in blank else 0.0),
             strength=float(count[index]),
             since=step.number - int(count[index]) + 1,
+            severity=_severity(is_bias, bool(was_reached[index]), names[index] in found),
         )
+
+
+def _matrices(step: Step, names: Sequence[str]) -> list[str]:
+    return [name for name, is_matrix in zip(names, step.facts.are_matrices(names), strict=True) if is_matrix]
+
+
+def _severity(is_bias: bool, was_reached: bool, has_gradient: bool) -> Severity:
+    """How sure it is that something is wrong.
+
+    What had a gradient and lost it was cut off. A bias beside a matrix that learns is reached by backward: the loss
+    does not depend on it, as with a critic's last bias. What never had a gradient may not be meant to have one, as the
+    pooling layer of an encoder that nobody asks.
+    """
+    if is_bias:
+        return "note"
+    if was_reached:
+        return "page"
+    return "warn" if has_gradient else "note"

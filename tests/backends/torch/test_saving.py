@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import vario
+from watching import rows, watch
 
 
 def watched_model(tmp_path):
@@ -201,3 +202,18 @@ def test_a_scaler_that_is_followed_can_be_copied_and_pickled(tmp_path):
     assert "step" not in vars(copied)
     monitor.close()
     assert "step" not in vars(type(scaler)) or type(scaler).step.__qualname__ == "GradScaler.step"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_model_with_scripted_and_traced_parts_is_watched_around_them():
+    torch.manual_seed(0)
+    scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh()))
+    model = torch.nn.Sequential(scripted, torch.jit.trace(torch.nn.Linear(8, 1), torch.randn(2, 8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer) as monitor:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+    assert {key[3] for key in rows(monitor, "gradient")} == {"0.0.weight", "0.0.bias", "1.weight", "1.bias"}
+    assert {key[3] for key in rows(monitor, "activation")} >= {"root:input", "root:output"}

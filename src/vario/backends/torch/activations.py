@@ -288,7 +288,7 @@ def _trace(module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]],
 
 
 @module_hooks.module_hook
-def _inputs(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+def _inputs(module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_inputs, module, args, kwargs)
     elif releases.is_in_graph():
@@ -296,7 +296,7 @@ def _inputs(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
 
 
 @module_hooks.module_hook
-def _inputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+def _inputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_inputs_and_gradients, module, args, kwargs)
     elif releases.is_in_graph():

@@ -79,7 +79,7 @@ def _items(output: Any) -> tuple[Any, ...]:
 
 
 @module_hooks.module_hook
-def _called(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+def _called(module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
     if not torch.compiler.is_compiling():
         module_hooks.tell(_called, module, args, kwargs)
     elif releases.is_in_graph():

@@ -40,12 +40,16 @@ def tell(hook: Hook, module: torch.nn.Module, *values: Any) -> None:
     # While TorchScript traces, anything computed here would become a part of the traced model.
     if torch._C._get_tracing_state() is not None:
         return
+    # Taken off while torch was about to call it, by a Monitor that gave way to the next in a hook before this. Torch
+    # has its list of hooks by then, but no longer knows that this one wants keyword arguments.
+    if len(values) == 2 and values[1] is None:
+        return
     for call in tuple(_calls.get((hook, id(module)), ())):
         call(module, *values)
 
 
 @module_hook
-def _before_in_eager_code(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+def _before_in_eager_code(module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
     if not torch.compiler.is_compiling():
         tell(_before_in_eager_code, module, args, kwargs)
 
@@ -89,6 +93,8 @@ def _added(
     module: torch.nn.Module, call: Callable[..., None], hook: Hook, register: Callable[[], Any]
 ) -> tuple[list[Callable[..., None]], Undo]:
     """What runs at a hook of a module, for one more call to be put into it, and the undo of that."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return [], lambda: None  # TorchScript runs code of its own and refuses hooks
     key = hook, id(module)
     if key not in _calls:
         _keep_out_of_copies(type(module))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -37,7 +38,8 @@ def named_modules(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple[st
     """All modules of an unwrapped model, each once, the outermost one called `root`."""
     numbers = _numbers(model)
     for name, module in model.named_modules():
-        if not _WRAPPER_SEGMENTS.isdisjoint(module._modules):
+        # By the names of its children: a scripted module keeps them in a table that is no dict.
+        if not _WRAPPER_SEGMENTS.isdisjoint(name for name, _ in module.named_children()):
             continue  # the module inside carries the same cleaned name
         yield prefix + (clean(_numbered(name, numbers)) or ROOT), module
 
@@ -64,7 +66,9 @@ def entries(root: torch.nn.Module) -> list[torch.nn.Module]:
 
 def has_forward(module: torch.nn.Module) -> bool:
     """Whether a module can be called: a ModuleDict cannot."""
-    return type(module).forward is not torch.nn.Module.forward or "forward" in vars(module)
+    # Without asking for it: a scripted module makes up its `forward` when an instance is asked.
+    own = inspect.getattr_static(type(module), "forward")
+    return own is not torch.nn.Module.forward or "forward" in vars(module)
 
 
 def prefixes(roots: Mapping[str, torch.nn.Module]) -> dict[str, str]:

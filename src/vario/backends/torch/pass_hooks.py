@@ -15,7 +15,7 @@ SLOT = f"{module_hooks.ATTRIBUTE}pass"
 
 
 @module_hooks.module_hook
-def pass_begins(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+def pass_begins(module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
     """Before an outermost module runs."""
     if not torch.compiler.is_compiling():
         module_hooks.tell(pass_begins, module, args, kwargs)

@@ -80,7 +80,11 @@ class Sample:
         if found is None:
             offsets = torch.arange(0, self.count * self.stride, self.stride, device="cpu")
             coordinates: dict[int, torch.Tensor] = {}
-            for axis in sorted(range(len(self.shape)), key=lambda axis: (-self.strides[axis], self.shape[axis])):
+            for axis in sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]):
+                # The stride of an axis of one element says nothing: a column's is that of the axis beside it.
+                if self.shape[axis] == 1:
+                    coordinates[axis] = torch.zeros_like(offsets)
+                    continue
                 coordinates[axis] = offsets // self.strides[axis]
                 offsets = offsets % self.strides[axis]
             found = tuple(coordinates[axis].to(device) for axis in range(len(self.shape)))

@@ -15,8 +15,8 @@ from vario.backends.torch import naming, updates
 from vario.backends.torch.checksums import checksum
 from vario.backends.torch.engines import find_engine, optimizers, sharing
 from vario.backends.torch.engines.base import Piece
+from vario.backends.torch.left_overs import LeftOverGradients
 from vario.backends.torch.settings import modules_in_eval, settings, unknown_parameters
-from vario.backends.torch.tensors import local_part
 from vario.errors import ModelError
 from vario.records import Structure
 from vario.selector import Choice
@@ -114,16 +114,19 @@ class Targets:
         return settings(self.all_modules, self.all_parameters, groups)
 
     @torch.no_grad()
-    def left_over_gradient(self) -> torch.Tensor | None:
-        """The largest magnitude in one small parameter's gradient as it is now; None where it is kept elsewhere."""
-        trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad and parameter.numel()]
-        if not trained or not self.engine.keeps_parameters:
-            return None
-        gradient = min(trained, key=lambda parameter: parameter.numel()).grad
-        if gradient is None:
-            return torch.zeros((), device="cpu")
-        here = local_part(gradient) if gradient.layout is torch.strided else None
-        return None if here is None or not here.numel() else here.abs().amax().float()
+    def left_over_gradients(self) -> LeftOverGradients | None:
+        """Follows gradients that nobody zeroes; None where an engine keeps them elsewhere."""
+        return LeftOverGradients(self._smallest_of) if self.engine.keeps_parameters else None
+
+    def _smallest_of(self, optimizer: torch.optim.Optimizer | None) -> torch.Tensor | None:
+        """The smallest parameter that an optimizer trains; None of all of them."""
+        held = None if optimizer is None else set(self.engine.parameter_ids(optimizer))
+        trained = [
+            parameter
+            for parameter in self.parameters.values()
+            if parameter.requires_grad and parameter.numel() and (held is None or id(parameter) in held)
+        ]
+        return min(trained, key=lambda parameter: parameter.numel(), default=None)
 
     def modules_in_eval(self) -> list[str]:
         """Names of the modules that are in evaluation mode."""

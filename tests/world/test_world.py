@@ -1,0 +1,27 @@
+"""A fast third of the world: programs that know nothing of vario run watched as they do alone, and are told right."""
+
+import pytest
+from driver import Starter, programs, watch_program
+
+FAST = (
+    *("gan", "wgan_penalty", "wgan_clip", "sam", "maml", "mean_teacher", "schedule_free", "lbfgs", "functional"),
+    *("func_grad", "vmap_ensemble", "saved_models", "deep_copies", "complex_weights", "sparse_gradients"),
+    *("caught_exceptions", "manual_updates", "alternating_optimizers", "short_accumulation", "forward_only"),
+    *("own_methods", "parametrized", "warm_restarts", "rate_schedules", "cross_validation", "early_stopping"),
+    *("updates_in_backward", "adversarial_examples", "gradual_unfreezing", "lookahead", "physics_informed"),
+    *("style_image", "raises", "accelerate_loop", "scripted"),
+)
+
+
+@pytest.fixture(scope="module")
+def start():
+    starter = Starter()
+    yield starter
+    starter.close()
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_program_runs_watched_as_it_does_alone(name, start, tmp_path):
+    [path] = [path for kind in ("loops", "packages") for path in programs(kind) if path.stem == name]
+    outcome = watch_program(path, tmp_path, start)
+    assert not outcome.problems, "\n".join(outcome.problems)
