@@ -356,10 +356,37 @@ def test_models_that_turn_out_to_train_in_turns_are_watched_together(tmp_path):
     )
     watched = started(tmp_path, "--every", "1", "train.py")
     assert watched.returncode == 0, watched.stderr
-    runs = vario.list_runs(tmp_path / "vario_runs")
-    assert sorted(len(run.targets("gradient")) for run in runs) == [2, 2, 4]
-    (together,) = [run for run in runs if len(run.targets("gradient")) == 4]
+    first, _, together = sorted(vario.list_runs(tmp_path / "vario_runs"), key=lambda run: run.started)
+    assert len(first.targets("gradient")) == 2
+    assert len(together.targets("gradient")) == 4
     assert len(together.steps()) >= 4
+
+
+def test_a_second_optimizer_of_the_same_model_goes_on_with_its_run(tmp_path):
+    write(
+        tmp_path,
+        """
+        import torch
+        model = torch.nn.Linear(4, 1)
+        batch = torch.randn(8, 4)
+        adam = torch.optim.Adam(model.parameters())
+        for step in range(3):
+            adam.zero_grad()
+            model(batch).square().mean().backward()
+            adam.step()
+        lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=3)
+        def closure():
+            lbfgs.zero_grad()
+            loss = model(batch).square().mean()
+            loss.backward()
+            return loss
+        for step in range(4):
+            lbfgs.step(closure)
+        """,
+    )
+    watched = started(tmp_path, "--every", "1", "train.py")
+    assert watched.returncode == 0, watched.stderr
+    assert only_run(tmp_path).steps("weight").tolist() == list(range(7))
 
 
 def test_a_model_that_cannot_be_watched_trains_all_the_same(tmp_path):

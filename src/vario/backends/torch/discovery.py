@@ -16,6 +16,7 @@ from vario.backends.torch import hooks, releases
 from vario.backends.torch.engines import ENGINES
 from vario.backends.torch.instances import live_instances
 from vario.backends.torch.loose_parameters import loose_parameters
+from vario.backends.torch.targets import is_watched
 from vario.backends.torch.weight_changes import WeightChanges
 
 Models = dict[str, torch.nn.Module]
@@ -105,7 +106,10 @@ class Search:
 
     def _tell(self, module: torch.nn.Module, args: Any) -> None:
         models = models_in_training(module, self._known)
-        if any(torch.nn.parameter.is_lazy(one) for model in models.values() for one in model.parameters()):
+        if is_watched(module):
+            # A new optimizer of the same model changes nothing. One of another model that trains beside this one does.
+            models = models_in_training(module) if models else {}
+        elif any(torch.nn.parameter.is_lazy(one) for model in models.values() for one in model.parameters()):
             models = {}  # their first forward gives them shapes; the first update says when to look again
         elif not models:
             # Nothing trains it yet. The script may do that by hand, or the first update says when to look again.
