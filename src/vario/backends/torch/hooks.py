@@ -116,7 +116,7 @@ def around(
     returned: Callable[[Any], None] | None = None,
 ) -> Undo:
     """Run `before(*args)` when a method of this one object is called, `after(*args)` and `returned(result)` when it has
-    returned; several may follow the same method."""
+    returned; several may follow the same method. Of a class: of all its objects, which `args` then begin with."""
     # In the class wherever possible: a copy or a pickle of the object would take along what lies in the object.
     place = owner if method in vars(owner) else type(owner)
     key = id(place), method
@@ -145,14 +145,16 @@ def _replace(place: Any, method: str) -> _Method:
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         owner, told_args = (args[0], args[1:]) if in_class else (place, args)
-        told = tuple(replaced.followers.get(id(owner), ()))
-        for follower in told:
+        told = [(follower, told_args) for follower in replaced.followers.get(id(owner), ())]
+        if in_class:
+            told += [(follower, args) for follower in replaced.followers.get(id(place), ())]
+        for follower, seen in told:
             if follower.before is not None:
-                follower.before(*told_args)
+                follower.before(*seen)
         result = original(*args, **kwargs)
-        for follower in told:
+        for follower, seen in told:
             if follower.after is not None:
-                follower.after(*told_args)
+                follower.after(*seen)
             if follower.returned is not None:
                 follower.returned(result)
         return result
