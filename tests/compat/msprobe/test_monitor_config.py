@@ -90,7 +90,7 @@ def test_the_config_of_the_documents_is_taken():
         ("step_count_per_record", 0, "step_count_per_record: expected a whole number of at least 1"),
         ("eps", "small", 'eps: expected a number of at least 0, got "small"'),
         ("format", "parquet", "format: expected one of 'csv', 'tensorboard', 'api', got \"parquet\""),
-        ("ops", "norm", 'ops: expected a list of norm, min, max, mean, nans, zeros, got "norm"'),
+        ("ops", "norm", 'ops: expected a list of norm, min, max, mean, nans, zeros, id, got "norm"'),
         ("module_ranks", [0, "1"], 'module_ranks: expected a list of rank numbers, got [0, "1"]'),
         ("module_ranks", [True], "module_ranks: expected a list of rank numbers"),
         ("module_ranks", 0, "module_ranks: expected a list of rank numbers, got 0"),
