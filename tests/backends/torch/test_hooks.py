@@ -192,3 +192,14 @@ def test_a_method_that_is_followed_tells_of_its_call_and_of_what_it_returned():
     second()
     assert told[4:] == ["add", "after 2"]
     assert not vars(counter)
+
+
+def test_a_hook_of_ours_has_the_same_key_in_every_module():
+    """Compilers guard the keys: with one per module, layers compiled one by one would each need their own graph."""
+    torch.manual_seed(0)
+    model = Language()
+    with watch(model, torch.optim.SGD(model.parameters(), lr=0.1)):
+        found = {(*layer.up._forward_pre_hooks, *layer.up._forward_hooks) for layer in model.layers}
+    assert len(found) == 1
+    assert len(found.pop()) == 2
+    assert not model.layers[0].up._forward_hooks_with_kwargs
