@@ -255,3 +255,19 @@ def test_a_monitor_may_be_closed_and_another_made_when_a_step_is_recorded():
     monitors[-1].close()
     assert [[record.step for record in records(monitor)] for monitor in monitors] == [[0], [1], [2], []]
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_look_at_the_trained_model_is_no_step():
+    model, optimizer = made()
+    with watch(model, optimizer) as monitor:
+        train(model, optimizer, 3, monitor)
+        model(batch(0))  # in training mode, with gradients on
+    assert [record.step for record in records(monitor)] == [0, 1, 2]
+
+
+def test_numbers_logged_after_such_a_look_are_kept():
+    model, optimizer = made()
+    with watch(model, optimizer) as monitor:
+        train(model, optimizer, 3, monitor)
+        monitor.log(accuracy=model(batch(0)).detach().mean())
+    assert "accuracy" in {name for record in records(monitor) for name in record.scalars.values}

@@ -239,6 +239,11 @@ class StepFrames:
             self._begin()
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether plain numbers were logged in this step."""
+        return bool(self._scalars or self._later_scalars)
+
+    @property
     def has_rows(self) -> bool:
         """Whether this step has anything yet."""
         return bool(

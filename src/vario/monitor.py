@@ -239,9 +239,12 @@ class Monitor:
         self._closing = True
         self._watched.finish()
         succession.closed(self)
-        # What raised and ended the training is worth keeping; what raised and was caught is no step.
-        if state == "finished" and self._watched.forget_what_failed() and not self._clock.has_update:
-            self.frames.discard()
+        # What raised and ended the training is worth keeping; what raised and was caught is no step, and neither is a
+        # look at the trained model.
+        if state == "finished" and not self._clock.has_update:
+            is_a_look = self.has_trained and self._clock.is_only_forward and not self.frames.has_numbers
+            if self._watched.forget_what_failed() or is_a_look:
+                self.frames.discard()
         self._watched.detach()
         if self._completed or self.frames.has_rows:
             self.step_ended()

@@ -134,6 +134,11 @@ class Clock:
         self._updated_before, self._updated = self._updated, set()
 
     @property
+    def is_only_forward(self) -> bool:
+        """Whether this step has had a forward pass and nothing else."""
+        return self.has_pass and not (self.micro_step or self._backward_seen or self._updated)
+
+    @property
     def has_update(self) -> bool:
         """Whether this step has updated anything."""
         return bool(self._updated)
