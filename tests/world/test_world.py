@@ -5,11 +5,10 @@ from driver import Starter, programs, watch_program
 
 FAST = (
     *("gan", "wgan_penalty", "wgan_clip", "sam", "maml", "mean_teacher", "schedule_free", "lbfgs", "functional"),
-    *("func_grad", "vmap_ensemble", "saved_models", "deep_copies", "complex_weights", "sparse_gradients"),
-    *("caught_exceptions", "manual_updates", "alternating_optimizers", "short_accumulation", "forward_only"),
-    *("own_methods", "parametrized", "warm_restarts", "rate_schedules", "cross_validation", "early_stopping"),
-    *("updates_in_backward", "adversarial_examples", "gradual_unfreezing", "lookahead", "physics_informed"),
-    *("style_image", "raises", "accelerate_loop", "scripted"),
+    *("func_grad", "saved_models", "deep_copies", "complex_weights", "sparse_gradients", "caught_exceptions"),
+    *("alternating_optimizers", "short_accumulation", "parametrized", "warm_restarts", "rate_schedules", "muon"),
+    *("cross_validation", "early_stopping", "updates_in_backward", "adversarial_examples", "gradual_unfreezing"),
+    *("growing_model", "lookahead", "input_gradient_penalty", "two_losses", "raises", "accelerate_loop", "scripted"),
 )
 
 

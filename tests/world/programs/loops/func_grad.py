@@ -19,4 +19,5 @@ for _ in range(40):
     slopes, loss = grad_and_value(loss_of)(weights, x, x @ teacher)
     weights = {name: weights[name] - 0.05 * slopes[name] for name in weights}
     print("loss", loss.item().hex())
-print("steps", 40)
+# Nothing that vario could follow: it says so, and what to do.
+print("steps", 0)
