@@ -409,3 +409,18 @@ def test_what_cannot_be_followed_is_said_and_training_goes_on(caplog, monkeypatc
     assert recorded(monitor) == {}
     assert "no number today" in caplog.text
     assert sorted(scalar(monitor, "step_seconds")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("factor", [float("inf"), 0.0, float("nan")])
+def test_a_loss_multiplied_by_what_is_no_weight_is_kept_as_it_is(factor):
+    model = made()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with watch(model, optimizer, ["gradient"]) as monitor:
+        for step in range(3):
+            optimizer.zero_grad()
+            for seed in range(2):
+                (loss_of(model, 10 * step + seed) * factor).backward()
+            optimizer.step()
+    (found,) = recorded(monitor).values()
+    assert len(found) == 3
+    assert found[:1] == pytest.approx([factor], nan_ok=True)

@@ -184,6 +184,8 @@ def _division(loss: torch.Tensor, scale: torch.Tensor | None) -> tuple[float, in
             else:
                 divisor = divisor * number if kind == "DivBackward0" else divisor / number
             node = saved.next_functions[side][0]
+        if not divisor or not math.isfinite(divisor):
+            return _UNDIVIDED  # a loss that was made infinite, or nothing, on purpose
         return divisor, 1 if divisor == 1 else _num_items(node)
     except (RuntimeError, AttributeError, ZeroDivisionError):
         return _UNDIVIDED  # nothing that is kept for backward can be read here
