@@ -401,17 +401,13 @@ def test_a_model_that_cannot_be_watched_trains_all_the_same(tmp_path):
     assert "trains unwatched" in watched.stderr
 
 
-def test_a_model_that_gets_an_optimizer_for_the_next_stage_goes_on_training(tmp_path):
-    stages = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor step in range(4):"
-    again = (
-        PLAIN
-        + "    if step == 1:\n        model.insert(2, torch.nn.Linear(8, 8))\n        "
-        + ("optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n")
-    )
-    assert stages in again
-    write(tmp_path, again)
+@pytest.mark.parametrize("grows", [False, True])
+def test_an_optimizer_for_the_next_stage_of_a_model_goes_on_with_its_run(tmp_path, grows):
+    layer = "        model.insert(2, torch.nn.Linear(8, 8))\n" if grows else ""
+    stage = "    if step == 1:\n" + layer + "        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n"
+    write(tmp_path, PLAIN + stage)
     plain = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
     watched = started(tmp_path, "--every", "1", "train.py")
     assert watched.returncode == plain.returncode == 0, watched.stderr
     assert watched.stdout == plain.stdout
-    assert sum(len(run.steps()) for run in vario.list_runs(tmp_path / "vario_runs")) == 4
+    assert only_run(tmp_path).steps().tolist() == [0, 1, 2, 3]

@@ -288,19 +288,19 @@ def _trace(module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]],
 
 
 @module_hooks.module_hook
-def _inputs(module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
+def _inputs(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
-        module_hooks.tell(_inputs, module, args, kwargs)
+        module_hooks.tell(_inputs, module, args, *kwargs)
     elif releases.is_in_graph():
-        _trace(module, inputs(args, kwargs), with_gradients=False)
+        _trace(module, inputs(args, *kwargs), with_gradients=False)
 
 
 @module_hooks.module_hook
-def _inputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
+def _inputs_and_gradients(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
-        module_hooks.tell(_inputs_and_gradients, module, args, kwargs)
+        module_hooks.tell(_inputs_and_gradients, module, args, *kwargs)
     elif releases.is_in_graph():
-        _trace(module, inputs(args, kwargs), with_gradients=True)
+        _trace(module, inputs(args, *kwargs), with_gradients=True)
 
 
 @module_hooks.module_hook

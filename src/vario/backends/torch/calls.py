@@ -79,9 +79,9 @@ def _items(output: Any) -> tuple[Any, ...]:
 
 
 @module_hooks.module_hook
-def _called(module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
+def _called(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
-        module_hooks.tell(_called, module, args, kwargs)
+        module_hooks.tell(_called, module, args, *kwargs)
     elif releases.is_in_graph():
         _trace(module.__dict__[_CALLS], args)
 

@@ -55,6 +55,8 @@ class Search:
         self._known: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._given_up: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._candidates: list[_Candidate] = []
+        self._passed_over: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        """Parts of models that are watched already, met while looking for one that a new optimizer holds."""
         self.has_forward = False
         """Whether a module with parameters was called with gradients on."""
         self.has_backward = False
@@ -74,6 +76,7 @@ class Search:
         for candidate in self._candidates:
             candidate.let_go()
         self._candidates = []
+        self._passed_over.clear()
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -85,6 +88,8 @@ class Search:
 
     def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
         if self._handle is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        if module in self._passed_over:
             return
         candidate = next((one for one in self._candidates if one.has(module)), None)
         if candidate is not None:
@@ -111,6 +116,10 @@ class Search:
             models = models_in_training(module) if models else {}
         elif any(torch.nn.parameter.is_lazy(one) for model in models.values() for one in model.parameters()):
             models = {}  # their first forward gives them shapes; the first update says when to look again
+        elif not models and any(_is_held_by(optimizer, module) for optimizer in live_optimizers()):
+            # The new optimizer is for the next stage of a model that is watched already: its updates are followed.
+            self._passed_over.update(module.modules())
+            return
         elif not models:
             # Nothing trains it yet. The script may do that by hand, or the first update says when to look again.
             self._candidates.append(_Candidate(module))
@@ -129,7 +138,11 @@ class Search:
                 hook(module, args, {})
 
     def _update_began(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer in self._given_up or self._is_followed(optimizer) or get_worker_info() is not None:
+        if optimizer in self._given_up or get_worker_info() is not None:
+            return
+        if self._is_followed(optimizer):
+            if self._passed_over:
+                self._look_no_more()  # what was called since the new optimizer came is all watched
             return
         self._given_up.add(optimizer)
         models = models_in_training(None)

@@ -40,18 +40,18 @@ def tell(hook: Hook, module: torch.nn.Module, *values: Any) -> None:
     # While TorchScript traces, anything computed here would become a part of the traced model.
     if torch._C._get_tracing_state() is not None:
         return
-    # Taken off while torch was about to call it, by a Monitor that gave way to the next in a hook before this. Torch
-    # has its list of hooks by then, but no longer knows that this one wants keyword arguments.
-    if len(values) == 2 and values[1] is None:
+    # Taken off while torch was about to call it, by a Monitor that gave way to the next in an earlier hook. Torch has
+    # its list of hooks by then, but no longer knows that this one wants keyword arguments.
+    if len(values) < 2:
         return
     for call in tuple(_calls.get((hook, id(module)), ())):
         call(module, *values)
 
 
 @module_hook
-def _before_in_eager_code(module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
+def _before_in_eager_code(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
-        tell(_before_in_eager_code, module, args, kwargs)
+        tell(_before_in_eager_code, module, args, *kwargs)
 
 
 @module_hook

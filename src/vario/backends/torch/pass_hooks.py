@@ -15,12 +15,12 @@ SLOT = f"{module_hooks.ATTRIBUTE}pass"
 
 
 @module_hooks.module_hook
-def pass_begins(module: torch.nn.Module, args: Any, kwargs: Any = None) -> None:
+def pass_begins(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
     """Before an outermost module runs."""
     if not torch.compiler.is_compiling():
-        module_hooks.tell(pass_begins, module, args, kwargs)
+        module_hooks.tell(pass_begins, module, args, *kwargs)
     elif releases.is_in_graph():
-        seen = [tensor for _, tensor in row_candidates((args, kwargs))]
+        seen = [tensor for _, tensor in row_candidates((args, *kwargs))]
         torch.ops.vario.begin_forward(seen, module.__dict__[SLOT], torch.is_grad_enabled(), module.training)
 
 
