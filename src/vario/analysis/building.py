@@ -158,6 +158,9 @@ def _where(error: BaseException) -> str:
 def _without_memory(dtype: str) -> Iterator[None]:
     import torch
 
+    from vario.backends.torch.releases import load_compilers
+
+    load_compilers()
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, dtype))
     try:

@@ -138,9 +138,10 @@ class Calls:
             frames.append(frame)
             frame = frame.f_back
         if operation.asynchronous is None:
-            # `send` is an `isend` that waits.
+            # `send` is an `isend` that waits; of the others the operators of torch 2.6 do not say, but their callers.
             torch_frames = [seen for seen in frames if seen.f_code.co_filename == dist.distributed_c10d.__file__]
-            is_async = not any(seen.f_code.co_name in ("send", "recv") for seen in torch_frames)
+            waits = any(seen.f_code.co_name in ("send", "recv") for seen in torch_frames)
+            is_async = not waits and all(seen.f_locals.get("async_op", True) for seen in torch_frames)
         of_user = next((seen for seen in frames if self._is_of_user(seen)), None)
         if of_user is not None:
             site = f"{of_user.f_code.co_filename}[{of_user.f_lineno}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -103,3 +104,9 @@ except ImportError:  # 2.6
                 set_eval_frame(compiling)
 
         return run_eagerly(run)
+
+
+def load_compilers() -> None:
+    """Import torch.compile's machinery ahead of `torch.device("meta")`: 2.6 cannot import it there, as models do."""
+    if (release_of(torch.__version__) or OLDEST) < (2, 7):
+        importlib.import_module("torch._dynamo")
