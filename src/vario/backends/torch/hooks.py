@@ -70,6 +70,7 @@ UpdateFollower = tuple[
 ]
 _update_followers: list[UpdateFollower] = []
 _update_hooks: list[Undo] = []
+_ENDED = 1
 _telling: list[None] = []
 """One entry per `step` whose hooks run at this moment."""
 
@@ -78,11 +79,12 @@ def _tell_followers(which: int, args: tuple[Any, ...]) -> None:
     _telling.append(None)
     try:
         told: list[UpdateFollower] = []
-        # Whoever begins to watch in one of these calls is told of this update as well.
         while new := [follower for follower in _update_followers if follower not in told]:
             for follower in new:
                 told.append(follower)
                 follower[which](*args)
+            if which == _ENDED:
+                break  # whoever begins to watch now has not seen this update begin
     finally:
         _telling.pop()
 
