@@ -107,6 +107,5 @@ except ImportError:  # 2.6
 
 
 def load_compilers() -> None:
-    """Import torch.compile's machinery ahead of `torch.device("meta")`: 2.6 cannot import it there, as models do."""
-    if (release_of(torch.__version__) or OLDEST) < (2, 7):
-        importlib.import_module("torch._dynamo")
+    """Import torch.compile's machinery ahead of `torch.device("meta")`: 2.6 and 2.8 cannot there, and models do."""
+    importlib.import_module("torch._dynamo")
