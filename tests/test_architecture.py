@@ -68,8 +68,8 @@ RUN_FILES = {
     "actions.jsonl",
 }
 BANNED = {"metric", "logger", "tracker", "manager", "processor", "util", "helper", "data", "info", "misc"}
-FIXED_BY_OTHERS = {"print_model_info", "get_gpu_memory_info", "TrainingMetrics", "tracker"}
-"""Names that users know from elsewhere, and one that accelerate asks its trackers for."""
+FIXED_BY_OTHERS = {"print_model_info", "get_gpu_memory_info", "TrainingMetrics", "tracker", "get_preparation_data"}
+"""Names that users know from elsewhere, one that accelerate asks its trackers for, and one of multiprocessing."""
 
 
 def place(path: Path) -> str:

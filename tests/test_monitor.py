@@ -146,6 +146,7 @@ def test_watching_a_model_again_closes_the_monitor_before_and_says_so(capsys):
         after = watch(again)
         assert capsys.readouterr().err == ("vario: closed the earlier Monitor of this model; a new one starts\n")
         train(model, optimizer, 2, after)
+        after.wait()
         assert [len(records(monitor)) for monitor in (before, after)] == [1, 2]
         before.close()
         assert after.watches(model)

@@ -10,6 +10,7 @@
     |   |-- RunCorrupt       ours, but damaged beyond the torn tail a kill leaves
     |   |-- RunTooNew        written by a newer vario
     |   `-- RunTaken         the folder already belongs to another run
+    |-- TrainingStop     the end of a training that was asked for; passes everything that guards the training
     |-- UnsupportedRelease   Python, torch or a trainer is older than what vario works with
     `-- MissingExtra     an optional package is not installed; the message is its install line
 """
@@ -29,6 +30,10 @@ class ConfigError(VarioError):
 
 class ModelError(VarioError):
     """A model or an optimizer cannot be watched."""
+
+
+class TrainingStop(VarioError):
+    """The training ends here, as its user asked for; it passes everything that keeps errors from the training."""
 
 
 class RunError(VarioError):

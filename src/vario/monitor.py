@@ -23,7 +23,7 @@ from vario.backends.finding import find_backend
 from vario.config import Config
 from vario.detection.alerts import Incident
 from vario.ending import ending
-from vario.errors import ConfigError
+from vario.errors import ConfigError, TrainingStop
 from vario.folders import run_folder
 from vario.forks import let_go_in_forks
 from vario.frames import StepFrames
@@ -241,10 +241,9 @@ class Monitor:
         succession.closed(self)
         # What raised and ended the training is worth keeping; what raised and was caught is no step, and neither is a
         # look at the trained model.
-        if state == "finished" and not self._clock.has_update:
-            is_a_look = self.has_trained and self._clock.is_only_forward and not self.frames.has_numbers
-            if self._watched.forget_what_failed() or is_a_look:
-                self.frames.discard()
+        is_a_look = self.has_trained and self._clock.is_only_forward and not self.frames.has_numbers
+        if state == "finished" and not self._clock.has_update and (self._watched.forget_what_failed() or is_a_look):
+            self.frames.discard()
         self._watched.detach()
         if self._completed or self.frames.has_rows:
             self.step_ended()
@@ -290,6 +289,8 @@ class Monitor:
                 return
             try:
                 call(*args)
+            except TrainingStop:
+                raise
             except Exception as error:  # noqa: BLE001 - the failure policy
                 self.switch_off(part, error)
 

@@ -36,7 +36,7 @@ def branching():
             super().__init__()
             self.inner = torch.nn.Linear(4, 4)
         def forward(self, x):
-            return self.inner(x[x.sum(-1) > 0])
+            return self.inner(x) * int(x.sum())
     return Picks(), (torch.empty(4, 4),)
 
 def failing():

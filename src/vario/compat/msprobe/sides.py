@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vario.backends.base import Undo
-from vario.errors import VarioError
+from vario.errors import TrainingStop
 from vario.package import is_own_file
 
 Struct = dict[str, dict[str, str]]
@@ -56,7 +56,7 @@ class Sides:
         return side + suffix, int(suffix[1:]) if suffix else 0
 
 
-class StructureSaved(VarioError):
+class StructureSaved(TrainingStop):
     """`print_struct` has written the model's structure and stops training, as it is there for."""
 
     def __init__(self, path: Path) -> None:
