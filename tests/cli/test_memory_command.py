@@ -36,7 +36,7 @@ def branching():
             super().__init__()
             self.inner = torch.nn.Linear(4, 4)
         def forward(self, x):
-            return self.inner(x) * int(x.sum())
+            return self.inner(x).repeat_interleave(x[:, 0].long(), dim=0)
     return Picks(), (torch.empty(4, 4),)
 
 def failing():
