@@ -91,7 +91,9 @@ def test_ctrl_c_interrupts_a_run_and_shows_the_scripts_own_traceback(tmp_path):
     (tmp_path / "train.py").write_text(TRAINING + "import signal\nsignal.raise_signal(signal.SIGINT)\n")
     plain = run_python(tmp_path, "train.py")
     watched = run_python(tmp_path, "-m", "vario", "run", "--name", "watched", "train.py")
-    assert watched.returncode == plain.returncode == -signal.SIGINT
+    # Python ends by the signal; with 1 where whoever started it blocks that.
+    assert watched.returncode == plain.returncode
+    assert plain.returncode in (-signal.SIGINT, 1)
     assert without_ours(watched.stderr) == plain.stderr
     run = vario.open_run(tmp_path / "vario_runs" / "watched")
     assert (run.state, run.last_step) == ("interrupted", 1)
@@ -134,7 +136,7 @@ def test_ctrl_c_in_a_script_that_watches_by_itself(tmp_path):
     loop = watch + "train()\nsignal.raise_signal(signal.SIGINT)\n"
     (tmp_path / "train.py").write_text(TRAINING.replace("train()\ntrain()\n", loop))
     done = run_python(tmp_path, "train.py")
-    assert done.returncode == -signal.SIGINT
+    assert done.returncode in (-signal.SIGINT, 1)  # as above
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
     run = vario.open_run(tmp_path / "vario_runs" / "own")
     assert (run.state, run.error) == ("interrupted", None)
