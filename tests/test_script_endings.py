@@ -1,7 +1,6 @@
 """How a script ends under `vario run`: the same stderr, exit code and traceback as without, and a run that says how."""
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -91,9 +90,8 @@ def test_ctrl_c_interrupts_a_run_and_shows_the_scripts_own_traceback(tmp_path):
     (tmp_path / "train.py").write_text(TRAINING + "import signal\nsignal.raise_signal(signal.SIGINT)\n")
     plain = run_python(tmp_path, "train.py")
     watched = run_python(tmp_path, "-m", "vario", "run", "--name", "watched", "train.py")
-    # Python ends by the signal; with 1 where whoever started it blocks that.
-    assert watched.returncode == plain.returncode
-    assert plain.returncode in (-signal.SIGINT, 1)
+    # By the signal; python itself ends with 1 instead once an optimizer has imported torch._dynamo.
+    assert watched.returncode == plain.returncode != 0
     assert without_ours(watched.stderr) == plain.stderr
     run = vario.open_run(tmp_path / "vario_runs" / "watched")
     assert (run.state, run.last_step) == ("interrupted", 1)
@@ -135,8 +133,9 @@ def test_ctrl_c_in_a_script_that_watches_by_itself(tmp_path):
     watch = "import signal, vario\nmonitor = vario.watch(model, optimizer, name='own')\n"
     loop = watch + "train()\nsignal.raise_signal(signal.SIGINT)\n"
     (tmp_path / "train.py").write_text(TRAINING.replace("train()\ntrain()\n", loop))
+    (tmp_path / "plain.py").write_text(TRAINING + "import signal\nsignal.raise_signal(signal.SIGINT)\n")
     done = run_python(tmp_path, "train.py")
-    assert done.returncode in (-signal.SIGINT, 1)  # as above
+    assert done.returncode == run_python(tmp_path, "plain.py").returncode != 0
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
     run = vario.open_run(tmp_path / "vario_runs" / "own")
     assert (run.state, run.error) == ("interrupted", None)
