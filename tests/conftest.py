@@ -1,3 +1,4 @@
+import sys
 import time
 
 import pytest
@@ -11,6 +12,15 @@ def pytest_ignore_collect(collection_path, config):
         return None
     files = [collection_path] if collection_path.is_file() else collection_path.rglob("test_*.py")
     return None if any(b"mark.gpu" in file.read_bytes() for file in files) else True
+
+
+@pytest.fixture(autouse=True)
+def no_monitor_stays_open():
+    """A Monitor that a test leaves open, or that failed, must not watch what the tests after it train."""
+    yield
+    if succession := sys.modules.get("vario.succession"):
+        for monitor in list(succession._open):
+            monitor.close()
 
 
 @pytest.fixture(autouse=True)

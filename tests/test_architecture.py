@@ -13,7 +13,17 @@ FILES = sorted(SOURCE.rglob("*.py"))
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
 CORE |= {"rules", "detection", "event_file", "notices", "package", "switch", "ending", "script"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
-IN_PROCESS |= {"forks", "frame_rows", "header", "plain_numbers", "snapshots", "actions", "idle", "succession"}
+IN_PROCESS |= {
+    "forks",
+    "frame_rows",
+    "header",
+    "plain_numbers",
+    "snapshots",
+    "actions",
+    "idle",
+    "succession",
+    "plugins",
+}
 PUBLIC = "the public names"
 
 ALLOWED: dict[str, set[str]] = {
@@ -30,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "control": CORE | {"backends", "probes", "frames", "sinks"},
     "header": CORE | {"backends", "sinks"},
     "plain_numbers": CORE | {"frames"},
+    "plugins": CORE | {"probes", "sinks"},
     "snapshots": CORE | {"backends", "sinks"},
     "actions": CORE | {"backends", "observer", "sinks", "snapshots"},
     "monitor": CORE | IN_PROCESS,

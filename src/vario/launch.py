@@ -22,6 +22,7 @@ from vario.succession import new_group
 from vario.switch import is_off
 
 if TYPE_CHECKING:
+    from vario.backends.losses import BackwardLoss
     from vario.backends.torch.discovery import Search
     from vario.monitor import Monitor
 
@@ -118,12 +119,13 @@ class Launch:
         self._search = Search(self._watch, self._is_followed, lambda: bool(self.monitors))
 
     def _is_followed(self, optimizer: Any) -> bool:
-        return not self.is_needed or (bool(self.monitors) and self.monitors[-1].follows(optimizer))
+        open_ones = (monitor for monitor in self.monitors if monitor.is_open or monitor is self.monitors[-1])
+        return not self.is_needed or any(monitor.follows(optimizer) for monitor in open_ones)
 
-    def _watch(self, models: dict[str, Any], step: int) -> None:
+    def _watch(self, models: dict[str, Any], step: int, losses: Sequence[BackwardLoss]) -> None:
         """Watch models that have had this many updates. Only a wrong option may end the script."""
         try:
-            self._begin_run(models, step)
+            self._begin_run(models, step, losses)
         except ConfigError as error:
             self.refusal = error
             raise
@@ -133,13 +135,14 @@ class Launch:
             self.problem = str(error) if isinstance(error, VarioError) else f"{type(error).__name__}: {error}"
             log.warning("the model cannot be watched, and trains unwatched: %s", self.problem)
 
-    def _begin_run(self, models: dict[str, Any], step: int) -> None:
+    def _begin_run(self, models: dict[str, Any], step: int, losses: Sequence[BackwardLoss]) -> None:
         from vario.backends.torch.targets import is_watched
         from vario.monitor import Monitor
 
-        if self.monitors:
+        for earlier in self.monitors:
             # Closed before the next one, so that a model the script is done with can leave the memory.
-            self.monitors[-1].close()
+            if not earlier.is_busy_elsewhere:
+                earlier.close()
         if any(is_watched(model) for model in models.values()):
             self.is_needed = False  # the script watches by itself
             return
@@ -147,7 +150,10 @@ class Launch:
         if config.name is not None:
             config = replace(config, name=config.name + self._suffix())
         monitor = Monitor(models.get("", models), None, config, group=self.group)
-        if step and config.first_step is None:
+        monitor.begin_with(losses)
+        if step and losses:
+            monitor.step_ended()
+        elif step and config.first_step is None:
             monitor.number_next_step(step)
         if is_child() and not self.monitors:
             at_end_of_child(self._child_ended)

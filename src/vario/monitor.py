@@ -18,8 +18,8 @@ from typing import Any
 
 from vario import succession
 from vario.actions import Reactions
-from vario.backends.base import Tensor
 from vario.backends.finding import find_backend
+from vario.backends.losses import BackwardLoss
 from vario.config import Config
 from vario.detection.alerts import Incident
 from vario.ending import ending
@@ -28,15 +28,16 @@ from vario.folders import run_folder
 from vario.forks import let_go_in_forks
 from vario.frames import StepFrames
 from vario.header import run_header
-from vario.observer import QuantityObserver
+from vario.observer import QuantityObserver, Skips
 from vario.plain_numbers import keep_number
+from vario.plugins import left_out
 from vario.probes import PROBES, Probe
 from vario.records import Frame, StepRecord
-from vario.rules import RULES, choose
+from vario.rules import choose
 from vario.selector import Choice, Selector
-from vario.sinks import SINKS, PartsOff, Sink
+from vario.sinks import SINKS, Sink
 from vario.sinks.alerts import Alerts
-from vario.statistics import STATISTICS, columns_needed
+from vario.statistics import columns_needed
 from vario.writer import Writer
 
 log = logging.getLogger("vario")
@@ -67,13 +68,8 @@ class Monitor:
         """What the rules found; None where no rule was asked for."""
         self.group = group  # what this run has in common with others of its process, see succession.py
         self.has_trained = False
-        self._parts_off: PartsOff = [
-            {"part": f"plug-in of {registry.kind}: {broken.name}", "step": 0, "error": broken.error}
-            for registry in (PROBES, RULES, STATISTICS, SINKS)
-            for broken in registry.broken
-        ]
+        self._parts_off = left_out()
         self._notes_are_new = bool(self._parts_off)
-        self._skips: set[str] = set()
         self._observers: list[QuantityObserver] = []
         self._step_ended_calls: list[Callable[[float], None]] = []
         self._step_recorded_calls: list[Callable[[int], None]] = []
@@ -99,7 +95,7 @@ class Monitor:
             self.on_step_recorded(self.guarded("actions", self._reactions.step_recorded))
         self.frames = StepFrames(
             self._watched.summaries(config.eps, columns_needed(config.statistics)),
-            self._skipped,
+            Skips(self._watched.why_skipped),
             self._watched.describe
             if any(getattr(sink, "wants_forms", False) for sink in self.sinks.values())
             else None,
@@ -146,6 +142,20 @@ class Monitor:
     def watches(self, model: Any) -> bool:
         """Whether it has this model, or a part of it."""
         return not self._closed and self._watched.targets.hold(model)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it watches still."""
+        return not self._closed
+
+    @property
+    def is_busy_elsewhere(self) -> bool:
+        """Whether another thread trains what it watches at this moment."""
+        return not self._closed and self._watched.is_busy_elsewhere()
+
+    def begin_with(self, losses: Sequence[BackwardLoss]) -> None:
+        """Take what the loop went back from, in the step in progress, before anybody watched it."""
+        self._watched.losses_came(losses)
 
     @property
     def is_leading(self) -> bool:
@@ -312,22 +322,9 @@ class Monitor:
             observer.watching = observer.watching and observer.quantity not in self.off
         text = f"{type(error).__name__}: {error}"
         self._parts_off.append({"part": part, "step": self._clock.step, "error": text})
-        log.warning(
-            "rank %d, step %d: '%s' failed and is switched off; training goes on. %s",
-            self._watched.rank,
-            self._clock.step,
-            part,
-            text,
-        )
+        where = self._watched.rank, self._clock.step
+        log.warning("rank %d, step %d: '%s' failed and is switched off; training goes on. %s", *where, part, text)
         self._notes_are_new = True
-
-    def _skipped(self, quantity: str, target: str, tensor: Tensor) -> None:
-        if quantity not in self._skips:
-            self._skips.add(quantity)
-            reason = self._watched.why_skipped(tensor)
-            log.warning(
-                "%s of '%s' is not recorded: %s. Others like it are passed over silently.", quantity, target, reason
-            )
 
     def on_step_ended(self, call: Callable[[float], None]) -> None:
         """Call with the seconds since the step before, when the step's updates are complete."""

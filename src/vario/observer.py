@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -9,6 +10,8 @@ from vario.backends.base import LateRows, Tensor
 from vario.config import Config
 from vario.frames import StepFrames
 from vario.records import Collective, Moment, Table, empty_table
+
+log = logging.getLogger("vario")
 
 
 class Observing(Protocol):
@@ -103,3 +106,23 @@ class QuantityObserver:
                 return (), empty_table(0)
 
         self._monitor.frames.observe_later(self.quantity, made, most)
+
+
+class Skips:
+    """Says, once for each quantity, that it passes over tensors which hold no numbers."""
+
+    def __init__(self, why: Callable[[Tensor], str]) -> None:
+        """`why(tensor)`: why it has no numbers, in words."""
+        self._why = why
+        self._told: set[str] = set()
+
+    def __call__(self, quantity: str, target: str, tensor: Tensor) -> None:
+        """A tensor was passed over."""
+        if quantity not in self._told:
+            self._told.add(quantity)
+            log.warning(
+                "%s of '%s' is not recorded: %s. Others like it are passed over silently.",
+                quantity,
+                target,
+                self._why(tensor),
+            )

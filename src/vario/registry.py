@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -47,6 +48,8 @@ class Registry(Generic[Part]):
         self.package = package
         self._accepts = accepts
         self._found: dict[str, Found[Part]] | None = None
+        self._filling: dict[str, Found[Part]] = {}
+        self._lock = threading.RLock()
         self._broken: list[Broken] = []
 
     @property
@@ -55,15 +58,21 @@ class Registry(Generic[Part]):
         return self.package
 
     def _load(self) -> dict[str, Found[Part]]:
-        if self._found is None:
-            self._found = {}
-            package = importlib.import_module(self.package)
-            for module in pkgutil.iter_modules(package.__path__, self.package + "."):
-                for part in vars(importlib.import_module(module.name)).values():
-                    if getattr(part, "module", getattr(part, "__module__", None)) == module.name:
-                        self._take(part, module.name)
-            self._load_plugins()
-        return self._found
+        if self._found is not None:
+            return self._found
+        with self._lock:  # threads may begin to watch at the same time; none may see a table that is being filled
+            if self._found is None and not self._filling:
+                self._fill()
+                self._found = self._filling
+            return self._filling  # not yet full for a plug-in that asks while it is loaded
+
+    def _fill(self) -> None:
+        package = importlib.import_module(self.package)
+        for module in pkgutil.iter_modules(package.__path__, self.package + "."):
+            for part in vars(importlib.import_module(module.name)).values():
+                if getattr(part, "module", getattr(part, "__module__", None)) == module.name:
+                    self._take(part, module.name)
+        self._load_plugins()
 
     def _load_plugins(self) -> None:
         # importlib.metadata costs as much to import as the rest of the core, so it waits until it is needed.
@@ -86,10 +95,9 @@ class Registry(Generic[Part]):
         log.warning("%s: the plug-in '%s' (%s) is left out. %s", self.kind, name, origin, reason(error))
 
     def _take(self, part: Part, origin: str) -> bool:
-        assert self._found is not None
         name = self._accepts(part)
         if name is not None:
-            self._found[name] = Found(name, part, origin)
+            self._filling[name] = Found(name, part, origin)
         return name is not None
 
     def get(self, name: str, key: str = "") -> Part:

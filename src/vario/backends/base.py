@@ -222,6 +222,12 @@ class Watched(Protocol):
     def forget_what_failed(self) -> bool:
         """Drop the rows of a backward or an update that raised; answers whether there was one."""
 
+    def is_busy_elsewhere(self) -> bool:
+        """Whether another thread trains the model at this moment."""
+
+    def losses_came(self, losses: Sequence[BackwardLoss]) -> None:
+        """Tell of what the loop went back from before it was followed."""
+
     def update_by_hand(self) -> None:
         """The loop has updated the weights without a torch optimizer."""
 

@@ -11,6 +11,7 @@ from vario.backends.torch import hooks
 from vario.backends.torch.engines.base import Accumulator
 from vario.backends.torch.subscriptions import Subscriptions
 from vario.backends.torch.targets import Targets
+from vario.backends.torch.turns import Turns
 from vario.errors import ModelError
 from vario.steps import Clock
 
@@ -33,6 +34,7 @@ class Accumulation:
         targets: Targets,
         clock: Clock,
         calls: Subscriptions,
+        turns: Turns,
         *,
         end_step: Callable[[], None],
         backward_ended: Callable[[], None],
@@ -41,6 +43,7 @@ class Accumulation:
         self._engine = targets.engine
         self._clock = clock
         self._calls = calls
+        self._turns = turns
         self._end_step = end_step
         self._tell_that_backward_ended = backward_ended
         self._undo = hooks.Undos()
@@ -119,6 +122,8 @@ class Accumulation:
         names = [name for name, _ in accumulator.parts]
 
         def accumulated(tensor: torch.Tensor) -> None:
+            if not self._turns.takes_part():
+                return
             if self._clock.gradients_came(numbers):
                 self._end_step()
             if self.first_reached is not None:
@@ -152,6 +157,8 @@ class Accumulation:
 
         def came(gradient: torch.Tensor) -> None:
             if not accumulator.is_internal and not hooks.is_accumulating(accumulator.tensor):
+                return
+            if not self._turns.takes_part():
                 return
             if self._clock.gradients_came(numbers):
                 self._end_step()

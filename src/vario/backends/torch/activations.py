@@ -16,6 +16,7 @@ from vario.backends.base import Observer, Undo
 from vario.backends.torch import hooks, module_hooks, operators, releases
 from vario.backends.torch.passages import Graph, Passage
 from vario.backends.torch.tensors import inputs, leaves
+from vario.backends.torch.turns import Turns
 from vario.steps import Clock
 
 log = logging.getLogger("vario")
@@ -72,12 +73,18 @@ class ModuleTensors:
     """Hands the tensors that modules take and return to the observers of two quantities."""
 
     def __init__(
-        self, values: Observer | None, gradients: Observer | None, clock: Clock, separates: bool = False
+        self,
+        values: Observer | None,
+        gradients: Observer | None,
+        clock: Clock,
+        turns: Turns,
+        separates: bool = False,
     ) -> None:
         """With `separates` the gradient of an input is what comes back through that module, not from all its users."""
         self._values = values
         self._gradients = gradients
         self._clock = clock
+        self._turns = turns
         self._separates = separates
         self._with_gradients = gradients is not None
         self._sightings: dict[int, Sighting] = {}
@@ -183,7 +190,7 @@ class ModuleTensors:
         watching = (self._values is not None and self._values.watching) or (
             self._gradients is not None and self._gradients.watching
         )
-        if not watching:
+        if not watching or not self._turns.takes_part():
             return False
         # Reentrant checkpointing runs its first forward without gradients: what counts is how the root was called.
         return torch.is_grad_enabled() if self._inside_root is None else self._inside_root

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data import get_worker_info
 
+from vario.backends.losses import BackwardLoss
 from vario.backends.torch import hooks, releases
 from vario.backends.torch.engines import ENGINES
 from vario.backends.torch.instances import live_instances
 from vario.backends.torch.loose_parameters import loose_parameters
+from vario.backends.torch.losses import EarlyLosses
 from vario.backends.torch.targets import is_watched
+from vario.backends.torch.turns import within_reach
 from vario.backends.torch.weight_changes import WeightChanges
 
 Models = dict[str, torch.nn.Module]
@@ -34,11 +38,12 @@ class Search:
 
     def __init__(
         self,
-        found: Callable[[Models, int], None],
+        found: Callable[[Models, int, Sequence[BackwardLoss]], None],
         is_followed: Callable[[torch.optim.Optimizer], bool],
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`found(models, step)`: with how many updates they have had; `is_busy()`: something is being watched."""
+        """`found(models, step, losses)`: with how many updates they have had, and what the loop went back from in the
+        step that is over or about to be; `is_busy()`: something is being watched."""
         self._found = found
         self._is_followed = is_followed
         self._is_busy = is_busy
@@ -55,6 +60,8 @@ class Search:
         self._known: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._given_up: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._candidates: list[_Candidate] = []
+        self._losses = EarlyLosses()
+        self._lock = threading.RLock()  # several threads may train
         self._passed_over: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """Parts of models that are watched already, met while looking for one that a new optimizer holds."""
         self.has_forward = False
@@ -71,12 +78,14 @@ class Search:
     def _look(self) -> None:
         if self._handle is None:
             self._handle = register_module_forward_pre_hook(releases.run_eagerly(self._before_forward))
+            self._losses.attach()
 
     def _look_no_more(self) -> None:
         for candidate in self._candidates:
             candidate.let_go()
         self._candidates = []
         self._passed_over.clear()
+        self._losses.detach()
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -91,12 +100,13 @@ class Search:
             return
         if module in self._passed_over:
             return
-        candidate = next((one for one in self._candidates if one.has(module)), None)
-        if candidate is not None:
-            self._ask(candidate, module, args)
-        elif get_worker_info() is None and any(parameter.requires_grad for parameter in module.parameters()):
-            self.has_forward = True
-            self._tell(module, args)
+        with self._lock:
+            candidate = next((one for one in self._candidates if one.has(module)), None)
+            if candidate is not None:
+                self._ask(candidate, module, args)
+            elif get_worker_info() is None and any(parameter.requires_grad for parameter in module.parameters()):
+                self.has_forward = True
+                self._tell(module, args)
 
     def _ask(self, candidate: _Candidate, module: torch.nn.Module, args: Any) -> None:
         if candidate.model() is not module:
@@ -110,7 +120,7 @@ class Search:
             self._candidates.remove(candidate)
 
     def _tell(self, module: torch.nn.Module, args: Any) -> None:
-        models = models_in_training(module, self._known)
+        models = _of_this_thread(models_in_training(module, self._known), module)
         if is_watched(module):
             # A new optimizer of the same model changes nothing. One of another model that trains beside this one does.
             models = models_in_training(module) if models else {}
@@ -127,19 +137,26 @@ class Search:
         self._look_no_more()
         if models:
             self._found_at_call(models, 0, module, args)
+            if _is_one_of_several_threads():
+                self._look()
+                self._passed_over.update(part for model in models.values() for part in model.modules())
 
     def _found_at_call(self, models: Models, step: int, module: torch.nn.Module, args: Any) -> None:
         self._known.update(models.values())
         before = set(module._forward_pre_hooks)
-        self._found(models, step)
+        self._found(models, step, self._losses.take() if step else ())
         # This call has read its list of hooks already: the new ones would miss where the pass begins.
         for number, hook in list(module._forward_pre_hooks.items()):
             if number not in before:
                 hook(module, args, {})
 
     def _update_began(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer in self._given_up or get_worker_info() is not None:
-            return
+        if optimizer not in self._given_up and get_worker_info() is None:
+            with self._lock:
+                self._look_at_update(optimizer)
+
+    def _look_at_update(self, optimizer: torch.optim.Optimizer) -> None:
+        losses = self._losses.take()
         if self._is_followed(optimizer):
             if self._passed_over:
                 self._look_no_more()  # what was called since the new optimizer came is all watched
@@ -156,7 +173,24 @@ class Search:
         if models:
             self._look_no_more()
             self._known.update(models.values())
-            self._found(models, 0)
+            self._found(models, 0, losses)
+
+
+def _is_one_of_several_threads() -> bool:
+    return threading.current_thread() is not threading.main_thread()
+
+
+def _of_this_thread(models: Models, called: torch.nn.Module) -> Models:
+    """Without models that another thread may be about to train; the main thread takes what there is."""
+    if len(models) < 2 or not _is_one_of_several_threads():
+        return models
+    near = within_reach()
+    own = {
+        name: model
+        for name, model in models.items()
+        if id(model) in near or any(part is called for part in model.modules())
+    }
+    return {"": next(iter(own.values()))} if len(own) == 1 else own
 
 
 def _is_held_by(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> bool:

@@ -18,11 +18,12 @@ from vario.backends.torch.engines import optimizers
 from vario.backends.torch.losses import BackwardLosses
 from vario.backends.torch.naming import entries, has_forward
 from vario.backends.torch.pipelining import Pipelines
-from vario.backends.torch.scaling import LossScaling
+from vario.backends.torch.scaling import LossScaling, SkippedSteps
 from vario.backends.torch.subscriptions import Subscribing, Subscriptions
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.tensors import leaves
 from vario.backends.torch.trainers import TrainerReports
+from vario.backends.torch.turns import Turns
 from vario.backends.torch.updated_parts import UpdatedParts
 from vario.backends.torch.weight_changes import WeightChanges
 from vario.steps import Clock
@@ -38,6 +39,7 @@ class TrainingLoop(Subscribing):
     def __init__(self, targets: Targets, scaler: Any) -> None:
         super().__init__(Subscriptions(self._is_training_pass))
         self.clock = Clock()
+        self.turns = Turns()
         self.targets = targets
         self.engine = targets.engine
         self.clock.calls_are_passes = self.engine.calls_are_passes
@@ -52,9 +54,9 @@ class TrainingLoop(Subscribing):
         self._expects_optimizers = bool(self._given_optimizers)
         self._scaling = LossScaling(scaler, self._after_scaler_step)
         self._accumulation = Accumulation(
-            targets, self.clock, self._calls, end_step=self._end_step, backward_ended=self._backward_ended
+            targets, self.clock, self._calls, self.turns, end_step=self._end_step, backward_ended=self._backward_ended
         )
-        self._losses = BackwardLosses(targets, self._accumulation, self.loss_scale, self._tell_of_loss)
+        self._losses = BackwardLosses(targets, self._accumulation, self.loss_scale, self._tell_of_loss, self.turns)
         self._reports = TrainerReports(targets, self.clock, self._losses_add_up)
         self._undo = hooks.Undos()
         self._module_tensors: ModuleTensors | None = None
@@ -66,7 +68,7 @@ class TrainingLoop(Subscribing):
         self._is_new = True
         self._by_hand: WeightChanges | None = None
         """Where no optimizer holds the model: tells of the updates that the loop makes by itself."""
-        self._skipped = -1, torch.zeros((), device="cpu")
+        self._skipped = SkippedSteps(self.clock)
 
     # Attaching
 
@@ -80,7 +82,7 @@ class TrainingLoop(Subscribing):
         self._scaling.attach()
         if calls.module_values is not None or calls.module_gradients is not None:
             self._module_tensors = ModuleTensors(
-                calls.module_values, calls.module_gradients, self.clock, calls.separates_gradients
+                calls.module_values, calls.module_gradients, self.clock, self.turns, calls.separates_gradients
             )
             self._undo.add(self._module_tensors.attach(self.targets.modules))
         self._undo.add(calls.module_calls.attach(self.targets.all_modules))
@@ -97,7 +99,8 @@ class TrainingLoop(Subscribing):
         self._undo.add(self._pipelines.detach)
         self._pipelines.look()
         self.look_for_accumulators()
-        self._undo.add(hooks.around_updates(guarded(self._update_began), guarded(self._update_ended)))
+        began, ended = (guarded(self.turns.only(call)) for call in (self._update_began, self._update_ended))
+        self._undo.add(hooks.around_updates(began, ended))
 
     def look_for_accumulators(self) -> None:
         """Hook what gradients accumulate into by now."""
@@ -121,11 +124,10 @@ class TrainingLoop(Subscribing):
                 self._tell_of_end(output)
             self._forward_ended(output)
 
-        guarded = self._events.guarded
-        self._undo.add(module_hooks.before_forward(root, guarded(_PART, before), pass_hooks.pass_begins))
-        self._undo.add(
-            module_hooks.after_forward(root, guarded(_PART, after), pass_hooks.pass_ends, even_if_it_raised=True)
-        )
+        first = self._events.guarded(_PART, self.turns.first_only(before, self._events.switch_off))
+        last = self._events.guarded(_PART, self.turns.only(after))
+        self._undo.add(module_hooks.before_forward(root, first, pass_hooks.pass_begins))
+        self._undo.add(module_hooks.after_forward(root, last, pass_hooks.pass_ends, even_if_it_raised=True))
         if not has_forward(root):
             self._follow_entries(name, root)
 
@@ -141,7 +143,8 @@ class TrainingLoop(Subscribing):
                 self._forward_ended(None)
 
         for module in entries(root):
-            self._undo.add(module_hooks.before_forward(module, self._events.guarded(_PART, before)))
+            first = self.turns.first_only(before, self._events.switch_off)
+            self._undo.add(module_hooks.before_forward(module, self._events.guarded(_PART, first)))
 
     def _compiled_forward_began(
         self, root: str, with_gradients: bool, is_training: bool, tensors: Sequence[torch.Tensor]
@@ -240,7 +243,8 @@ class TrainingLoop(Subscribing):
 
     def _is_training_pass(self) -> bool:
         # Reentrant checkpointing runs its first forward without gradients: what counts is how the root was called.
-        return torch.is_grad_enabled() if self._pass_trains is None else self._pass_trains
+        trains = torch.is_grad_enabled() if self._pass_trains is None else self._pass_trains
+        return trains and self.turns.takes_part()
 
     def _forward_ended(self, output: Any) -> None:
         if self._pass_trains:
@@ -347,7 +351,7 @@ class TrainingLoop(Subscribing):
         self._updated_since_scaler_step = True
         self._finish_update(optimizer)
         if (found_inf := getattr(optimizer, "found_inf", None)) is not None:
-            self._log_skipped(found_inf)
+            self._skipped.log(found_inf, self._events.log)
 
     def _finish_update(self, optimizer: torch.optim.Optimizer) -> None:
         self.clock.update_ended(self.engine.parameter_ids(optimizer))
@@ -375,7 +379,7 @@ class TrainingLoop(Subscribing):
 
     def update_was_skipped(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """A runtime with a loss scale of its own has thrown this step's gradients away."""
-        self._log_skipped(torch.ones((), device="cpu"))
+        self._skipped.log(torch.ones((), device="cpu"), self._events.log)
         all_there_are = self._given_optimizers or discovery.live_optimizers()
         for each in all_there_are if optimizer is None else [optimizer]:
             if self._is_ours(each):
@@ -386,15 +390,8 @@ class TrainingLoop(Subscribing):
         if not self._is_ours(optimizer):
             return
         if not self._updated_since_scaler_step:
-            self._log_skipped(torch.ones((), device="cpu"))
+            self._skipped.log(torch.ones((), device="cpu"), self._events.log)
             self._finish_update(optimizer)
         elif not optimizers.is_scaled_by_itself(optimizer):
-            self._log_skipped(torch.zeros((), device="cpu"))
+            self._skipped.log(torch.zeros((), device="cpu"), self._events.log)
         self._updated_since_scaler_step = False
-
-    def _log_skipped(self, skipped: torch.Tensor) -> None:
-        """Mark the step when one of its optimizers skipped, whatever the others did."""
-        if self._skipped[0] == self.clock.step:
-            skipped = torch.maximum(skipped, self._skipped[1])
-        self._skipped = self.clock.step, skipped
-        self._events.log(skipped_step=skipped)

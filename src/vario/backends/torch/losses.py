@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,8 +18,13 @@ from vario.backends.torch import backwards
 from vario.backends.torch.accumulation import Accumulation
 from vario.backends.torch.later import fetch_later
 from vario.backends.torch.targets import Targets
+from vario.backends.torch.turns import Turns
+
+log = logging.getLogger("vario")
 
 _PART = "loss"
+_MOST_EARLY = 64
+"""Backward passes that are kept while no model has been found: the micro-steps of one update."""
 _DEPTH = 6
 """So many operations before backward are looked at for a division."""
 _UNDIVIDED = 1.0, 1
@@ -52,6 +60,7 @@ class BackwardLosses:
         accumulation: Accumulation,
         scale: Callable[[], torch.Tensor | None],
         tell: Callable[[BackwardLoss], None],
+        turns: Turns,
     ) -> None:
         self._parameters = {id(parameter) for parameter in targets.all_parameters.values()}
         # A runtime that shards moves gradients by itself between backward passes.
@@ -59,6 +68,7 @@ class BackwardLosses:
         self._accumulation = accumulation
         self._scale = scale
         self._tell = tell
+        self._turns = turns
         self._start: _Start | None = None
         self._reached: torch.Tensor | None = None
         self._last: Callable[[], Any] = lambda: None
@@ -84,6 +94,8 @@ class BackwardLosses:
         return backwards.follow(safely(self._began), safely(self._ended))
 
     def _began(self, outputs: Sequence[Any], factors: Sequence[Any], inputs: Sequence[Any], accumulates: bool) -> None:
+        if self._turns.is_elsewhere():
+            return  # another model of the process goes back, on a thread of its own
         self._start = self._reached = None
         if not outputs or not all(_is_number(output) for output in outputs):
             return  # tensors that come with gradients: a stage of a pipeline, a loop that goes back part by part
@@ -109,6 +121,8 @@ class BackwardLosses:
             self._tell(BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept))
 
     def _ended(self) -> None:
+        if self._turns.is_elsewhere():
+            return
         start, reached = self._start, self._reached
         self._start = self._reached = self._accumulation.first_reached = None
         if start is None or reached is None:
@@ -127,6 +141,43 @@ class BackwardLosses:
         if gradient is not None and gradient._version == mark.gradient:
             return "added"
         return "anew" if mark.parameter._version == mark.weight else "elsewhere"
+
+
+class EarlyLosses:
+    """What the loop goes back from while no model has been found: a model found at its update has a loss as well."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, deque[BackwardLoss]] = {}
+        """The latest, by the thread they came on."""
+        self._undo: Undo | None = None
+
+    def attach(self) -> None:
+        """Begin to keep them."""
+        self._undo = self._undo or backwards.follow(self._began, lambda: None)
+
+    def detach(self) -> None:
+        """Keep no more than there are."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+
+    def take(self) -> list[BackwardLoss]:
+        """Those of this thread, which are forgotten."""
+        return list(self._kept.pop(threading.get_ident(), ()))
+
+    def _began(self, outputs: Sequence[Any], factors: Sequence[Any], inputs: Sequence[Any], accumulates: bool) -> None:
+        is_of_weights = accumulates or any(isinstance(tensor, torch.nn.Parameter) for tensor in inputs)
+        if not outputs or not is_of_weights or not all(_is_number(output) for output in outputs):
+            return
+        try:
+            divided = _division(outputs[0], None) if len(outputs) == 1 else _UNDIVIDED
+            value = _value(_Start(outputs, factors, None, *divided, "added"))
+        except Exception as error:  # noqa: BLE001 - the failure policy: backward is the training's own
+            log.debug("the loss of a model that is not watched yet cannot be read: %s", error)
+            return
+        if value is not None:
+            kept = self._kept.setdefault(threading.get_ident(), deque(maxlen=_MOST_EARLY))
+            kept.append(BackwardLoss(value, *divided, "added", accumulates))
 
 
 def _is_number(output: Any) -> bool:

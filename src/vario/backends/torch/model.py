@@ -10,6 +10,7 @@ import torch
 
 from vario.backends.base import Events, LateObserver, Later, RowHashes, TimeMark
 from vario.backends.collectives import CollectiveFollower
+from vario.backends.losses import BackwardLoss
 from vario.backends.torch import collectives, discovery, kept, outputs, process, rates
 from vario.backends.torch.attention import attention_rows, is_causal
 from vario.backends.torch.inside import InsideModel
@@ -86,6 +87,15 @@ class TorchModel(TrainingLoop):
             self.on_update_began(self._update_rows.began)
             self.on_update_ended(self._update_rows.ended)
         return self._update_rows
+
+    def is_busy_elsewhere(self) -> bool:
+        """Whether another thread trains the model at this moment."""
+        return self.turns.is_busy_elsewhere()
+
+    def losses_came(self, losses: Sequence[BackwardLoss]) -> None:
+        """Tell of what the loop went back from before it was followed."""
+        for loss in losses:
+            self._tell_of_loss(loss)
 
     @property
     def clips_in_step(self) -> bool:

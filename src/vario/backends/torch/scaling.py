@@ -9,6 +9,7 @@ import torch
 
 from vario.backends.torch import hooks
 from vario.backends.torch.instances import live_instances
+from vario.steps import Clock
 
 
 class LossScaling:
@@ -65,3 +66,18 @@ class LossScaling:
         if self._scaler is None or not self._scaler.is_enabled():
             return None
         return self._scaler._scale
+
+
+class SkippedSteps:
+    """Marks a step when one of its optimizers skipped its update, whatever the others did."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._latest = -1, torch.zeros((), device="cpu")
+
+    def log(self, skipped: torch.Tensor, log: Callable[..., None]) -> None:
+        """Whether an optimizer of the step in progress skipped: 1, or 0."""
+        if self._latest[0] == self._clock.step:
+            skipped = torch.maximum(skipped, self._latest[1])
+        self._latest = self._clock.step, skipped
+        log(skipped_step=skipped)

@@ -32,4 +32,4 @@ for worker in workers:
 for number in sorted(losses):
     for loss in losses[number]:
         print("losses", number, loss.hex())
-print("steps", 30)
+print("steps", 60)
