@@ -31,7 +31,7 @@ when
 - no alert is above severity `note`. The column has the number of notes.
 
 Where vario cannot follow the updates (`func_grad`, `evolution`), no steps are expected, and the program passes when
-vario says why there is no run.
+vario says why there is no run. A program that never calls backward (`per_sample_gradients`) has no loss to be found.
 `tests/world/programs` has them all; a third of them is part of `make test`.
 """
 TABLE = """

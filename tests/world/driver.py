@@ -56,7 +56,7 @@ def watch_program(path: Path, folder: Path, start: Start, options: Sequence[str]
     if (watched / "stdout.txt").read_text() != printed:
         outcome.problems.append(_first_difference(printed, (watched / "stdout.txt").read_text()))
     outcome.expected_steps, losses = _read(printed, plain)
-    _look_at_runs(outcome, watched / "vario_runs", losses, told)
+    _look_at_runs(outcome, watched / "vario_runs", losses, told, has_loss="no backward" not in printed.splitlines())
     return outcome
 
 
@@ -105,7 +105,7 @@ def _read(printed: str, folder: Path) -> tuple[int, list[float] | None]:
     return steps[0], losses or None
 
 
-def _look_at_runs(outcome: Outcome, folder: Path, losses: list[float] | None, told: str) -> None:
+def _look_at_runs(outcome: Outcome, folder: Path, losses: list[float] | None, told: str, has_loss: bool) -> None:
     runs = vario.list_runs(folder) if folder.is_dir() else []
     outcome.runs = len(runs)
     outcome.steps = sum(len(run.steps()) for run in runs)
@@ -120,7 +120,9 @@ def _look_at_runs(outcome: Outcome, folder: Path, losses: list[float] | None, to
                 outcome.notes += 1
             else:
                 outcome.problems.append(f"{alert.severity} at step {alert.step}: {alert.rule}: {alert.text}")
-    if outcome.expected_steps:
+    if not has_loss:
+        outcome.problems += [f"a loss was recorded: {names}" for names in map(_losses_of, runs) if names]
+    elif outcome.expected_steps:
         _look_at_losses(outcome, runs, losses)
 
 

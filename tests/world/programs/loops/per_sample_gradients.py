@@ -27,4 +27,5 @@ for _ in range(40):
     optimizer.step()
     with torch.no_grad():
         print("losses", nn.functional.mse_loss(model(x), y).item().hex())
+print("no backward")
 print("steps", 40)
