@@ -8,19 +8,8 @@ FAST = (
     *("func_grad", "saved_models", "deep_copies", "complex_weights", "sparse_gradients", "caught_exceptions"),
     *("alternating_optimizers", "short_accumulation", "parametrized", "warm_restarts", "rate_schedules", "muon"),
     *("cross_validation", "early_stopping", "updates_in_backward", "adversarial_examples", "gradual_unfreezing"),
-    *(
-        "growing_model",
-        "lookahead",
-        "threads",
-        "manual_updates",
-        "style_image",
-        "physics_informed",
-        "input_gradient_penalty",
-        "two_losses",
-        "raises",
-        "accelerate_loop",
-        "scripted",
-    ),
+    *("growing_model", "lookahead", "threads", "manual_updates", "style_image", "physics_informed"),
+    *("input_gradient_penalty", "two_losses", "raises", "accelerate_loop", "scripted"),
 )
 
 
