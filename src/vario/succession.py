@@ -50,14 +50,19 @@ def group_of(place: Place) -> str:
 
 
 def follow_up(config: Config, place: Place) -> Config:
-    """Close Monitors whose models are gone; the options for the next: a name that its line has used gets a number."""
+    """Close Monitors whose models are gone; the options for the next: a name that its line has used gets a number.
+
+    Not where that run is gone: its folder was removed, or it was never written.
+    """
     for monitor in [monitor for monitor, held in _open.items() if monitor.has_trained and held.is_abandoned]:
         monitor.close()
     if config.name is None or config.resume:
         return config
     key = (os.path.abspath(config.directory), config.name, place[0])
     _names[key] += 1
-    return config if _names[key] == 1 else replace(config, name=f"{config.name}-{_names[key]}")
+    if _names[key] == 1 or not os.path.exists(os.path.join(key[0], config.name)):
+        return config
+    return replace(config, name=f"{config.name}-{_names[key]}")
 
 
 class Held:

@@ -161,7 +161,7 @@ def test_export_wants_either_tables_or_a_page(folder, built, tmp_path, monkeypat
 def test_a_clone_without_built_pages_says_how_to_build_them(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "BUILT", tmp_path / "nothing")
     assert main(["export", str(folder / "healthy"), "--html", str(tmp_path / "x.html")]) == 2
-    assert "npm run build" in capsys.readouterr().err
+    assert "make page" in capsys.readouterr().err
 
 
 def test_a_clone_without_built_pages_shows_how_to_build_them(serve, folder, tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_a_clone_without_built_pages_shows_how_to_build_them(serve, folder, tmp_
     with serve(folder) as client:
         page = client.ask("/", run="healthy")
     assert page.status == 200
-    assert b"npm run build" in page.body
+    assert b"make page" in page.body
 
 
 def test_the_pages_own_files_are_served_with_their_types_and_kept(serve, folder, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from vario import script
 from vario.backends.torch import hooks
 from vario.errors import ModelError
 from vario.package import is_own_file
@@ -112,7 +113,10 @@ def _is_at_work(thread: int) -> bool:
     program = _program_in(innermost)
     if innermost is None or program is None:
         return False
-    return is_own_file(program.f_code.co_filename) or not innermost.f_code.co_filename.startswith(_WAITING)
+    file = program.f_code.co_filename
+    if is_own_file(file):
+        return file != script.__file__  # a hook of ours, unless the script is over and its threads go on
+    return not innermost.f_code.co_filename.startswith(_WAITING)
 
 
 def within_reach() -> set[int]:

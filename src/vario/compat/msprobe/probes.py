@@ -197,7 +197,8 @@ class KernelNorms(_OfMatrices):
     def measure(self, watched: Watched, name: str, matrix: Tensor) -> dict[str, Tensor]:
         """`kernel_norm` and `sr`."""
         largest = watched.spectral_norm(name, matrix)
-        return {"kernel_norm": largest, "sr": matrix.float().norm() / largest}
+        sizes = matrix.abs() if matrix.is_complex() else matrix
+        return {"kernel_norm": largest, "sr": sizes.float().norm() / largest}
 
 
 class RouterWeights(_OfMatrices):
