@@ -69,6 +69,13 @@ def test_progress_shows_it_and_says_whose_it_is(unlogged, capsys):
     assert found["loss"]["lowest"] == pytest.approx(min(unlogged), rel=1e-5)
 
 
+def test_show_knows_it_as_the_loss(unlogged, capsys):
+    for words in (("loss", "vario_runs/unlogged"), ("vario_runs/unlogged", "loss")):
+        assert "loss_backward (found by vario)" in shown(capsys, "show", *words)
+    (curve,) = json.loads(shown(capsys, "show", "loss", "vario_runs/unlogged", "--json"))
+    assert curve["values"] == pytest.approx(unlogged, rel=1e-5)
+
+
 def test_vital_signs_and_notebooks_mark_it(unlogged):
     run = vario.open_run("vario_runs/unlogged")
     loss = read_vitals(run).loss

@@ -77,6 +77,8 @@ def _rank(text: str) -> int | str:
 def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, rank: Rank | None) -> list[Series]:
     """The series of every target that matches, or an error that names the nearest target."""
     from vario.errors import ConfigError
+    from vario.quantities import LOSS
+    from vario.runs.loss_series import read_losses
     from vario.text import suggestion, unknown
 
     if not run.ranks:
@@ -92,6 +94,9 @@ def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, 
         if targets:
             wanted = statistic or ("value" if candidate == "scalar" else "norm")
             return [run.series(target, candidate, wanted, rank) for target in targets]
+    if pattern == LOSS and quantity in (None, "scalar") and (losses := read_losses(run)):
+        # Under another name: the script's own, or what vario found because nobody logged one.
+        return [run.series(loss.target, "scalar", "value", rank) for loss in losses]
     known = run.targets(quantity, rank=rank)
     raise ConfigError(f"'{pattern}' matches no target of {quantity or 'this run'}. {suggestion(pattern, known)}")
 
@@ -110,8 +115,10 @@ def cut(series: Series, last: int | None) -> Series:
 
 def title(series: Series) -> str:
     """What a curve is called."""
+    from vario.runs.losses import FOUND
+
     if series.quantity == "scalar":
-        return series.target
+        return series.target + (" (found by vario)" if series.target.startswith(FOUND) else "")
     return f"{series.quantity} {series.statistic} of {series.target}"
 
 
