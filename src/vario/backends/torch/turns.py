@@ -32,6 +32,8 @@ class Turns:
 
     def __init__(self) -> None:
         self._owner: int | None = None
+        self._of_autograd: set[int] = set()
+        """Threads that torch runs backward on, one for each device; they stay."""
         self._num_signs = 0
         self._passed_over = -1, 0.0
         """How many signs the owner had given when another thread was first passed over since, and when that was."""
@@ -43,7 +45,10 @@ class Turns:
         if here == self._owner:
             self._num_signs += 1
             return True
-        if hooks.current_backward() != -1 and _is_of_autograd():
+        if here in self._of_autograd:
+            return True
+        if hooks.current_backward() != -1 and isinstance(threading.current_thread(), threading._DummyThread):
+            self._of_autograd.add(here)
             return True
         if self._owner is not None and _is_at_work(self._owner) and not self._has_long_been_silent():
             return False
@@ -129,8 +134,3 @@ def within_reach() -> set[int]:
             found.update(id(part) for part in (value, *parts, *getattr(value, "__dict__", {}).values()))
         frame = frame.f_back
     return found
-
-
-def _is_of_autograd() -> bool:
-    """Whether this thread is one that torch runs backward on, for a device of its own."""
-    return isinstance(threading.current_thread(), threading._DummyThread)
