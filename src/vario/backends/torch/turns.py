@@ -121,7 +121,15 @@ def _is_at_work(thread: int) -> bool:
     file = program.f_code.co_filename
     if is_own_file(file):
         return file != script.__file__  # a hook of ours, unless the script is over and its threads go on
-    return not innermost.f_code.co_filename.startswith(_WAITING)
+    return not innermost.f_code.co_filename.startswith(_WAITING) or _is_starting_a_thread(innermost)
+
+
+def _is_starting_a_thread(innermost: FrameType) -> bool:
+    """Whether a thread waits only for another one to begin, as `Thread.start` does."""
+    frame: FrameType | None = innermost
+    while frame is not None and frame.f_code is not threading.Thread.start.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def within_reach() -> set[int]:
