@@ -1,9 +1,14 @@
+import os
 import sys
 import time
 
 import pytest
 
 import synthetic
+
+# GNU readline, which pytest imports, puts the width of its terminal into the environment of the processes it starts.
+os.environ.pop("COLUMNS", None)
+os.environ.pop("LINES", None)
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -18,6 +18,7 @@ from typing import Any
 
 from vario import succession
 from vario.actions import Reactions
+from vario.backends.base import TRAINING_LOOP
 from vario.backends.finding import find_backend
 from vario.backends.losses import BackwardLoss
 from vario.config import Config
@@ -252,7 +253,8 @@ class Monitor:
         # What raised and ended the training is worth keeping; what raised and was caught is no step, and neither is a
         # look at the trained model.
         is_a_look = self.has_trained and self._clock.is_only_forward and not self.frames.has_numbers
-        if state == "finished" and not self._clock.has_update and (self._watched.forget_what_failed() or is_a_look):
+        may_drop = state == "finished" and not self._clock.has_update and TRAINING_LOOP not in self.off
+        if may_drop and (self._watched.forget_what_failed() or is_a_look):
             self.frames.discard()
         self._watched.detach()
         if self._completed or self.frames.has_rows:

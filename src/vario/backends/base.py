@@ -48,6 +48,10 @@ RowHashes = npt.NDArray[np.uint64]
 """A number for the content of each row of a batch."""
 
 
+TRAINING_LOOP = "training loop"
+"""The part that is switched off when following the loop itself fails."""
+
+
 class Summaries(Protocol):
     """Turns tensors into rows of Summaries; nothing waits for the device until the rows are fetched."""
 

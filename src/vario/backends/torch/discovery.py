@@ -234,7 +234,16 @@ class _Candidate:
 
 def live_optimizers() -> list[torch.optim.Optimizer]:
     """All torch optimizers there are."""
-    return [optimizer for optimizer in live_instances(torch.optim.Optimizer) if hasattr(optimizer, "param_groups")]
+    return [optimizer for optimizer in live_instances(torch.optim.Optimizer) if _is_whole(optimizer)]
+
+
+def _is_whole(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer shows what it holds: one that is being made does not, nor does one that was taken apart."""
+    try:
+        hooks.parameter_ids(optimizer)
+    except Exception:  # noqa: BLE001 - somebody else's object
+        return False
+    return True
 
 
 def models_in_training(called: torch.nn.Module | None, known: Collection[torch.nn.Module] = ()) -> Models:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vario.backends.base import Events, Inputs
+from vario.backends.base import TRAINING_LOOP, Events, Inputs
 from vario.backends.losses import BackwardLoss
 from vario.backends.torch import discovery, hooks, module_hooks, operators, pass_hooks
 from vario.backends.torch.accumulation import Accumulation
@@ -29,8 +29,6 @@ from vario.backends.torch.weight_changes import WeightChanges
 from vario.steps import Clock
 
 _UNSEEN: Inputs = (), {}
-_PART = "training loop"
-"""What is switched off when following the loop itself fails."""
 
 
 class TrainingLoop(Subscribing):
@@ -94,7 +92,7 @@ class TrainingLoop(Subscribing):
             self._undo.add(self._losses.attach(events))
         self._undo.add(self._reports.attach(events, self._reported))
         self._undo.add(self.engine.attach(self))
-        guarded = partial(events.guarded, _PART)
+        guarded = partial(events.guarded, TRAINING_LOOP)
         self._pipelines = Pipelines(self.targets.roots, self.clock, self._look_at_gradients, guarded)
         self._undo.add(self._pipelines.detach)
         self._pipelines.look()
@@ -124,8 +122,8 @@ class TrainingLoop(Subscribing):
                 self._tell_of_end(output)
             self._forward_ended(output)
 
-        first = self._events.guarded(_PART, self.turns.first_only(before, self._events.switch_off))
-        last = self._events.guarded(_PART, self.turns.only(after))
+        first = self._events.guarded(TRAINING_LOOP, self.turns.first_only(before, self._events.switch_off))
+        last = self._events.guarded(TRAINING_LOOP, self.turns.only(after))
         self._undo.add(module_hooks.before_forward(root, first, pass_hooks.pass_begins))
         self._undo.add(module_hooks.after_forward(root, last, pass_hooks.pass_ends, even_if_it_raised=True))
         if not has_forward(root):
@@ -144,7 +142,7 @@ class TrainingLoop(Subscribing):
 
         for module in entries(root):
             first = self.turns.first_only(before, self._events.switch_off)
-            self._undo.add(module_hooks.before_forward(module, self._events.guarded(_PART, first)))
+            self._undo.add(module_hooks.before_forward(module, self._events.guarded(TRAINING_LOOP, first)))
 
     def _compiled_forward_began(
         self, root: str, with_gradients: bool, is_training: bool, tensors: Sequence[torch.Tensor]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from vario.compat.msprobe.config import MonitorConfig
-from vario.errors import VarioError
+from vario.errors import TrainingStop
 from vario.probes.communication import Communication
 from vario.records import Collective
 
@@ -17,7 +17,7 @@ log = logging.getLogger("vario")
 _LOGGED_STEPS = 2
 
 
-class CommunicationLogged(VarioError):
+class CommunicationLogged(TrainingStop):
     """`cc_log_only` has printed the calls of two steps and stops training, as it is there for."""
 
 
