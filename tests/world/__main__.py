@@ -10,7 +10,11 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from driver import Outcome, Starter, programs, start_afresh, watch_program
+sys.path.append(str(Path(__file__).parents[1]))
+
+from driver import Outcome, programs, watch_program
+
+from starting import Starter, start_afresh
 
 PACKAGES = (
     *("torch", "transformers", "accelerate", "peft", "trl", "lightning", "diffusers", "sentence-transformers"),

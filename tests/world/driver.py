@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import vario
+from starting import Start
 
 HERE = Path(__file__).parent
-LIMIT_SECONDS = 600
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0"}
 
 
 @dataclass
@@ -31,10 +26,6 @@ class Outcome:
     """How the recorded loss compares with what the program printed."""
     notes: int = 0
     problems: list[str] = field(default_factory=list)
-
-
-Start = Callable[[Sequence[str], Path], int]
-"""Runs `python WORDS` in a folder, leaves stdout.txt and stderr.txt there, and answers with the exit code."""
 
 
 def programs(kind: str) -> list[Path]:
@@ -58,42 +49,6 @@ def watch_program(path: Path, folder: Path, start: Start, options: Sequence[str]
     outcome.expected_steps, losses = _read(printed, plain)
     _look_at_runs(outcome, watched / "vario_runs", losses, told, has_loss="no backward" not in printed.splitlines())
     return outcome
-
-
-def start_afresh(words: Sequence[str], folder: Path) -> int:
-    """A process of its own, as users start it."""
-    with open(folder / "stdout.txt", "w") as out, open(folder / "stderr.txt", "w") as err:
-        return subprocess.run(
-            [sys.executable, *words],
-            cwd=folder,
-            env={**os.environ, **ENVIRONMENT},
-            stdout=out,
-            stderr=err,
-            timeout=LIMIT_SECONDS,
-        ).returncode
-
-
-class Starter:
-    """Starts programs as copies of one process that has imported torch already; see `starter.py`."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "starter.py")],
-            env={**os.environ, **ENVIRONMENT},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __call__(self, words: Sequence[str], folder: Path) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"words": list(words), "folder": str(folder)}) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.communicate()
 
 
 def _read(printed: str, folder: Path) -> tuple[int, list[float] | None]:

@@ -1,7 +1,9 @@
 """A fast third of the world: programs that know nothing of vario run watched as they do alone, and are told right."""
 
 import pytest
-from driver import Starter, programs, watch_program
+from driver import programs, watch_program
+
+from starting import Starter
 
 FAST = (
     *("gan", "wgan_penalty", "wgan_clip", "sam", "maml", "mean_teacher", "schedule_free", "lbfgs", "functional"),

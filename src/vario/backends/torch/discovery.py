@@ -125,7 +125,10 @@ class Search:
             # A new optimizer of the same model changes nothing. One of another model that trains beside this one does.
             models = models_in_training(module) if models else {}
         elif any(torch.nn.parameter.is_lazy(one) for model in models.values() for one in model.parameters()):
-            models = {}  # their first forward gives them shapes; the first update says when to look again
+            # Their first forward gives them shapes; the first update says when to look again.
+            self._look_no_more()
+            self._losses.attach()
+            return
         elif not models and any(_is_held_by(optimizer, module) for optimizer in live_optimizers()):
             # The new optimizer is for the next stage of a model that is watched already: its updates are followed.
             self._passed_over.update(module.modules())
