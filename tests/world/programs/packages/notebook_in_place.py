@@ -4,7 +4,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 shell = InteractiveShell.instance(colors="nocolor")
 cells = [
-    "import torch\nfrom torch import nn\ntorch.manual_seed(0)",
+    "import torch\nfrom torch import nn\ngenerator = torch.manual_seed(0)",
     "model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))\n"
     "optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)",
     *[
