@@ -6,9 +6,10 @@ one to the other in between are seen once: a live stream whose number exists as 
 
 from __future__ import annotations
 
-import os
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from vario.errors import RunCorrupt
+from vario.quantities import is_quantity
 from vario.records import COLUMNS, Table
+from vario.run_files import entries_of, list_names
 from vario.runs.arrays import numbers
 from vario.runs.outlines import OutlineFile, Outlines, cover, settled
-from vario.runs.pieces import EVERYTHING, LIVE, Footers, Part, Stream, Wanted, read_stream
+from vario.runs.pieces import EVERYTHING, LIVE, PART_DEPTH, Footers, Part, Stream, Wanted, read_stream
 
-PART = re.compile(r"part-(\d+)\.(arrow|parquet)")
+log = logging.getLogger("vario")
+
+RANK_DEPTH = 1
+"""How far below the run's folder that of a rank lies."""
+
+PART = re.compile(r"part-([0-9]{6,12})\.(arrow|parquet)")
 
 When = tuple[int, int]
 """A step and the order within it."""
@@ -76,8 +85,8 @@ class QuantityReader:
 
     def _read_live(self) -> Stream | None:
         try:
-            status = self._live.stat()
-        except FileNotFoundError:
+            status = self._live.lstat()
+        except (FileNotFoundError, NotADirectoryError):
             self._live_read = None
             return None
         # What comes after this look is read with the next one.
@@ -90,7 +99,7 @@ class QuantityReader:
     def closed_pieces(self, known: Collection[int]) -> Iterator[Stream | Part]:
         """The closed parts that are not among the known ones, oldest first."""
         found: dict[int, set[str]] = {}
-        for name in _names(self._folder):
+        for name in list_names(self._folder, PART_DEPTH - 1):
             if (match := PART.fullmatch(name)) and int(match[1]) not in known:
                 found.setdefault(int(match[1]), set()).add(match[2])
         for number in sorted(found):
@@ -242,9 +251,11 @@ def _earliest(all_seen: Iterable[Mapping[str, When]]) -> dict[str, When]:
 
 
 def quantities(rank_folder: Path) -> list[str]:
-    """Names of the quantities a rank has recorded."""
-    names = {name.removesuffix(LIVE) for name in _names(rank_folder) if name.endswith(LIVE)}
-    return sorted(names.union(name for name in _names(rank_folder) if _has_part(rank_folder / name)))
+    """Names of the quantities a rank has recorded; what no quantity can be called is passed over."""
+    names = list_names(rank_folder, RANK_DEPTH)
+    live = {name.removesuffix(LIVE) for name in names if name.endswith(LIVE)}
+    found = {name for name in names if is_quantity(name) and name not in live and _has_part(rank_folder / name)}
+    return sorted(found.union(filter(is_quantity, live)))
 
 
 def summaries(table: Any) -> Table:
@@ -259,14 +270,15 @@ def summaries(table: Any) -> Table:
 def _has_part(folder: Path) -> bool:
     """Whether a folder has a part; of thousands the first one found will do."""
     try:
-        with os.scandir(folder) as entries:
+        with entries_of(folder, PART_DEPTH - 1) as entries:
             return any(PART.fullmatch(entry.name) for entry in entries)
     except (FileNotFoundError, NotADirectoryError):
         return False
+    except RunCorrupt as error:
+        _warn_once(str(error))
+        return False
 
 
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+@cache
+def _warn_once(text: str) -> None:
+    log.warning("left out: %s", text)
