@@ -93,10 +93,9 @@ def read_whole(path: Path, depth: int) -> Any:
 
 
 def check_file(path: Path, depth: int, footer: Any, columns: Sequence[str]) -> None:
-    """Refuse a file of which any row group comes to more than fits, before somebody else reads it."""
+    """Refuse a file that comes to more than fits, before somebody else reads it."""
     with open_file(path, depth) as file:
-        for group in range(footer.num_row_groups):
-            check_groups(path, file, footer, [group], columns)
+        check_groups(path, file, footer, range(footer.num_row_groups), columns)
 
 
 def check_groups(path: Path, file: Any, footer: Any, groups: Sequence[int], columns: Sequence[str]) -> None:

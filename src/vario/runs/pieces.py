@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -101,6 +102,12 @@ class Stream:
     number: int
     session: int
     rows: Any
+    place: Path
+
+    @property
+    def size(self) -> int:
+        """Bytes of its rows, on disk as in memory."""
+        return int(self.rows.nbytes)
 
     @property
     def column_names(self) -> list[str]:
@@ -137,6 +144,19 @@ class Part:
     told: tuple[int, Span, int] | None = None
     """Session, first and last step, and number of rows, where an outline tells them."""
     _ranges: dict[str, list[tuple[Any, Any] | None]] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Path:
+        """Where it lies."""
+        return self.path
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes on disk."""
+        try:
+            return self.path.lstat().st_size
+        except OSError:
+            return 0
 
     @property
     def footer(self) -> Any:
@@ -283,7 +303,7 @@ def read_stream(path: Path) -> Stream | None:
     try:
         check_schema(schema, columns_of(path.name.removesuffix(LIVE) if is_live else path.parent.name))
         check_rows(rows)
-        return Stream(_stamp(path, metadata, b"vario.part"), session_of(path, metadata), rows)
+        return Stream(_stamp(path, metadata, b"vario.part"), session_of(path, metadata), rows, path)
     except ValueError as error:
         raise RunCorrupt(f"{path}: not readable as an Arrow stream: {error}") from error
 

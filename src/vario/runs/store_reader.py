@@ -22,6 +22,7 @@ from vario.quantities import is_quantity
 from vario.records import COLUMNS, Table
 from vario.run_files import entries_of, list_names
 from vario.runs.arrays import numbers
+from vario.runs.budget import Budget, check_num_names
 from vario.runs.outlines import OutlineFile, Outlines, cover, settled
 from vario.runs.pieces import EVERYTHING, LIVE, PART_DEPTH, Footers, Part, Stream, Wanted, read_stream
 
@@ -115,11 +116,12 @@ class QuantityReader:
     ) -> Any:
         """Chosen columns of the rows of one target, at or from one step or all, without those a resume took back."""
         wanted = Wanted(target, first if step is None else step, step)
-        tables = [
-            piece.read(columns, wanted.at_most(limit))
-            for piece, limit in self.shown(sessions)
-            if not wanted.by_step or wanted.may_hold(piece.span)
-        ]
+        tables = []
+        budget = Budget()
+        for piece, limit in self.shown(sessions):
+            if not wanted.by_step or wanted.may_hold(piece.span):
+                tables.append(piece.read(columns, wanted.at_most(limit)))
+                budget.take(piece, tables[-1].nbytes)
         return one_table(tables, columns)
 
     def shown(self, sessions: Sessions) -> Iterator[tuple[Stream | Part, int | None]]:
@@ -147,6 +149,7 @@ class QuantityReader:
         """The steps that were recorded and not taken back, in order."""
         covered = cover(self.outlines(), sessions)
         found = [file.steps for file in covered.files]
+        budget = Budget()
         for piece, limit in self.shown(sessions):
             if covered.has(piece.number):
                 continue
@@ -154,6 +157,7 @@ class QuantityReader:
             if key not in self._steps or isinstance(piece, Stream):
                 self._steps[key] = np.unique(numbers(piece.read(["step"], EVERYTHING.at_most(limit)).column("step")))
             found.append(self._steps[key])
+            budget.take(piece, self._steps[key].nbytes)
         return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
     def times(self, sessions: Sessions, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -169,6 +173,8 @@ class QuantityReader:
                 known, rows = np.unique(numbers(table.column("step")), return_index=True)
                 self._times[piece.number] = known, numbers(table.column("time"))[rows]
             known, times = self._times[piece.number]
+            if not len(known):
+                continue
             at = np.minimum(np.searchsorted(known, steps), len(known) - 1)
             is_known = (known[at] == steps) & (True if wanted.last is None else steps <= wanted.last)
             found[is_known] = times[at[is_known]]
@@ -186,6 +192,7 @@ class QuantityReader:
         if self._seen_together[0] != closed.keys():
             # What is closed stays as it is: only what is new among it is read.
             self._seen = {key: self._seen.get(key) or _seen_in(one, key[1]) for key, one in closed.items()}
+            check_num_names(self._folder, sum(map(len, self._seen.values())))
             self._seen_together = frozenset(closed), _earliest(self._seen.values())
         seen = self._seen_together[1]
         for piece, limit in open_pieces:
