@@ -23,6 +23,8 @@ MOST_FILE_BYTES = 1 << 37
 MOST_JSON_BYTES = 64 << 20
 """The structure of a model of 100,000 parameters has 20 MB."""
 
+WITHOUT = "Moved away, the rest of the run is read without this file."
+
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 _KINDS = {
@@ -70,9 +72,9 @@ def read_json(path: Path, depth: int, most_bytes: int = MOST_JSON_BYTES) -> dict
     except FileNotFoundError:
         return None
     except RecursionError:
-        raise RunCorrupt(f"{path}: not readable as JSON: nested too deeply") from None
+        raise RunCorrupt(f"{path}: not readable as JSON: nested too deeply. {WITHOUT}") from None
     except ValueError as error:
-        raise RunCorrupt(f"{path}: not readable as JSON: {error}") from error
+        raise RunCorrupt(f"{path}: not readable as JSON: {error}. {WITHOUT}") from error
     if not isinstance(content, dict):
         raise RunCorrupt(f"{path}: expected an object, found {type(content).__name__}")
     return content

@@ -26,6 +26,8 @@ MOST_FOOTER_BYTES = 32 << 20
 MOST_COLUMNS = 1024
 MOST_GROUPS = 1 << 16
 
+REST = "Its rows are lost. Moved away, the rest of the run is read without it."
+
 _TAIL = struct.Struct("<I4s")
 _EXPANSION = {"UNCOMPRESSED": 1, "SNAPPY": 32, "LZ4": 256, "LZ4_RAW": 256, "GZIP": 1100, "ZSTD": 40_000}
 """By codec, how many bytes one byte can at most become."""
@@ -46,9 +48,9 @@ def read_footer(path: Path, depth: int) -> Any:
             file.seek(max(0, size - _TAIL.size))
             tail = file.read(_TAIL.size) or b""
             if len(tail) < _TAIL.size or tail[4:] != b"PAR1":
-                raise RunCorrupt(f"{path}: not readable as Parquet: it does not end as such a file does")
+                raise ValueError("it does not end as such a file does")
             if _TAIL.unpack(tail)[0] > min(MOST_FOOTER_BYTES, size):
-                raise RunCorrupt(f"{path}: not readable as Parquet: its footer would be larger than it can be")
+                raise ValueError("its footer would be larger than it can be")
             footer = pq.read_metadata(file)
             _check_footer(path, footer)
         except RunCorrupt:
@@ -60,13 +62,13 @@ def read_footer(path: Path, depth: int) -> Any:
 
 def _check_footer(path: Path, footer: Any) -> None:
     if footer.num_columns > MOST_COLUMNS or footer.num_row_groups > MOST_GROUPS:
-        raise RunCorrupt(f"{path}: not readable as Parquet: {footer.num_columns:,} columns are more than rows have")
+        raise ValueError(f"{footer.num_columns:,} columns are more than rows have")
     if footer.num_columns and any(
         footer.schema.column(index).max_repetition_level for index in range(footer.num_columns)
     ):
-        raise RunCorrupt(f"{path}: not readable as Parquet: a column holds lists, which no row of a run does")
+        raise ValueError("a column holds lists, which no row of a run does")
     if footer.num_rows < 0 or len(set(footer.schema.names)) < footer.num_columns:
-        raise RunCorrupt(f"{path}: not readable as Parquet: its footer cannot be true")
+        raise ValueError("its footer cannot be true")
 
 
 def read_groups(
@@ -95,7 +97,10 @@ def read_whole(path: Path, depth: int) -> Any:
 def check_file(path: Path, depth: int, footer: Any, columns: Sequence[str]) -> None:
     """Refuse a file that comes to more than fits, before somebody else reads it."""
     with open_file(path, depth) as file:
-        check_groups(path, file, footer, range(footer.num_row_groups), columns)
+        try:
+            check_groups(path, file, footer, range(footer.num_row_groups), columns)
+        except (OSError, ValueError, OverflowError) as error:
+            raise unreadable(path, error) from error
 
 
 def check_groups(path: Path, file: Any, footer: Any, groups: Sequence[int], columns: Sequence[str]) -> None:
@@ -107,7 +112,7 @@ def check_groups(path: Path, file: Any, footer: Any, groups: Sequence[int], colu
         for place in places:
             chunk = rows.column(place)
             if chunk.num_values != rows.num_rows or chunk.num_values < 0:
-                raise RunCorrupt(f"{path}: not readable as Parquet: a column has more values than rows")
+                raise ValueError("a column has more values than rows")
             # A string is read as a place in a dictionary.
             is_text = chunk.physical_type == "BYTE_ARRAY"
             total += chunk.num_values * (4 if is_text else 8)
@@ -129,7 +134,7 @@ def _pages_bytes(path: Path, file: Any, chunk: Any, is_text: bool) -> int:
     first = chunk.dictionary_page_offset
     at = chunk.data_page_offset if not first or first <= 0 else min(first, chunk.data_page_offset)
     if at < 0 or packed < 0:
-        raise RunCorrupt(f"{path}: not readable as Parquet: a column lies outside of the file")
+        raise ValueError("a column lies outside of the file")
     total, end, number = 0, at + packed, file.fileno()
     while at < end and total <= MOST_READ_BYTES:
         raw = os.pread(number, _HEADER_BYTES, at)
@@ -138,9 +143,9 @@ def _pages_bytes(path: Path, file: Any, chunk: Any, is_text: bool) -> int:
             return total + sizes[0] + _HEADER_BYTES * expansion
         header = _page_header(number, at, raw)
         if header is None or header.unpacked < 0 or header.packed < 0:
-            raise RunCorrupt(f"{path}: not readable as Parquet: a page has no header")
+            raise ValueError("a page has no header")
         if is_text and header.encoding not in _STRING_ENCODINGS:
-            raise RunCorrupt(f"{path}: not readable as Parquet: names in an encoding that no writer of runs uses")
+            raise ValueError("names in an encoding that no writer of runs uses")
         total += header.unpacked
         at += header.size + header.packed
     return total
@@ -244,7 +249,8 @@ def _check_names(table: Any) -> None:
     for chunk in _name_chunks(table):
         if not isinstance(chunk, pa.DictionaryArray):
             raise ValueError("its names are not kept as a dictionary")
-        chunk.dictionary.validate(full=True)
+        # Arrow does not look whether a row's name is in the dictionary, and would read beyond it.
+        chunk.validate(full=True)
         if chunk.null_count or chunk.dictionary.null_count:
             raise ValueError("a row has no name")
 
@@ -256,4 +262,4 @@ def _name_chunks(table: Any) -> Iterator[Any]:
 
 def unreadable(path: Path, error: BaseException) -> RunCorrupt:
     """The error of a file that Arrow does not understand."""
-    return RunCorrupt(f"{path}: not readable as Parquet: {error}")
+    return RunCorrupt(f"{path}: not readable as Parquet: {error}. {REST}")

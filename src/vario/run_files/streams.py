@@ -94,7 +94,15 @@ def read_batches(path: Path, raw: bytes) -> tuple[Any, Any]:
                 break  # the writer was killed, is writing this very batch, or this is the end
         return reader.schema, batches.table()
     except NOT_WHOLE as error:
-        raise RunCorrupt(f"{path}: not readable as an Arrow stream: {error}") from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: BaseException) -> RunCorrupt:
+    """The error of a stream that Arrow does not understand."""
+    return RunCorrupt(
+        f"{path}: not readable as an Arrow stream: {error}. Its rows are lost. Moved away, the rest of the run is read "
+        f"without it."
+    )
 
 
 def _plain(raw: bytes) -> Any:

@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from vario.detection.memory import Memory
 from vario.detection.step import Facts, Step
-from vario.errors import RunCorrupt
 from vario.records import Frame
 from vario.run_files import open_file
 from vario.run_files.columns import check_rows, check_schema, columns_of
-from vario.run_files.streams import MOST_STREAM_BYTES, messages, read_batches
+from vario.run_files.streams import MOST_STREAM_BYTES, messages, read_batches, unreadable
 from vario.runs.arrays import numbers, take
 from vario.runs.pieces import LIVE, LIVE_DEPTH, session_of
 from vario.runs.replay import PASSED_OVER, frames_of, scalars_of
@@ -105,7 +104,7 @@ class QuantityFollower:
         try:
             check_rows(rows)
         except ValueError as error:
-            raise RunCorrupt(f"{self._live}: not readable as an Arrow stream: {error}") from error
+            raise unreadable(self._live, error) from error
         return rows
 
     def _begun(self, raw: bytes) -> _Place | None:
@@ -117,7 +116,7 @@ class QuantityFollower:
                 check_schema(schema, columns_of(self._quantity))
                 number, session = int(stamp.get(b"vario.part", b"0")), session_of(self._live, stamp)
             except ValueError as error:
-                raise RunCorrupt(f"{self._live}: not readable as an Arrow stream: {error}") from error
+                raise unreadable(self._live, error) from error
             return _Place(number, session, message, len(message)) if kind == "schema" else None
         return None
 

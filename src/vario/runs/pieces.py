@@ -18,6 +18,7 @@ from vario.errors import RunCorrupt, RunTooNew
 from vario.run_files.columns import check_rows, check_schema, columns_of
 from vario.run_files.parquet import check_file, read_footer, read_groups, unreadable
 from vario.run_files.streams import NOT_WHOLE, is_unbegun, read_batches, read_stream_bytes
+from vario.run_files.streams import unreadable as unreadable_stream
 from vario.runs.arrays import numbers, place_of, take
 
 FORMAT = 1
@@ -305,7 +306,7 @@ def read_stream(path: Path) -> Stream | None:
         check_rows(rows)
         return Stream(_stamp(path, metadata, b"vario.part"), session_of(path, metadata), rows, path)
     except ValueError as error:
-        raise RunCorrupt(f"{path}: not readable as an Arrow stream: {error}") from error
+        raise unreadable_stream(path, error) from error
 
 
 def _with_filters(columns: Sequence[str], wanted: Wanted) -> list[str]:

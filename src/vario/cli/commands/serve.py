@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
+from vario.cli.output import say
 
 if TYPE_CHECKING:
     from vario.web.serving import Listening
@@ -90,7 +91,7 @@ def _tell(arguments: argparse.Namespace, folder: Path, listening: Listening, tok
         link = {"url": url, "host": listening.host, "port": listening.port, "uds": arguments.uds, "token": token}
         print(json.dumps(link), flush=True)
     else:
-        print(f"vario shows {folder} at\n\n  {url}\n\nCtrl-C ends it.", flush=True)
+        say(f"vario shows {folder} at\n\n  {url}\n\nCtrl-C ends it.")
     if arguments.browser and listening.path is None and _has_browser():
         import webbrowser
 
