@@ -80,8 +80,8 @@ RUN_FILES = {
 }
 BANNED = {"metric", "logger", "tracker", "manager", "processor", "util", "helper", "data", "info", "misc"}
 FIXED_BY_OTHERS = {"print_model_info", "get_gpu_memory_info", "TrainingMetrics", "tracker", "get_preparation_data"}
-FIXED_BY_OTHERS |= {"get_file_info", "get_file_info_selector"}
-"""Names that users know from elsewhere, one that accelerate asks its trackers for, of multiprocessing and of Arrow."""
+FIXED_BY_OTHERS |= {"get_file_info", "get_file_info_selector", "data_received"}
+"""Names that users know from elsewhere, or that accelerate, multiprocessing, Arrow and asyncio ask for."""
 
 
 def place(path: Path) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from vario.errors import ConfigError, VarioError
 from vario.runs.model_order import model_order
@@ -80,25 +81,39 @@ async def live(streams: Streams, values: Mapping[str, Any], request: Request) ->
     """Open a stream."""
     if streams.num_open >= MOST_STREAMS:
         return refuse(429, f"{MOST_STREAMS} pages are open already. Close one.")
+    # Counted before anything is waited for: many who ask at once would all pass.
+    streams.num_open += 1
+    try:
+        events = await _events(streams, values, request)
+    except BaseException:
+        streams.num_open -= 1
+        raise
+    return _Stream(streams, events)
+
+
+class _Stream(StreamingResponse):
+    """An open stream; its place is free again however it ends."""
+
+    def __init__(self, streams: Streams, events: AsyncIterator[bytes]) -> None:
+        super().__init__(events, media_type=EVENTS, headers={"x-accel-buffering": "no"})
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.num_open -= 1
+
+
+async def _events(streams: Streams, values: Mapping[str, Any], request: Request) -> AsyncIterator[bytes]:
     told = request.headers.get("last-event-id") or values["cursor"]
     if values["run"] is None:
         if values["quantity"] or values["series"]:
             raise BadParameter("run", "is missing: of which run?")
-        events = _of_list(streams, told, values["once"])
-    else:
-        cursor = read_cursor(told) if told else None
-        page = await streams.readers.read(values["run"], _Page, streams, values, cursor)
-        events = page.events(values["once"])
-
-    async def counted() -> AsyncIterator[bytes]:
-        streams.num_open += 1
-        try:
-            async for event in events:
-                yield event
-        finally:
-            streams.num_open -= 1
-
-    return StreamingResponse(counted(), media_type=EVENTS, headers={"x-accel-buffering": "no"})
+        return _of_list(streams, told, values["once"])
+    cursor = read_cursor(told) if told else None
+    page = await streams.readers.read(values["run"], _Page, streams, values, cursor)
+    return page.events(values["once"])
 
 
 class _Page:

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_private = arguments.uds is not None or security.is_loopback(arguments.host)
     if not arguments.token and not is_private:
         raise ConfigError(f"--no-token: {arguments.host} can be reached from other machines; there a token is needed")
-    token = security.make_token(os.environ.get(TOKEN_VARIABLE)) if arguments.token else None
+    token = security.make_token(os.environ.get(TOKEN_VARIABLE), is_private) if arguments.token else None
     root_path = checked_root(arguments.root_path)
     host = "localhost" if arguments.uds is not None else arguments.host
     if arguments.uds is not None:
