@@ -4,11 +4,12 @@ BIN := .venv/bin
 READY := .venv/.ready
 PAGE := src/vario/web/built/index.html
 
-.PHONY: help demo test lint docs peers page browser matrix bench world clean
+.PHONY: help demo test attack lint docs peers page browser matrix bench world clean
 
 help:
 	@echo "make demo   train a small transformer for a minute, live in the dashboard, break it, see what vario says"
 	@echo "make test   everything CI checks: lint, types, tests"
+	@echo "make attack  damaged and hostile runs, logs, configs and requests: ten times what make test has of them"
 	@echo "make lint   ruff, mypy and vermin alone"
 	@echo "make page   build the dashboard's page from frontend/ (Node 20)"
 	@echo "make docs   write docs/config.md and docs/cli.md anew"
@@ -45,6 +46,12 @@ demo: $(READY) page
 test: lint peers page browser
 	cd frontend && npm run --silent check && npm test --silent
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The cases are the same every time; it ends after a quarter of an hour at the latest.
+ATTACKS := tests/attack tests/runs/test_untrusted_folders.py tests/runs/test_bombs.py tests/cli/test_escaped_names.py \
+  tests/test_odd_names.py tests/web/test_connections.py tests/web/test_slow_reading.py tests/web/test_web_safety.py
+attack: $(READY) page
+	VARIO_ATTACK=10 timeout 900 $(BIN)/python -m pytest $(ATTACKS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

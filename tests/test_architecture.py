@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
-CORE |= {"rules", "detection", "event_file", "notices", "package", "switch", "ending", "script"}
+CORE |= {"rules", "detection", "event_file", "notices", "package", "switch", "ending", "script", "run_files"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
 IN_PROCESS |= {
     "forks",
@@ -80,7 +80,8 @@ RUN_FILES = {
 }
 BANNED = {"metric", "logger", "tracker", "manager", "processor", "util", "helper", "data", "info", "misc"}
 FIXED_BY_OTHERS = {"print_model_info", "get_gpu_memory_info", "TrainingMetrics", "tracker", "get_preparation_data"}
-"""Names that users know from elsewhere, one that accelerate asks its trackers for, and one of multiprocessing."""
+FIXED_BY_OTHERS |= {"get_file_info", "get_file_info_selector", "data_received"}
+"""Names that users know from elsewhere, or that accelerate, multiprocessing, Arrow and asyncio ask for."""
 
 
 def place(path: Path) -> str:
@@ -190,6 +191,31 @@ def test_only_sinks_write_and_only_runs_parse_the_files_of_a_run(path):
     }
     assert not constants & RUN_FILES
     assert not any(name.startswith("pyarrow.ipc") for name in imports(tree))
+
+
+READS = {"read_text", "read_bytes", "read_metadata", "read_table", "read_schema", "memory_map", "OSFile", "ParquetFile"}
+OTHER_FILES = {
+    ("web/report.py", "read_text"),  # the page that was built with the package
+    ("web/built_files.py", "read_text"),
+    ("sinks/agreement.py", "read_text"),  # /proc
+    ("sinks/folder.py", "read_text"),
+}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if place(path) in ("runs", "sinks", "web")], ids=name_of)
+def test_files_of_a_run_are_opened_in_one_place(path):
+    for node in ast.walk(tree_of(path)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        is_method = isinstance(node.func, ast.Attribute)
+        if called in READS:
+            # As functions of `run_files` they have these names too.
+            assert not is_method or (name_of(path), called) in OTHER_FILES, f"line {node.lineno}: see vario.run_files"
+        if called == "open" and not is_method:
+            openers = [ast.unparse(word.value) for word in node.keywords if word.arg == "opener"]
+            is_new = len(node.args) > 1 and getattr(node.args[1], "value", "") == "x"
+            assert is_new or any("no_links" in opener for opener in openers), f"line {node.lineno}: see vario.run_files"
 
 
 def test_the_two_halves_share_no_code():

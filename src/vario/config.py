@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +19,14 @@ from vario.rules import choose
 from vario.schedule import Schedule
 from vario.selector import pattern_matcher, place_matcher
 from vario.statistics import STATISTICS
-from vario.text import unknown
+from vario.text import shown, unknown
 
 ATTENTION_ORDERS = ("b,s,h,d", "s,b,h,d", "b,h,s,d")
 """Which axis of queries and keys is which: batch, sequence, head, dimension."""
 ACTIONS = ("escalate", "snapshot", "checkpoint", "stop")
 """What a Monitor can do about an incident."""
+MOST_NAME_BYTES = 240
+"""File systems take 255 bytes, and files beside a run's folder have its name and a little more."""
 ESCALATED = ("activation", "activation_gradient")
 """What `escalate` turns on."""
 
@@ -138,6 +141,9 @@ class Config:
             if not isinstance(value, Sequence):
                 raise ConfigError(f"{key}: expected a list, got {value!r}")
             object.__setattr__(self, key, tuple(value))
+        for key in ("quantities", "statistics", "sinks"):
+            if not all(isinstance(name, str) for name in getattr(self, key)):
+                raise ConfigError(f"{key}: expected names, got {list(getattr(self, key))!r}")
         for key, parts, allowed in (
             ("quantities", PROBES, watchable()),
             ("statistics", STATISTICS, STATISTICS.names()),
@@ -174,8 +180,10 @@ class Config:
             raise ConfigError(f"engine: expected a name, got {self.engine!r}")
         if self.resume and self.name is None:
             raise ConfigError("resume: needs the name of the run to go on with. Add name = '...'")
-        if self.name is not None and (not self.name or Path(self.name).name != self.name):
-            raise ConfigError(f"name: '{self.name}' is not a plain folder name. The folder above it is `directory`.")
+        if not isinstance(self.directory, (str, os.PathLike)) or "\0" in str(self.directory):
+            raise ConfigError(f"directory: expected a folder, got {self.directory!r}")
+        if self.name is not None:
+            check_name(self.name)
 
     def _check_reactions(self) -> None:
         notices.check(self.notify)
@@ -254,6 +262,16 @@ class Config:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
 
 
+def check_name(name: object) -> None:
+    """Refuse what cannot be the name of a run's folder, or would be another folder."""
+    if not isinstance(name, str) or not name or Path(name).name != name or name in ("..", ".jobs"):
+        raise ConfigError(f"name: {name!r} is not a plain folder name. The folder above it is `directory`.")
+    if shown(name) != name or not set("\n\t").isdisjoint(name):
+        raise ConfigError(f"name: {name!a} holds characters that no name should have")
+    if len(name.encode()) > MOST_NAME_BYTES:
+        raise ConfigError(f"name: '{name[:40]}...' has {len(name.encode())} bytes, and {MOST_NAME_BYTES} are the most")
+
+
 def make_config(options: Mapping[str, Any], base: Config | None = None, where: str = "") -> Config:
     """A Config from keywords or the content of a file, over `base`; an unknown key names the nearest known one."""
     if base is not None and not isinstance(base, Config):
@@ -277,7 +295,12 @@ def read_config(path: str | Path, base: Config | None = None) -> Config:
         text = path.read_text(encoding="utf8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    options = _parse(path, text)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not text in UTF-8: {error}") from error
+    try:
+        options = _parse(path, text)
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply") from None
     if not isinstance(options, Mapping):
         raise ConfigError(f"{path}: expected a table of options, got {type(options).__name__}")
     return make_config(options, base, str(path))

@@ -6,6 +6,7 @@ knows what exists without importing it.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from vario.registry import Registry
@@ -17,10 +18,22 @@ LOSS, LOSS_LOCAL, LOSS_BACKWARD = "loss", "loss_local", "loss_backward"
 """Plain numbers that are the loss: as somebody logs it, as the model returns it, as backward is called on it."""
 
 
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_RESERVED = ("outlines", "snapshots")
+"""Folders beside those of quantities."""
+
+
+def is_quantity(name: str) -> bool:
+    """Whether a quantity can have this name, which becomes that of folders, of files and of views in SQL."""
+    return _NAME.fullmatch(name) is not None and name not in _RESERVED
+
+
 def _probe_name(part: object) -> str | None:
     quantity = getattr(part, "quantity", None)
     if not isinstance(part, type) or not isinstance(quantity, str) or not hasattr(part, "attach"):
         return None
+    if not is_quantity(quantity):
+        raise TypeError(f"a quantity cannot be called {quantity!r}: letters, digits and _ only, 64 at most")
     return f"{quantity}:{part.__name__}" if quantity == SCALAR else quantity
 
 

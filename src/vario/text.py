@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
+
+_NOT_SHOWN = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
+)
+
+
+def shown(text: str) -> str:
+    """Text as a terminal may get it: what would move its cursor, change its colours or turn letters round is escaped.
+
+    Names of runs and tensors come from whoever wrote them. Line ends and tabs stay.
+    """
+    return _NOT_SHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """A sentence that helps with a name nobody knows: the nearest known one, or the whole short list."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
     if near:
         return f"Did you mean '{near[0]}'?"
     if not names:

@@ -13,7 +13,7 @@ import uvicorn
 
 import made_runs
 from vario.web.app import make_app
-from vario.web.serving import listen
+from vario.web.serving import listen, server_config
 
 SCRIPT_NAME = "<script>alert(1)<"
 """A run's name as an attacker would like it; a slash cannot be in one."""
@@ -65,16 +65,11 @@ class Client:
 
 
 @contextmanager
-def serving(folder, token=None, hosts=("localhost", "127.0.0.1"), root_path=""):
+def serving(folder, token=None, hosts=("localhost", "127.0.0.1"), root_path="", **changes):
     """A server on a free port, in a thread."""
     listening = listen("127.0.0.1", 0)
-    config = uvicorn.Config(
-        make_app(Path(folder), token, hosts),
-        log_level="error",
-        lifespan="off",
-        root_path=root_path,
-        timeout_graceful_shutdown=1,
-    )
+    app = make_app(Path(folder), token, hosts)
+    config = server_config(app, root_path, log_level="error", timeout_graceful_shutdown=1, **changes)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening.socket]})
     thread.start()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from vario.cli.commands import Command, command_names, load
+from vario.cli.output import EscapedRecords, say
 from vario.cli.parser import Parser
 from vario.errors import VarioError
 from vario.script import ScriptRaised, passed_on
 
+OWN_SCRIPTS = ("run", "demo")
+"""Commands that run code of the user, whose own log records are nobody's business."""
 SENTENCE = "See what happens inside a deep-learning training run."
 
 
@@ -25,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(words)
     except VarioError as error:
-        print(f"vario: {error}", file=sys.stderr)
+        say(f"vario: {error}", to_stderr=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("vario: interrupted", file=sys.stderr)
@@ -52,6 +56,8 @@ def _dispatch(words: list[str]) -> int:
     if name not in command_names() and Path(name).is_dir():
         # `vario DIR`: show what is in there.
         name, rest = "serve", words
+    if name not in OWN_SCRIPTS and logging.lastResort is not None:
+        logging.lastResort.setFormatter(EscapedRecords())
     command = load(name)
     arguments = make_parser(name, command).parse_args(rest)
     return command.run(arguments)

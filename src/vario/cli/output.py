@@ -5,13 +5,17 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import logging
 import math
 import os
 import sys
 import unicodedata
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from vario.text import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,14 +52,41 @@ def stderr() -> Console:
     return _console(to_stderr=True)
 
 
-def _console(to_stderr: bool) -> Console:
-    from rich.console import Console
+def say(text: str, to_stderr: bool = False) -> None:
+    """Write a line at once; what no terminal should get from a name is escaped."""
+    print(shown(text), file=sys.stderr if to_stderr else sys.stdout, flush=True)
 
+
+class EscapedRecords(logging.Formatter):
+    """Log records as a terminal may get them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The text of a record."""
+        return shown(super().format(record))
+
+
+@cache
+def _safe_console() -> type[Console]:
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class SafeConsole(Console):
+        """Writes its own colours and moves, and none that come with a name."""
+
+        def render(self, renderable: Any, options: Any = None) -> Any:
+            for segment in super().render(renderable, options):
+                text = segment.text if segment.control else shown(segment.text)
+                yield segment if text == segment.text else Segment(text, segment.style)
+
+    return SafeConsole
+
+
+def _console(to_stderr: bool) -> Console:
     stream = sys.stderr if to_stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors=STAND_INS)
     width = None if stream.isatty() or os.environ.get("COLUMNS") else PIPED_WIDTH
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return _safe_console()(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 def print_json(value: Any) -> None:

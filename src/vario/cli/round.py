@@ -94,7 +94,7 @@ class Speaker:
         self._said.add(line)
         if self._is_json:
             line = json.dumps({"event": event, "run": str(path), **output.plain(plain)}, allow_nan=False)
-        print(line, flush=True)
+        output.say(line)
         return True
 
 

@@ -24,10 +24,10 @@ def _looks_right(text: str) -> bool:
 def lightning_csv(path: Path) -> History:
     """metrics.csv of Lightning, or any CSV file with a column `step`."""
     reader = csv.DictReader(io.StringIO(read_text(path)))
-    if "step" not in (reader.fieldnames or ()):
-        raise RunCorrupt(f"{path}: a CSV file without a column 'step'")
     rows = Rows()
     try:
+        if "step" not in (reader.fieldnames or ()):
+            raise RunCorrupt(f"{path}: a CSV file without a column 'step'")
         for line in reader:
             step = whole(line.pop("step", None))
             if step is None:

@@ -78,7 +78,7 @@ def _read(path: Path) -> History:
     if lost:
         notes.append(Note("rows_without_step", {"count": lost}))
     # Training may have gone on after it: then that row was the end of an earlier session.
-    is_ended = FINAL_ROW in history and rows.final["step"] >= (last_step(curves) or 0)
+    is_ended = FINAL_ROW in history and rows.final.get("step", -1) >= (last_step(curves) or 0)
     step, max_steps = whole(state.get("global_step")), whole(state.get("max_steps"))
     if max_steps is not None and max_steps <= 0:
         max_steps = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from vario.detection.alerts import SEVERITIES, Alert, Incident
 from vario.detection.incidents import collect
 from vario.rules import RULES
+from vario.run_files import open_file
 from vario.runs.folder import RunFolder
 from vario.text import reason
 
@@ -20,6 +22,10 @@ log = logging.getLogger("vario")
 
 WATCH = "watch"
 """The folder in which a watching process keeps what it found."""
+
+LINES_DEPTH = 2
+MOST_LINES_BYTES = 64 << 20
+MOST_LINE_BYTES = 1 << 20
 
 Found = TypeVar("Found")
 Sessions = Sequence[Mapping[str, Any]]
@@ -44,7 +50,7 @@ def read_incidents(run: RunFolder) -> list[Incident]:
 def has_alerts(run: RunFolder) -> bool:
     """Whether anything was stored at all, without reading it."""
     folders = [*(f"rank{rank}" for rank in run.ranks), WATCH]
-    return any(os.path.exists(os.path.join(run.path, folder, "alerts.jsonl")) for folder in folders)
+    return any(os.path.lexists(os.path.join(run.path, folder, "alerts.jsonl")) for folder in folders)
 
 
 def told_incidents(run: RunFolder) -> list[Incident]:
@@ -105,17 +111,28 @@ def _is_taken_back(plain: Mapping[str, Any], sessions: Sessions, session: int) -
 def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """The objects of a file of JSON lines; a line that is being written, or was when a process died, is passed over."""
     try:
-        text = path.read_bytes()
+        file = open_file(path, LINES_DEPTH)
     except (FileNotFoundError, NotADirectoryError):
         return
-    for number, line in enumerate(text.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            plain = json.loads(line)
-        except ValueError:
-            if not text.endswith(line):
-                log.warning("%s, line %d: torn, and left out", path, number)
-            continue
-        if isinstance(plain, dict) and "step" in plain:
-            yield plain
+    with file, io.BufferedReader(file) as lines:
+        left = MOST_LINES_BYTES
+        number = 0
+        while line := lines.readline(min(left, MOST_LINE_BYTES)):
+            left -= len(line)
+            number += 1
+            is_whole = line.endswith(b"\n")
+            if line.strip() and (plain := _object(path, number, line, is_whole)) is not None:
+                yield plain
+            if left <= 0 or (len(line) == MOST_LINE_BYTES and not is_whole):
+                log.warning("%s: longer than it can be; what comes after line %d is left out", path, number)
+                return
+
+
+def _object(path: Path, number: int, line: bytes, is_whole: bool) -> Mapping[str, Any] | None:
+    try:
+        plain = json.loads(line)
+    except (ValueError, RecursionError):
+        if is_whole:
+            log.warning("%s, line %d: torn, and left out", path, number)
+        return None
+    return plain if isinstance(plain, dict) and "step" in plain else None

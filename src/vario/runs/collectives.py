@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vario.errors import RunCorrupt
 from vario.records import Collective
+from vario.run_files import shapes
 from vario.runs.status import read_json
 
 
@@ -15,7 +16,7 @@ def read_collectives(rank_folder: Path) -> list[Collective]:
     path = rank_folder / "collectives.json"
     known = [item.name for item in dataclasses.fields(Collective)]
     found = []
-    for content in (read_json(path) or {}).get("collectives") or []:
+    for content in (read_json(path, 2, shapes.COLLECTIVES) or {}).get("collectives") or []:
         try:
             values = {name: content[name] for name in known}
         except (KeyError, TypeError) as error:

@@ -26,8 +26,8 @@ def rows_bytes(run: Run, quantity: str | None = None) -> int:
     total = 0
     for file in (*run.path.glob(f"rank*/{name}.live.arrow"), *run.path.glob(f"rank*/{name}/part-*")):
         try:
-            total += file.stat().st_size
-        except FileNotFoundError:
+            total += file.lstat().st_size
+        except OSError:
             continue  # compacted since we looked
     return total
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 from typing import Any
 
+from vario.errors import RunNotFound
 from vario.runs import status
 from vario.runs.failures import what_failed, with_victims
 from vario.runs.status import PartOff, RankState
@@ -103,8 +102,10 @@ class RunFolder:
     @property
     def ranks(self) -> list[int]:
         """Ranks that recorded something."""
-        found = [re.fullmatch(r"rank(\d+)", name) for name in os.listdir(self.path)]
-        return sorted(int(match[1]) for match in found if match)
+        try:
+            return status.rank_numbers(self.path)
+        except FileNotFoundError as error:
+            raise RunNotFound(f"{self.path}: has gone") from error
 
     @property
     def parts_off(self) -> list[PartOff]:

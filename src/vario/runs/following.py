@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +14,17 @@ import pyarrow as pa
 from vario.detection.memory import Memory
 from vario.detection.step import Facts, Step
 from vario.records import Frame
+from vario.run_files import open_file
+from vario.run_files.columns import check_rows, check_schema, columns_of
+from vario.run_files.streams import MOST_STREAM_BYTES, messages, read_batches, unreadable
 from vario.runs.arrays import numbers, take
-from vario.runs.pieces import LIVE, one_dictionary
+from vario.runs.pieces import LIVE, LIVE_DEPTH, session_of
 from vario.runs.replay import PASSED_OVER, frames_of, scalars_of
 from vario.runs.store_reader import QuantityReader, quantities
 from vario.runs.tables import all_columns, in_order
 
 Sessions = Sequence[Mapping[str, Any]]
 
-_PREFIX = struct.Struct("<iI")
-"""What an Arrow message begins with: a mark, and the size of its description."""
 _MOST_STREAMS = 16
 _STEP_TIMES_KEPT = 64
 
@@ -81,27 +81,44 @@ class QuantityFollower:
     def _new_of_live(self, num_sessions: int) -> Any:
         """The whole batches that were appended to the live stream; None where there are none."""
         try:
-            file = self._live.open("rb")
-        except FileNotFoundError:
+            file = open_file(self._live, LIVE_DEPTH, MOST_STREAM_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
             return None
         with file:
             place = self._place
             if place is not None and file.read(len(place.schema)) != place.schema:
                 return None  # the stream we read is a part by now
             if place is None:
-                place = _begin(file.read())
+                place = self._begun(file.read(MOST_STREAM_BYTES) or b"")
                 if place is None or place.session >= num_sessions or place.number in self._done:
                     return None  # nothing whole yet, or of a session that nobody has told of yet
                 self._place = place
             file.seek(place.offset)
-            raw = file.read()
-        found = list(_messages(raw))
+            raw = file.read(MOST_STREAM_BYTES) or b""
+        found = _messages(raw)
         if not found:
             return None
         place.offset += sum(len(message) for _, message in found)
-        reader = pa.ipc.open_stream(b"".join([place.schema, place.names, *(message for _, message in found)]))
+        _, rows = read_batches(self._live, b"".join([place.schema, place.names, *(message for _, message in found)]))
         place.names += b"".join(message for kind, message in found if kind == "dictionary")
-        return one_dictionary(list(reader), reader.schema)
+        try:
+            check_rows(rows)
+        except ValueError as error:
+            raise unreadable(self._live, error) from error
+        return rows
+
+    def _begun(self, raw: bytes) -> _Place | None:
+        """Where a live stream begins; None where its schema is not whole yet."""
+        for kind, message in _messages(raw)[:1]:
+            schema, _ = read_batches(self._live, message)
+            stamp = schema.metadata or {}
+            try:
+                check_schema(schema, columns_of(self._quantity))
+                number, session = int(stamp.get(b"vario.part", b"0")), session_of(self._live, stamp)
+            except ValueError as error:
+                raise unreadable(self._live, error) from error
+            return _Place(number, session, message, len(message)) if kind == "schema" else None
+        return None
 
     def _cut(self, table: Any, session: int, sessions: Sessions) -> Any:
         later = [int(begun["first_step"]) for begun in sessions[session + 1 :]]
@@ -181,31 +198,13 @@ class RankFollower:
         return self._order.get(frame.quantity, len(self._order)), frame.quantity, frame.micro_step
 
 
-def _begin(raw: bytes) -> _Place | None:
-    for kind, message in _messages(raw):
-        if kind == "schema":
-            stamp = pa.ipc.open_stream(message).schema.metadata or {}
-            number, session = int(stamp.get(b"vario.part", b"0")), int(stamp.get(b"vario.session", b"0"))
-            return _Place(number, session, message, len(message))
-    return None
-
-
-def _messages(raw: bytes) -> Iterator[tuple[str, bytes]]:
+def _messages(raw: bytes) -> list[tuple[str, bytes]]:
     """The whole messages at the beginning of some bytes: their kinds and their bytes."""
-    at, buffer = 0, pa.py_buffer(raw)
-    while len(raw) - at >= _PREFIX.size:
-        mark, length = _PREFIX.unpack_from(raw, at)
-        if mark != -1 or not length or len(raw) - at < _PREFIX.size + length:
-            return
-        try:
-            message = pa.ipc.read_message(buffer.slice(at))
-        except (pa.ArrowException, OSError, EOFError):
-            return  # it is being written
-        end = at + _PREFIX.size + length + (0 if message.body is None else message.body.size)
-        if end > len(raw):
-            return
-        yield message.type, raw[at:end]
-        at = end
+    found, at = [], 0
+    for kind, _, size in messages(pa.py_buffer(raw)):
+        found.append((kind, raw[at : at + size]))
+        at += size
+    return found
 
 
 def _keys(table: Any) -> list[tuple[int, str]]:

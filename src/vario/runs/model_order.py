@@ -44,8 +44,8 @@ def _places(run: Run) -> dict[str, int]:
     """The place of each module and parameter."""
     rank = run.ranks[0]
     try:
-        status = (run.path / f"rank{rank}" / "structure.json").stat()
-    except FileNotFoundError:
+        status = (run.path / f"rank{rank}" / "structure.json").lstat()
+    except OSError:
         return {}
     stamp = status.st_mtime_ns, status.st_ino
     if run in _PLACES and _PLACES[run][0] == stamp:

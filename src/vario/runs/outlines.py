@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from bisect import bisect_right
@@ -15,14 +14,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from vario.errors import RunCorrupt
+from vario.run_files import list_names
+from vario.run_files.columns import MOST_STEP, check_rows, check_schema
+from vario.run_files.parquet import read_footer, read_groups
+from vario.run_files.streams import NOT_WHOLE
 from vario.runs.pieces import Span, group_ranges, groups_of, session_of
 
 FOLDER = "outlines"
-NAME = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
+NAME = re.compile(r"([0-9]{1,2})-([0-9]{6,12})-([0-9]{6,12})\.parquet")
+DEPTH = 4
+"""How far below the run's folder they lie."""
+MOST_STEPS = 1 << 26
+"""So many steps one file may tell of."""
 ATTEMPTS = 5
 """A file that vanishes while we look has become part of a larger one, which the next look finds."""
 
@@ -109,12 +114,11 @@ class OutlineFile:
         known = self.column_names
         chosen = [name for name in columns if name in known]
         try:
-            with pq.ParquetFile(self.path, metadata=self.footer) as file:
-                return file.read_row_groups(groups, columns=chosen, use_threads=len(groups) > 1)
-        except FileNotFoundError:
-            raise
-        except (pa.ArrowException, OSError) as error:
+            table = read_groups(self.path, DEPTH, self.footer, groups, chosen, use_threads=len(groups) > 1)
+            check_rows(table)
+        except (RunCorrupt, ValueError) as error:
             raise _unreadable(self.path, error) from error
+        return table
 
 
 def settled(look: Callable[[], Found]) -> Found:
@@ -139,10 +143,7 @@ class Outlines:
         return settled(self._files)
 
     def _files(self) -> list[OutlineFile]:
-        try:
-            names = [name for name in os.listdir(self._folder) if NAME.fullmatch(name)]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        names = [name for name in list_names(self._folder, DEPTH - 1) if NAME.fullmatch(name)]
         self._known = {name: self._known.get(name) or _named(self._folder / name) for name in names}
         files = sorted(self._known.values(), key=lambda file: (file.level, file.range[0], -file.range[1]))
         kept: list[OutlineFile] = []
@@ -192,24 +193,43 @@ def _named(path: Path) -> OutlineFile:
 
 def _read_told(path: Path) -> _Told:
     try:
-        footer = pq.read_metadata(path)
+        footer = read_footer(path, DEPTH)
+        schema = footer.schema.to_arrow_schema()
+        check_schema(schema, ("target", "first_step", "last_step", "bad"))
+        check_schema(schema, (name for name in schema.names if name.endswith(("_low", "_high", "_last"))))
         metadata = footer.metadata or {}
-        session = session_of(path, metadata)
         parts, stretches, steps = (
             json.loads(metadata[key]) for key in (b"vario.parts", b"vario.stretches", b"vario.steps")
         )
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        return _Told(
+            session_of(path, metadata),
+            tuple((int(number), int(first), int(last), int(num_rows)) for number, first, last, num_rows in parts),
+            _checked(np.array(stretches, np.int64).reshape(-1, 2)),
+            _checked(_all_steps(steps)),
+            footer,
+        )
+    except (RunCorrupt, RecursionError, *NOT_WHOLE) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
         raise _unreadable(path, error) from error
-    return _Told(
-        session,
-        tuple((int(number), int(first), int(last), int(num_rows)) for number, first, last, num_rows in parts),
-        np.array(stretches, np.int64).reshape(-1, 2),
-        np.concatenate([np.zeros(0, np.int64), *(first + every * np.arange(num) for first, every, num in steps)]),
-        footer,
-    )
+
+
+def _all_steps(runs: Sequence[tuple[int, int, int]]) -> npt.NDArray[np.int64]:
+    if not all(first >= 0 and every > 0 and 0 < num <= MOST_STEPS for first, every, num in runs):
+        raise ValueError("steps that cannot be")
+    if sum(num for _, _, num in runs) > MOST_STEPS or any(
+        first + every * num > MOST_STEP for first, every, num in runs
+    ):
+        raise ValueError("more steps than a run has")
+    return np.concatenate([np.zeros(0, np.int64), *(first + every * np.arange(num) for first, every, num in runs)])
+
+
+def _checked(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    if not steps.size or steps.min() < 0 or steps.max() > MOST_STEP:
+        raise ValueError("no steps, or some that cannot be")
+    return steps
 
 
 def _unreadable(path: Path, error: Exception) -> RunCorrupt:
-    return RunCorrupt(f"{path}: not readable as an outline: {error}. It may be deleted: the parts have all rows.")
+    text = str(error).removeprefix(f"{path}: ").removeprefix("not readable as Parquet: ")
+    return RunCorrupt(f"{path}: not readable as an outline: {text}. It may be deleted: the parts have all rows.")

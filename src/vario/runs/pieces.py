@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -12,15 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from vario.errors import RunCorrupt, RunTooNew
+from vario.run_files.columns import check_rows, check_schema, columns_of
+from vario.run_files.parquet import check_file, read_footer, read_groups, unreadable
+from vario.run_files.streams import NOT_WHOLE, is_unbegun, read_batches, read_stream_bytes
+from vario.run_files.streams import unreadable as unreadable_stream
 from vario.runs.arrays import numbers, place_of, take
 
 FORMAT = 1
 """The newest format this reader understands."""
 
 LIVE = ".live.arrow"
+LIVE_DEPTH, PART_DEPTH = 2, 3
+"""How far below the run's folder live streams and parts lie."""
 
 MOST_FOOTERS = 16
 """A long run has thousands of parts: reading through them, every footer that is kept holds on to much more memory."""
@@ -78,12 +84,11 @@ class Footers:
             if path in self._kept:
                 self._kept.move_to_end(path)
                 return self._kept[path]
+        footer = read_footer(path, PART_DEPTH)
         try:
-            footer = pq.read_metadata(path)
-        except FileNotFoundError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise RunCorrupt(f"{path}: not readable as Parquet: {error}") from error
+            check_schema(footer.schema.to_arrow_schema(), columns_of(path.parent.name))
+        except (*NOT_WHOLE, MemoryError) as error:
+            raise unreadable(path, error) from error
         with self._lock:
             self._kept[path] = footer
             if len(self._kept) > self._most:
@@ -98,6 +103,12 @@ class Stream:
     number: int
     session: int
     rows: Any
+    place: Path
+
+    @property
+    def size(self) -> int:
+        """Bytes of its rows, on disk as in memory."""
+        return int(self.rows.nbytes)
 
     @property
     def column_names(self) -> list[str]:
@@ -134,6 +145,19 @@ class Part:
     told: tuple[int, Span, int] | None = None
     """Session, first and last step, and number of rows, where an outline tells them."""
     _ranges: dict[str, list[tuple[Any, Any] | None]] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Path:
+        """Where it lies."""
+        return self.path
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes on disk."""
+        try:
+            return self.path.lstat().st_size
+        except OSError:
+            return 0
 
     @property
     def footer(self) -> Any:
@@ -201,10 +225,22 @@ class Part:
 
     def _read_groups(self, groups: list[int], columns: list[str]) -> Any:
         try:
-            with pq.ParquetFile(self.path, metadata=self.footer) as file:
-                return file.read_row_groups(groups, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise RunCorrupt(f"{self.path}: not readable as Parquet: {error}") from error
+            table = read_groups(self.path, PART_DEPTH, self.footer, groups, columns)
+            check_rows(table)
+        except (FileNotFoundError, ValueError) as error:
+            raise unreadable(self.path, error) from error
+        return table
+
+
+def scanned(parts: Sequence[Part], columns: Sequence[str]) -> Any:
+    """The rows of several parts as an Arrow dataset, which whoever asks reads piece by piece."""
+    from vario.run_files.dataset import parquet_dataset
+
+    for part in parts:
+        check_file(part.path, PART_DEPTH, part.footer, columns)
+    schema = parts[0].footer.schema.to_arrow_schema()
+    chosen = pa.schema([schema.field(name) for name in columns])
+    return parquet_dataset([part.path for part in parts], PART_DEPTH, chosen)
 
 
 def groups_of(footer: Any, target: str) -> list[int]:
@@ -240,46 +276,37 @@ def group_ranges(footer: Any, column: str) -> list[tuple[Any, Any] | None]:
 
 def session_of(path: Path, metadata: Mapping[bytes, bytes]) -> int:
     """Which session wrote a file; one of a newer format is refused."""
-    if int(metadata.get(b"vario.format", b"0")) > FORMAT:
+    version, session = (_stamp(path, metadata, name) for name in (b"vario.format", b"vario.session"))
+    if version > FORMAT:
         raise RunTooNew(f"{path}: written by a newer vario; pip install -U vario")
-    return int(metadata.get(b"vario.session", b"0"))
+    return session
+
+
+def _stamp(path: Path, metadata: Mapping[bytes, bytes], name: bytes) -> int:
+    found = metadata.get(name, b"0")
+    if not (found.isdigit() and len(found) < 16):
+        raise RunCorrupt(f"{path}: its {name.decode()} is no number")
+    return int(found)
 
 
 def read_stream(path: Path) -> Stream | None:
     """The whole batches of a stream; None when there is no file, or nothing whole in it yet."""
+    is_live = path.name.endswith(LIVE)
     try:
         # Not memory-mapped: the writer may cut a failed append off again, and a page that vanishes kills the reader.
-        raw = path.read_bytes()
+        raw = read_stream_bytes(path, LIVE_DEPTH if is_live else PART_DEPTH)
     except FileNotFoundError:
         return None
+    if is_live and is_unbegun(raw):
+        return None
+    schema, rows = read_batches(path, raw)
+    metadata = schema.metadata or {}
     try:
-        reader = pa.ipc.open_stream(raw)
-    except (pa.ArrowException, OSError, EOFError) as error:
-        if path.name.endswith(LIVE) and raw[:4] in (b"\xff\xff\xff\xff"[: len(raw)], bytes(4)):
-            return None  # killed before the schema was whole
-        raise RunCorrupt(f"{path}: not readable as an Arrow stream: {error}") from error
-    batches = []
-    torn = False
-    while not torn:
-        try:
-            batches.append(reader.read_next_batch())
-        except (StopIteration, pa.ArrowException, OSError):
-            torn = True  # the writer was killed, or is writing this very batch
-    metadata = reader.schema.metadata or {}
-    rows = one_dictionary(batches, reader.schema)
-    return Stream(int(metadata.get(b"vario.part", b"0")), session_of(path, metadata), rows)
-
-
-def one_dictionary(batches: list[Any], schema: Any) -> Any:
-    """One table whose target column has one dictionary: it only grows within a stream, so the last one serves all."""
-    if not batches:
-        return schema.empty_table()
-    position = schema.get_field_index("target")
-    names = batches[-1].column(position).dictionary
-    columns = [pa.chunked_array([batch.column(index) for batch in batches]) for index in range(len(schema))]
-    indices = pa.chunked_array([batch.column(position).indices for batch in batches]).combine_chunks()
-    columns[position] = pa.chunked_array([pa.DictionaryArray.from_arrays(indices, names)])
-    return pa.Table.from_arrays(columns, schema=schema)
+        check_schema(schema, columns_of(path.name.removesuffix(LIVE) if is_live else path.parent.name))
+        check_rows(rows)
+        return Stream(_stamp(path, metadata, b"vario.part"), session_of(path, metadata), rows, path)
+    except ValueError as error:
+        raise unreadable_stream(path, error) from error
 
 
 def _with_filters(columns: Sequence[str], wanted: Wanted) -> list[str]:

@@ -133,7 +133,7 @@ BATCH_DIMENSIONS = frozenset({"data", "dp", "replicate", "shard", "dp_replicate"
 
 def facts_of(run: Run, rank: int) -> Facts:
     """What is known of a rank beside its rows."""
-    content = status.read_json(run.path / f"rank{rank}" / "rank.json") or {}
+    content = status.read_rank(run.path, rank) or {}
     return Facts.read(rank, run.world_size, run.structure(rank), coordinates=content.get("coordinates") or {})
 
 

@@ -28,6 +28,7 @@ from vario.runs.layout import Layout, first_of_each_step
 from vario.runs.pieces import EVERYTHING
 from vario.runs.status import RankState
 from vario.runs.store_reader import QuantityReader, quantities, summaries
+from vario.runs.structure import read_structure
 from vario.runs.tables import all_columns, in_order, merge_ranks, together
 from vario.runs.unmerged import LeftOut, differing, unmerged_of
 from vario.selector import pattern_matcher
@@ -109,11 +110,7 @@ class Run(RunFolder):
     def structure(self, rank: int = 0) -> Structure:
         """Modules and parameters of the model, in model order, and what this rank holds of them."""
         self.check_rank(rank)
-        found = status.read_json(self.path / f"rank{rank}" / "structure.json") or {"modules": [], "parameters": []}
-        for parameter in found["parameters"]:
-            if "replicas" in parameter:
-                parameter["replicas"] = found["groups"][parameter["replicas"]]
-        return found
+        return read_structure(self.path / f"rank{rank}")
 
     def collectives(self, rank: int = 0) -> list[Collective]:
         """What the targets of `communication` are: operation, group, dtype, call stack, in the order of first calls."""
@@ -354,7 +351,7 @@ class Run(RunFolder):
 
     def check_rank(self, rank: int) -> None:
         """Refuse a rank that recorded nothing."""
-        if not (self.path / f"rank{rank}").is_dir():
+        if not status.has_rank(self.path, rank):
             raise ConfigError(f"rank: {rank!r} recorded nothing. Known: {', '.join(map(str, self.ranks)) or 'none'}.")
 
     def _tensor_quantities(self, rank: int) -> list[str]:

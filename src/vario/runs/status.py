@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import re
 import socket
+import stat
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from vario.errors import RunCorrupt, RunTooNew
+from vario.run_files import entries_of, shapes
+from vario.run_files import read_json as read_any_json
 from vario.runs.pieces import FORMAT
 
-RANK = re.compile(r"rank(\d+)")
+log = logging.getLogger("vario")
+
+RANK = re.compile(r"rank(0|[1-9][0-9]{0,6})")
+
+MOST_SESSIONS = 10_000
 
 STALLED_SECONDS = 600.0
 """A run that says it is running but wrote nothing for this long has stalled."""
@@ -51,12 +60,15 @@ class RankState:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run, be it one whose leading rank has not come to describe it."""
-    return (folder / "run.json").is_file() or any(folder.glob("rank*/rank.json"))
+    try:
+        return (folder / "run.json").is_file() or any(folder.glob("rank*/rank.json"))
+    except (OSError, ValueError):
+        return False  # a name that no file can have, or a folder that is not ours to read
 
 
 def read_run_json(folder: Path) -> dict[str, Any]:
     """The content of `run.json`, or what the ranks tell where there is none; refuses what is damaged or too new."""
-    content = read_json(folder / "run.json")
+    content = read_json(folder / "run.json", 1)
     if content is None:
         content = _as_told_by_ranks(folder)
     version = content.get("format")
@@ -64,28 +76,57 @@ def read_run_json(folder: Path) -> dict[str, Any]:
         raise RunCorrupt(f"{folder / 'run.json'}: has no format number")
     if version > FORMAT:
         raise RunTooNew(f"{folder}: written by a newer vario (format {version}); pip install -U vario")
+    shapes.check_shape(folder / "run.json", content, shapes.RUN)
     return content
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None where there is no such file."""
+def read_json(path: Path, depth: int, shape: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """The object in a JSON file so many levels below the run's folder; None where there is no such file."""
     try:
-        content = json.loads(path.read_text(encoding="utf8"))
-    except FileNotFoundError:
+        content = read_any_json(path, depth)
+    except NotADirectoryError:
         return None
-    except (OSError, ValueError) as error:
-        raise RunCorrupt(f"{path}: not readable as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise RunCorrupt(f"{path}: expected an object, found {type(content).__name__}")
+    if content is not None and shape is not None:
+        shapes.check_shape(path, content, shape)
     return content
+
+
+def rank_numbers(folder: Path) -> list[int]:
+    """The ranks that have a folder; one that is a link is left out, with a warning."""
+    found = []
+    with entries_of(folder, 0) as entries:
+        for entry in entries:
+            if (match := RANK.fullmatch(entry.name)) is None:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                found.append(int(match[1]))
+            else:
+                _warn_of(folder / entry.name)
+    return sorted(found)
+
+
+def has_rank(folder: Path, rank: int) -> bool:
+    """Whether a rank has a folder."""
+    try:
+        return stat.S_ISDIR((folder / f"rank{rank}").lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+@cache
+def _warn_of(path: Path) -> None:
+    log.warning("%s: left out, since it is a link or a file and not the folder of a rank", path)
 
 
 def read_ranks(folder: Path) -> list[dict[str, Any]]:
     """The content of every `rank.json`, lowest rank first."""
-    found = filter(None, map(RANK.fullmatch, os.listdir(folder)))
-    ranks = sorted((int(match[1]), match[0]) for match in found)
-    contents = [(rank, read_json(folder / name / "rank.json")) for rank, name in ranks]
+    contents = [(rank, read_rank(folder, rank)) for rank in rank_numbers(folder)]
     return [{**content, "rank": rank} for rank, content in contents if content is not None]
+
+
+def read_rank(folder: Path, rank: int) -> dict[str, Any] | None:
+    """The content of one `rank.json`."""
+    return read_json(folder / f"rank{rank}" / "rank.json", 2, shapes.RANK_STATUS)
 
 
 def _as_told_by_ranks(folder: Path) -> dict[str, Any]:
@@ -94,7 +135,7 @@ def _as_told_by_ranks(folder: Path) -> dict[str, Any]:
         raise RunCorrupt(f"{folder / 'run.json'}: has vanished")
     opened = min(float(rank.get("opened") or 0) for rank in ranks)
     is_over = all(rank.get("state") in ("finished", "interrupted") for rank in ranks)
-    num_sessions = 1 + max(int(rank.get("session") or 0) for rank in ranks)
+    num_sessions = 1 + max(min(int(rank.get("session") or 0), MOST_SESSIONS) for rank in ranks)
     return {
         "format": FORMAT,
         "started": opened,
@@ -102,18 +143,22 @@ def _as_told_by_ranks(folder: Path) -> dict[str, Any]:
         "state": "finished" if is_over else "running",
         "world_size": max(int(rank.get("world_size") or 1) for rank in ranks),
         "sessions": [
-            read_json(folder / f"session-{number}.json") or {"first_step": 0, "started": opened}
-            for number in range(num_sessions)
+            _read_session(folder, number) or {"first_step": 0, "started": opened} for number in range(num_sessions)
         ],
     }
 
 
 def sessions(folder: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
     """First step and start of each session, also of one that the leading rank has not written down yet."""
-    known = list(run.get("sessions") or [])
-    while known and (begun := read_json(folder / f"session-{len(known)}.json")) is not None:
+    known = [{"first_step": 0, **begun} for begun in run.get("sessions") or []]
+    while known and (begun := _read_session(folder, len(known))) is not None:
         known.append(begun)
     return known
+
+
+def _read_session(folder: Path, number: int) -> dict[str, Any] | None:
+    found = read_json(folder / f"session-{number}.json", 1, shapes.SESSION)
+    return None if found is None else {"first_step": 0, **found}
 
 
 def in_session(ranks: list[dict[str, Any]], session: int) -> list[dict[str, Any]]:
@@ -186,7 +231,7 @@ def _last_sign(folder: Path, rank: str = "rank*") -> float:
     times = [0.0]
     for sign in signs:
         try:
-            times.append(sign.stat().st_mtime)
-        except FileNotFoundError:
+            times.append(sign.lstat().st_mtime)
+        except OSError:
             continue  # became a part since we looked
     return max(times)

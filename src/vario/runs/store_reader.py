@@ -6,9 +6,10 @@ one to the other in between are seen once: a live stream whose number exists as 
 
 from __future__ import annotations
 
-import os
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from vario.errors import RunCorrupt
+from vario.quantities import is_quantity
 from vario.records import COLUMNS, Table
+from vario.run_files import entries_of, list_names
 from vario.runs.arrays import numbers
+from vario.runs.budget import Budget, check_num_names
 from vario.runs.outlines import OutlineFile, Outlines, cover, settled
-from vario.runs.pieces import EVERYTHING, LIVE, Footers, Part, Stream, Wanted, read_stream
+from vario.runs.pieces import EVERYTHING, LIVE, PART_DEPTH, Footers, Part, Stream, Wanted, read_stream
 
-PART = re.compile(r"part-(\d+)\.(arrow|parquet)")
+log = logging.getLogger("vario")
+
+RANK_DEPTH = 1
+"""How far below the run's folder that of a rank lies."""
+
+PART = re.compile(r"part-([0-9]{6,12})\.(arrow|parquet)")
 
 When = tuple[int, int]
 """A step and the order within it."""
@@ -76,8 +86,8 @@ class QuantityReader:
 
     def _read_live(self) -> Stream | None:
         try:
-            status = self._live.stat()
-        except FileNotFoundError:
+            status = self._live.lstat()
+        except (FileNotFoundError, NotADirectoryError):
             self._live_read = None
             return None
         # What comes after this look is read with the next one.
@@ -90,7 +100,7 @@ class QuantityReader:
     def closed_pieces(self, known: Collection[int]) -> Iterator[Stream | Part]:
         """The closed parts that are not among the known ones, oldest first."""
         found: dict[int, set[str]] = {}
-        for name in _names(self._folder):
+        for name in list_names(self._folder, PART_DEPTH - 1):
             if (match := PART.fullmatch(name)) and int(match[1]) not in known:
                 found.setdefault(int(match[1]), set()).add(match[2])
         for number in sorted(found):
@@ -106,11 +116,12 @@ class QuantityReader:
     ) -> Any:
         """Chosen columns of the rows of one target, at or from one step or all, without those a resume took back."""
         wanted = Wanted(target, first if step is None else step, step)
-        tables = [
-            piece.read(columns, wanted.at_most(limit))
-            for piece, limit in self.shown(sessions)
-            if not wanted.by_step or wanted.may_hold(piece.span)
-        ]
+        tables = []
+        budget = Budget()
+        for piece, limit in self.shown(sessions):
+            if not wanted.by_step or wanted.may_hold(piece.span):
+                tables.append(piece.read(columns, wanted.at_most(limit)))
+                budget.take(piece, tables[-1].nbytes)
         return one_table(tables, columns)
 
     def shown(self, sessions: Sessions) -> Iterator[tuple[Stream | Part, int | None]]:
@@ -138,6 +149,7 @@ class QuantityReader:
         """The steps that were recorded and not taken back, in order."""
         covered = cover(self.outlines(), sessions)
         found = [file.steps for file in covered.files]
+        budget = Budget()
         for piece, limit in self.shown(sessions):
             if covered.has(piece.number):
                 continue
@@ -145,6 +157,7 @@ class QuantityReader:
             if key not in self._steps or isinstance(piece, Stream):
                 self._steps[key] = np.unique(numbers(piece.read(["step"], EVERYTHING.at_most(limit)).column("step")))
             found.append(self._steps[key])
+            budget.take(piece, self._steps[key].nbytes)
         return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
     def times(self, sessions: Sessions, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -160,6 +173,8 @@ class QuantityReader:
                 known, rows = np.unique(numbers(table.column("step")), return_index=True)
                 self._times[piece.number] = known, numbers(table.column("time"))[rows]
             known, times = self._times[piece.number]
+            if not len(known):
+                continue
             at = np.minimum(np.searchsorted(known, steps), len(known) - 1)
             is_known = (known[at] == steps) & (True if wanted.last is None else steps <= wanted.last)
             found[is_known] = times[at[is_known]]
@@ -177,6 +192,7 @@ class QuantityReader:
         if self._seen_together[0] != closed.keys():
             # What is closed stays as it is: only what is new among it is read.
             self._seen = {key: self._seen.get(key) or _seen_in(one, key[1]) for key, one in closed.items()}
+            check_num_names(self._folder, sum(map(len, self._seen.values())))
             self._seen_together = frozenset(closed), _earliest(self._seen.values())
         seen = self._seen_together[1]
         for piece, limit in open_pieces:
@@ -242,9 +258,11 @@ def _earliest(all_seen: Iterable[Mapping[str, When]]) -> dict[str, When]:
 
 
 def quantities(rank_folder: Path) -> list[str]:
-    """Names of the quantities a rank has recorded."""
-    names = {name.removesuffix(LIVE) for name in _names(rank_folder) if name.endswith(LIVE)}
-    return sorted(names.union(name for name in _names(rank_folder) if _has_part(rank_folder / name)))
+    """Names of the quantities a rank has recorded; what no quantity can be called is passed over."""
+    names = list_names(rank_folder, RANK_DEPTH)
+    live = {name.removesuffix(LIVE) for name in names if name.endswith(LIVE)}
+    found = {name for name in names if is_quantity(name) and name not in live and _has_part(rank_folder / name)}
+    return sorted(found.union(filter(is_quantity, live)))
 
 
 def summaries(table: Any) -> Table:
@@ -259,14 +277,15 @@ def summaries(table: Any) -> Table:
 def _has_part(folder: Path) -> bool:
     """Whether a folder has a part; of thousands the first one found will do."""
     try:
-        with os.scandir(folder) as entries:
+        with entries_of(folder, PART_DEPTH - 1) as entries:
             return any(PART.fullmatch(entry.name) for entry in entries)
     except (FileNotFoundError, NotADirectoryError):
         return False
+    except RunCorrupt as error:
+        _warn_once(str(error))
+        return False
 
 
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+@cache
+def _warn_once(text: str) -> None:
+    log.warning("left out: %s", text)

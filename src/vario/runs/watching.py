@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,9 @@ from vario.runs.following import RankFollower
 from vario.runs.replay import RunDetector, facts_of, warn_of_failure
 from vario.runs.run import Run
 from vario.runs.status import RankState
+from vario.text import reason
+
+log = logging.getLogger("vario")
 
 STALL_TIMES = 10.0
 STALL_SECONDS = 60.0
@@ -191,7 +195,11 @@ class RunWatch:
             path = self.path / f"rank{rank}" / "incidents.jsonl"
             lines = list(read_lines(path))
             for plain in lines[self._read_lines.get(path, 0) :]:
-                incident = Incident.from_json(plain)
+                try:
+                    incident = Incident.from_json(plain)
+                except (TypeError, ValueError, KeyError, OverflowError) as error:
+                    log.warning("%s: a line was left out: %s", path, reason(error))
+                    continue
                 lead = (incident.lead.rule, incident.lead.step, incident.lead.target)
                 if lead not in self._told_leads:
                     self._told_leads.add(lead)

@@ -22,8 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vario.run_files import read_bytes
+
 POLL_SECONDS = 0.05
 LIMIT_SECONDS = 20.0
+MOST_BYTES = 1 << 16
 ATTEMPTS = 8
 """One is enough, two where another rank was faster; more only on a disk that does not keep what it is given."""
 
@@ -137,14 +140,14 @@ def _entries(folder: Path, series: str) -> list[Entry]:
         if match := expression.fullmatch(name):
             with contextlib.suppress(FileNotFoundError):  # deleted since we listed it
                 path = folder / name
-                found.append(Entry(int(match[1]), path.stat().st_mtime, _parsed(path.read_text(encoding="utf8"))))
+                found.append(Entry(int(match[1]), path.stat().st_mtime, _parsed(read_bytes(path, 1, MOST_BYTES))))
     return sorted(found, key=lambda entry: entry.number)
 
 
-def _parsed(text: str) -> Content | None:
+def _parsed(text: bytes) -> Content | None:
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

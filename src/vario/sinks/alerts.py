@@ -20,8 +20,10 @@ from vario.detection.incidents import Incidents
 from vario.detection.memory import Memory
 from vario.detection.step import Facts, Step, StepAssembler
 from vario.detection.wording import in_one_line
+from vario.errors import RunCorrupt
 from vario.records import StepRecord
 from vario.rules import Chosen, choose
+from vario.run_files import no_links, open_file
 from vario.sinks import PartsOff, RunHeader
 from vario.sinks.line_files import take_back
 from vario.statistics import columns_needed
@@ -133,7 +135,7 @@ class Alerts:
             while self._waiting:
                 name, line = self._waiting[0]
                 if name not in self._files:
-                    self._files[name] = (self._folder / name).open("a", encoding="utf8")
+                    self._files[name] = open(self._folder / name, "a", encoding="utf8", opener=no_links)  # noqa: SIM115
                 self._files[name].write(line)
                 self._files[name].flush()
                 del self._waiting[0]
@@ -143,12 +145,12 @@ class Alerts:
     def _take_up(self) -> None:
         """Go on with what was remembered; a file that cannot be read costs a warm-up, not the run."""
         path = self._folder / STATE
-        if not path.exists():
-            return
         try:
-            with np.load(path, allow_pickle=False) as saved:
+            with open_file(path, 2) as file, np.load(file, allow_pickle=False) as saved:
                 self._memory.restore(dict(saved))
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, EOFError, KeyError, RunCorrupt, zipfile.BadZipFile) as error:
             log.warning("%s: not readable, so the rules begin anew: %s", path, error)
             self._memory = Memory()
 
@@ -162,6 +164,6 @@ class Alerts:
 
 def _replace(path: Path, memory: Memory) -> None:
     half = path.with_name(f".{path.name}.tmp")
-    with half.open("wb") as file:
+    with open(half, "wb", opener=no_links) as file:
         np.savez(file, **memory.save())  # type: ignore[arg-type]
     os.replace(half, path)

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from vario.run_files import open_file
+from vario.run_files.parquet import read_footer, read_whole
 from vario.sinks.encoding import arrow_column, arrow_strings, numpy_kind, whole_array
 from vario.sinks.outlines import OUTLINED_ROWS, STRETCH_STEPS, Outliner, part_number
+from vario.sinks.recovery import PART_DEPTH
 from vario.sinks.sorted_file import SortedFile
 
 log = logging.getLogger("vario")
@@ -29,7 +31,7 @@ MOST_CAUGHT_UP = 64
 
 def compact(stream: Path) -> Any:
     """Rewrite one `part-N.arrow` as `part-N.parquet`, sorted by target, step and micro-step; gives its rows."""
-    with pa.OSFile(str(stream), "rb") as source:
+    with open_file(stream, PART_DEPTH) as source:
         table = pa.ipc.open_stream(source).read_all()
     table = _sorted(table)
     file = SortedFile(stream.with_suffix(".parquet"), table.schema, ROWS_PER_GROUP)
@@ -170,7 +172,7 @@ class Compactor:
         for path in folder.glob("part-*.parquet"):
             if num_rows >= self._outlined_rows:
                 break
-            num_rows += int(pq.read_metadata(path).num_rows)
+            num_rows += int(read_footer(path, PART_DEPTH).num_rows)
         self._num_rows[folder] = num_rows
 
     def _outline(self, folder: Path, number: int, table: Any) -> None:
@@ -188,8 +190,7 @@ class Compactor:
         paths = sorted(path for path in folder.glob("part-*.parquet") if not outliner.covers(part_number(path)))
         # So many are those of a version without outlines: reading them again would keep a training process busy.
         for path in paths if len(paths) <= MOST_CAUGHT_UP else ():
-            with pq.ParquetFile(path) as file:
-                table = file.read(use_threads=False).unify_dictionaries().combine_chunks()
+            table = read_whole(path, PART_DEPTH).unify_dictionaries().combine_chunks()
             outliner.add(part_number(path), _session(table), table)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ FORMAT = 1
 """Version of `docs/run-format.md` that is written here."""
 
 WHOLE_NUMBERS = frozenset({"count", "nans", "infs", "zeros"})
+MOST_NAME_BYTES = 4096
+"""A longer name is cut: readers take so much of names and no more."""
 TARGET = pa.dictionary(pa.int32(), pa.string())
 
 FRAME_FIELDS: list[Any] = [
@@ -160,9 +163,17 @@ def arrow_column(values: npt.NDArray[Any], known: npt.NDArray[np.bool_] | None =
 
 def arrow_strings(names: Sequence[str]) -> Any:
     """Names as an Arrow array; like `arrow_column`, without pandas."""
-    encoded = [name.encode() for name in names]
+    encoded = [_stored(name) for name in names]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     return pa.StringArray.from_buffers(len(encoded), _buffer(ends), pa.py_buffer(b"".join(encoded)))
+
+
+def _stored(name: str) -> bytes:
+    """A name as it is kept: half a character, as a path with odd bytes leaves it, is written as its number."""
+    encoded = name.encode("utf8", "backslashreplace")
+    if len(encoded) <= MOST_NAME_BYTES:
+        return encoded
+    return encoded[: MOST_NAME_BYTES - 16].decode(errors="ignore").encode() + b"...%08x" % zlib.crc32(encoded)
 
 
 def _buffer(values: Any) -> Any:

@@ -7,11 +7,14 @@ import os
 import re
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vario.errors import RunCorrupt, RunTaken, RunTooNew
+from vario import run_files
+from vario.errors import RunTaken, RunTooNew
+from vario.run_files import shapes
 from vario.sinks import RunHeader
 from vario.sinks.agreement import Proposal, agree, note_taken
 from vario.sinks.encoding import FORMAT
@@ -46,10 +49,8 @@ def leading_rank(header: RunHeader) -> int:
 
 def claim(header: RunHeader) -> Claim:
     """See whether this run may be written there; raises a RunError if it may not, an OSError if nobody can tell."""
-    run = read_json(header.path / "run.json")
-    own = read_json(header.path / f"rank{header.rank}" / "rank.json")
-    if run is not None and int(run.get("format", 0)) > FORMAT:
-        raise RunTooNew(f"{header.path}: written by a newer vario (format {run['format']}); pip install -U vario")
+    run = _read_run(header.path)
+    own = read_json(header.path / f"rank{header.rank}" / "rank.json", 2, shapes.RANK_STATUS)
     if not header.resume:
         _refuse_taken(header, run, own)
         note_taken(header.path, SESSION, header.rank, 0)
@@ -81,23 +82,23 @@ def _next_session(header: RunHeader) -> tuple[int, int]:
 
 def _num_sessions(path: Path) -> int:
     """How many sessions there have been; a rank may have begun one in which the leading rank never came."""
-    run = read_json(path / "run.json") or {}
-    counts = [len(run.get("sessions", []))]
+    run = _read_run(path) or {}
+    counts = [len(run.get("sessions") or [])]
     for entry in os.listdir(path) if path.is_dir() else []:
         if match := re.fullmatch(SESSION + r"-(\d+)\.json", entry):
             counts.append(int(match[1]) + 1)
         elif RANK_FOLDER.fullmatch(entry):
-            rank = read_json(path / entry / "rank.json")
-            counts.append(0 if rank is None else int(rank.get("session", 0)) + 1)
+            rank = read_json(path / entry / "rank.json", 2, shapes.RANK_STATUS)
+            counts.append(0 if rank is None else int(rank.get("session") or 0) + 1)
     return max(counts)
 
 
 def _sessions_before(session: int, header: RunHeader) -> list[dict[str, Any]]:
-    run = read_json(header.path / "run.json") or {}
-    sessions = list(run.get("sessions", []))[:session]
+    run = _read_run(header.path) or {}
+    sessions = list(run.get("sessions") or [])[:session]
     for number in range(len(sessions), session):
         # The leading rank did not live to write it down.
-        found = read_json(header.path / f"{SESSION}-{number}.json") or {}
+        found = read_json(header.path / f"{SESSION}-{number}.json", 1, shapes.SESSION) or {}
         began = {"first_step": int(found.get("first_step", 0)), "started": found.get("started", header.started)}
         sessions.append(began)
     return sessions
@@ -151,17 +152,24 @@ def process_started(pid: int) -> float | None:
     return time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None where there is no such file."""
+def read_json(path: Path, depth: int, shape: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The object in a JSON file so many levels below the run's folder, or None where there is no such file."""
     try:
-        content = json.loads(path.read_text(encoding="utf8"))
-    except (FileNotFoundError, NotADirectoryError):
+        content = run_files.read_json(path, depth)
+    except NotADirectoryError:
         return None
-    except ValueError as error:
-        raise RunCorrupt(f"{path}: not readable as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise RunCorrupt(f"{path}: expected an object, found {type(content).__name__}")
+    if content is not None:
+        shapes.check_shape(path, content, shape)
     return content
+
+
+def _read_run(path: Path) -> dict[str, Any] | None:
+    found = read_json(path / "run.json", 1, {"format": int})
+    if found is not None and int(found.get("format", 0)) > FORMAT:
+        raise RunTooNew(f"{path}: written by a newer vario (format {found['format']}); pip install -U vario")
+    if found is not None:
+        shapes.check_shape(path / "run.json", found, shapes.RUN)
+    return found
 
 
 def write_json(path: Path, content: dict[str, Any], indent: int | None = 1) -> None:
@@ -171,7 +179,8 @@ def write_json(path: Path, content: dict[str, Any], indent: int | None = 1) -> N
     """
     unfinished = path.with_name(path.name + ".tmp")
     try:
-        unfinished.write_text(json.dumps(content, indent=indent, default=str) + "\n", encoding="utf8")
+        with open(unfinished, "w", encoding="utf8", opener=run_files.no_links) as file:
+            file.write(json.dumps(content, indent=indent, default=str) + "\n")
         os.replace(unfinished, path)
     except OSError:
         # A full disk leaves an empty file behind; the folder itself may be what is missing.

@@ -8,6 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from vario.errors import RunCorrupt
+from vario.run_files import no_links, read_bytes
+
+LINES_DEPTH = 2
+MOST_LINES_BYTES = 1 << 30
+
 
 class LineFile:
     """Appends objects to a file, and none that stands there already."""
@@ -24,9 +30,11 @@ class LineFile:
             return
         self._known.add(line)
         if self._file is None:
+            if self._path.parent.is_symlink():
+                raise RunCorrupt(f"{self._path.parent}: a link, and links inside a run are not followed")
             self._path.parent.mkdir(exist_ok=True)
             cut_torn_end(self._path)
-            self._file = self._path.open("a", encoding="utf8")
+            self._file = open(self._path, "a", encoding="utf8", opener=no_links)  # noqa: SIM115
         self._file.write(line + "\n")
         self._file.flush()
 
@@ -52,14 +60,19 @@ def cut_torn_end(path: Path) -> None:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().split(b"\n")[:-1]
-    except FileNotFoundError:
-        return []
+    return _content(path).split(b"\n")[:-1]
 
 
 def _ends_whole(path: Path) -> bool:
-    return not path.exists() or path.stat().st_size == 0 or path.read_bytes().endswith(b"\n")
+    content = _content(path)
+    return not content or content.endswith(b"\n")
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path, LINES_DEPTH, MOST_LINES_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
 
 
 def _step(line: bytes) -> float:
@@ -71,5 +84,6 @@ def _step(line: bytes) -> float:
 
 def _replace(path: Path, lines: Iterable[bytes]) -> None:
     half = path.with_name(f".{path.name}.tmp")
-    half.write_bytes(b"".join(line + b"\n" for line in lines))
+    with open(half, "wb", opener=no_links) as file:
+        file.writelines(line + b"\n" for line in lines)
     os.replace(half, path)

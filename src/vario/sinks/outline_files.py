@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
+from vario.run_files.parquet import read_footer, read_groups
 from vario.sinks.encoding import FORMAT
 from vario.sinks.outline_rows import OutlineRows, Steps, folded, from_arrow, together
-from vario.sinks.recovery import OUTLINE
+from vario.sinks.recovery import OUTLINE, OUTLINE_DEPTH
 from vario.sinks.sorted_file import SortedFile
 
 COARSER = 4
@@ -106,7 +106,7 @@ def read_outline(path: Path) -> Outline:
     """What a file of outlines stands for."""
     match = OUTLINE.fullmatch(path.name)
     assert match is not None
-    metadata = pq.read_metadata(path).metadata or {}
+    metadata = read_footer(path, OUTLINE_DEPTH).metadata or {}
     return Outline(
         int(match[1]),
         int(metadata[b"vario.session"]),
@@ -135,16 +135,12 @@ def write_outline(folder: Path, outline: Outline, slices: Iterator[OutlineRows])
 
 def merged_rows(paths: Sequence[Path]) -> Iterator[OutlineRows]:
     """The rows of several files in the order of (target, step), some targets at a time: never all in memory."""
-    files = [pq.ParquetFile(path) for path in paths]
-    try:
-        names = sorted({name for file in files for name in _names(file)})
-        for at in range(0, len(names), TARGETS_PER_GROUP):
-            chosen = names[at : at + TARGETS_PER_GROUP]
-            pieces = [rows for file in files if len(rows := _between(file, chosen[0], chosen[-1]))]
-            yield together(pieces)
-    finally:
-        for file in files:
-            file.close()
+    footers = {path: read_footer(path, OUTLINE_DEPTH) for path in paths}
+    names = sorted({name for path, footer in footers.items() for name in _names(path, footer)})
+    for at in range(0, len(names), TARGETS_PER_GROUP):
+        chosen = names[at : at + TARGETS_PER_GROUP]
+        found = (_between(path, footer, chosen[0], chosen[-1]) for path, footer in footers.items())
+        yield together([rows for rows in found if len(rows)])
 
 
 def coarser_rows(path: Path, bounds: Steps) -> Iterator[OutlineRows]:
@@ -153,19 +149,20 @@ def coarser_rows(path: Path, bounds: Steps) -> Iterator[OutlineRows]:
         yield folded(rows, bounds)
 
 
-def _names(file: Any) -> list[str]:
-    column = file.read(columns=["target"], use_threads=False).column("target")
+def _names(path: Path, footer: Any) -> list[str]:
+    groups = range(footer.num_row_groups)
+    column = read_groups(path, OUTLINE_DEPTH, footer, groups, ["target"]).column("target")
     return [name for chunk in column.chunks for name in chunk.dictionary.to_pylist()]
 
 
-def _between(file: Any, lowest: str, highest: str) -> OutlineRows:
-    position = file.metadata.schema.names.index("target")
+def _between(path: Path, footer: Any, lowest: str, highest: str) -> OutlineRows:
+    position = footer.schema.names.index("target")
     groups = []
-    for index in range(file.metadata.num_row_groups):
-        known = file.metadata.row_group(index).column(position).statistics
+    for index in range(footer.num_row_groups):
+        known = footer.row_group(index).column(position).statistics
         if known is None or not known.has_min_max or (known.min <= highest and known.max >= lowest):
             groups.append(index)
-    rows = from_arrow(file.read_row_groups(groups, use_threads=False))
+    rows = from_arrow(read_groups(path, OUTLINE_DEPTH, footer, groups, footer.schema.names))
     inside = np.array([lowest <= name <= highest for name in rows.names], np.bool_)
     keep = inside[rows.codes] if len(inside) else np.zeros(0, np.bool_)
     return OutlineRows(rows.names, rows.codes[keep], {name: values[keep] for name, values in rows.columns.items()})

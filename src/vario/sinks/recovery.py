@@ -10,12 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from vario.errors import RunCorrupt
+from vario.run_files.parquet import read_footer
+from vario.run_files.streams import read_stream_bytes
 
 PART = re.compile(r"part-(\d+)\.(arrow|parquet)")
 LIVE = ".live.arrow"
+LIVE_DEPTH, PART_DEPTH, OUTLINE_DEPTH = 2, 3, 4
+"""How far below the run's folder live streams, parts and outlines lie."""
 OUTLINES = "outlines"
 OUTLINE = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
 """Level, first and last part."""
@@ -75,7 +78,7 @@ def _is_part(folder: Path, number: int) -> bool:
 
 def _whole_batches(stream: Path) -> tuple[int | None, int]:
     """The part number in a stream's schema (None: not one batch is whole) and where its last whole batch ends."""
-    source = pa.BufferReader(stream.read_bytes())
+    source = pa.BufferReader(read_stream_bytes(stream, LIVE_DEPTH))
     end = 0
     try:
         reader = pa.ipc.MessageReader.open_stream(source)
@@ -113,7 +116,7 @@ def last_step(rank_folder: Path, sessions: list[dict[str, Any]]) -> int | None:
 
 
 def _last_of_parquet(path: Path) -> tuple[int, int]:
-    metadata: Any = pq.read_metadata(path)
+    metadata: Any = read_footer(path, PART_DEPTH)
     position = metadata.schema.names.index("step")
     groups = (metadata.row_group(index).column(position).statistics for index in range(metadata.num_row_groups))
     last = max((group.max for group in groups if group is not None and group.has_min_max), default=-1)
@@ -123,7 +126,7 @@ def _last_of_parquet(path: Path) -> tuple[int, int]:
 def _last_of_stream(path: Path) -> tuple[int, int]:
     last = -1
     session = 0
-    content = path.read_bytes()
+    content = read_stream_bytes(path, LIVE_DEPTH if path.name.endswith(LIVE) else PART_DEPTH)
     try:
         reader = pa.ipc.open_stream(content)
         session = int((reader.schema.metadata or {}).get(b"vario.session", b"0"))

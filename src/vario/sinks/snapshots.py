@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vario.run_files import no_links
 from vario.sinks.line_files import cut_torn_end
 
 MOST_SNAPSHOTS = 8
@@ -53,7 +54,7 @@ class SnapshotFolder:
         """Write both files, each there as a whole or not at all."""
         self._folder.mkdir(exist_ok=True)
         half = self._folder / f".{name}.tmp"
-        with half.open("wb") as file:
+        with open(half, "wb", opener=no_links) as file:
             # Names end with what they are of their parameter, so that none is the word `file`.
             np.savez(file, **arrays)  # type: ignore[arg-type]
         os.replace(half, self._folder / f"{name}.npz")
@@ -73,5 +74,5 @@ class ActionLines:
         if not self._is_whole:
             cut_torn_end(self._path)
             self._is_whole = True
-        with self._path.open("a", encoding="utf8") as file:
+        with open(self._path, "a", encoding="utf8", opener=no_links) as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")

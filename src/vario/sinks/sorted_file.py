@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vario.run_files import no_links
 from vario.sinks.encoding import arrow_column, whole_array
 
 
@@ -23,7 +24,7 @@ class SortedFile:
         self._rows_per_group = rows_per_group
         doubles = [field.name for field in schema if pa.types.is_floating(field.type)]
         whole = [field.name for field in schema if pa.types.is_integer(field.type)]
-        self._file = open(self._unfinished, "wb")  # noqa: SIM115 - closed by finish or discard
+        self._file = open(self._unfinished, "wb", opener=no_links)  # noqa: SIM115 - closed by finish or discard
         self._writer = pq.ParquetWriter(
             self._file,
             schema,

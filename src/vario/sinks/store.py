@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vario.records import COLUMNS, StepRecord
+from vario.run_files.shapes import COLLECTIVES
 from vario.sinks import PartsOff, RunHeader
 from vario.sinks.compaction import Compactor
 from vario.sinks.encoding import FORMAT, StreamEncoder
@@ -260,7 +261,7 @@ class Store:
         self._write_rank()
         write_json(self._rank_folder / "structure.json", self._header.structure, indent=None)
         # What an earlier session has seen stays beside its rows.
-        known = read_json(self._rank_folder / "collectives.json") or {}
+        known = read_json(self._rank_folder / "collectives.json", 2, COLLECTIVES) or {}
         earlier = {str(content["target"]): content for content in known.get("collectives") or []}
         self._collectives = {**earlier, **self._collectives}
         self._collectives_are_new = self._collectives.keys() != earlier.keys()

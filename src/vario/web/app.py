@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -18,10 +17,10 @@ from starlette.routing import BaseRoute, Route
 from vario.errors import ConfigError, RunError, RunNotFound, VarioError
 from vario.web import assets, charts, compare, findings, model, openapi, overview, ranks
 from vario.web.answers import JSON, Answer, Endpoint, encode
-from vario.web.kept import Kept
+from vario.web.kept import Kept, run_names
 from vario.web.live import LIVE, Streams, live
 from vario.web.parameters import read_query
-from vario.web.reading import guarded
+from vario.web.reading import Readers, TooSlow
 from vario.web.security import Guard, refuse
 from vario.web.served import Served
 
@@ -37,7 +36,7 @@ def make_app(folder: Path, token: str | None = None, hosts: Iterable[str] | None
     """
     served = Served(folder)
     kept = Kept()
-    streams = Streams(served, anyio.CapacityLimiter(READERS))
+    streams = Streams(served, Readers(READERS))
     found = all_endpoints()
     routes: list[BaseRoute] = [Route(endpoint.path, _handler(endpoint, kept, streams)) for endpoint in found]
     document = openapi.document(found)
@@ -72,9 +71,8 @@ def _handler(endpoint: Endpoint, kept: Kept, streams: Streams) -> Callable[..., 
         values = read_query(endpoint.parameters, request.query_params)
         if endpoint.is_stream:
             return await live(streams, values, request)
-        answer = await anyio.to_thread.run_sync(
-            guarded, _answer, endpoint, streams.served, kept, values, limiter=streams.readers
-        )
+        what = ", ".join(run_names(values)) or endpoint.path
+        answer = await streams.readers.read(what, _answer, endpoint, streams.served, kept, values)
         # Numbers hardly shrink, and it takes longer than sending them.
         headers = {} if answer.media.startswith(("application/json", "text/")) else {"content-encoding": "identity"}
         if answer.file_name is not None:
@@ -103,7 +101,8 @@ async def _own_error(request: Request, error: Exception) -> Response:
         # Texts begin with the option they are about.
         first = str(error).partition(":")[0]
         key = first if first.isidentifier() else None
-    return refuse(404 if isinstance(error, RunNotFound) else 400, str(error), key)
+    status = 404 if isinstance(error, RunNotFound) else 503 if isinstance(error, TooSlow) else 400
+    return refuse(status, str(error), key)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -20,6 +20,7 @@ MISSING = """<!doctype html>
 </html>
 """
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
+MOST_NAME = 200
 PAGES = ("/", "/index.html")
 
 
@@ -40,7 +41,8 @@ async def asset(request: Request) -> Response:
     """A file the page loads; its name holds a hash of its content, so it never changes."""
     name = request.path_params["name"]
     path = BUILT / "assets" / name
-    if "/" in name or "\\" in name or name.startswith(".") or not path.is_file():
+    is_plain = len(name) <= MOST_NAME and name.isprintable() and not name.startswith(".")
+    if not is_plain or "/" in name or "\\" in name or not path.is_file():
         raise HTTPException(404)
     media = TYPES.get(path.suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
     return FileResponse(path, media_type=media, headers={"cache-control": "private, max-age=31536000, immutable"})

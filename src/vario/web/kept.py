@@ -15,6 +15,12 @@ MOST_BYTES = 64 << 20
 RUN_PARAMETERS = ("run", "a", "b")
 
 
+def run_names(values: Mapping[str, Any]) -> list[str]:
+    """The runs that somebody asks for."""
+    names = [name for key in RUN_PARAMETERS if (name := values.get(key)) is not None]
+    return [name for found in names for name in (found if isinstance(found, list) else [found])]
+
+
 class Kept:
     """The last answers."""
 
@@ -28,10 +34,13 @@ class Kept:
         """What an answer depends on: the address and the files of its runs; None where it is not to be kept."""
         if not endpoint.is_kept:
             return None
-        names = [name for key in RUN_PARAMETERS if (name := values.get(key)) is not None]
-        runs = [name for found in names for name in (found if isinstance(found, list) else [found])]
         age = None if endpoint.fresh_seconds is None else int(time.monotonic() / endpoint.fresh_seconds)
-        return endpoint.path, repr(sorted(values.items())), tuple(hash(served.stamp(name)) for name in runs), age
+        return (
+            endpoint.path,
+            repr(sorted(values.items())),
+            tuple(hash(served.stamp(name)) for name in run_names(values)),
+            age,
+        )
 
     def get(self, key: object) -> Answer | None:
         """The answer, if it is still known."""

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from vario.errors import ConfigError, VarioError
 from vario.runs.model_order import model_order
@@ -20,7 +20,7 @@ from vario.web.charts import QUANTITY, RANK_OR_EACH, SERIES, STATISTIC, read_ran
 from vario.web.cursor import Cursor, read_cursor
 from vario.web.overview import rows_of
 from vario.web.parameters import BadParameter, Parameter
-from vario.web.reading import guarded
+from vario.web.reading import Readers
 from vario.web.security import refuse
 from vario.web.served import Served
 from vario.web.watching import MOST_CELLS, MOST_COLUMNS, Look, RunLooks, Watcher, column_list
@@ -28,19 +28,20 @@ from vario.web.watching import MOST_CELLS, MOST_COLUMNS, Look, RunLooks, Watcher
 BEAT_SECONDS = 15.0
 MOST_STREAMS = 64
 EVENTS = "text/event-stream"
+LIST = "the list of runs"
 
 
 class Streams:
     """The open streams of a server: one watcher for each run, and one for the list."""
 
-    def __init__(self, served: Served, readers: anyio.CapacityLimiter) -> None:
+    def __init__(self, served: Served, readers: Readers) -> None:
         self.served = served
         self.readers = readers
         self._watchers: dict[str, tuple[Watcher, RunLooks]] = {}
         self.num_open = 0
         self.is_ending = False
         self.rows = rows_of(served)
-        self.row_watcher = Watcher(self._row_cursor, readers)
+        self.row_watcher = Watcher(LIST, self._row_cursor, readers)
 
     def _row_cursor(self) -> str:
         self.rows.read()
@@ -72,7 +73,7 @@ class Streams:
         """The watcher of a run, shared by all pages that show it."""
         if name not in self._watchers:
             looks = RunLooks(self.served, name)
-            self._watchers[name] = (Watcher(looks.look, self.readers), looks)
+            self._watchers[name] = (Watcher(name, looks.look, self.readers), looks)
         return self._watchers[name]
 
 
@@ -80,25 +81,39 @@ async def live(streams: Streams, values: Mapping[str, Any], request: Request) ->
     """Open a stream."""
     if streams.num_open >= MOST_STREAMS:
         return refuse(429, f"{MOST_STREAMS} pages are open already. Close one.")
+    # Counted before anything is waited for: many who ask at once would all pass.
+    streams.num_open += 1
+    try:
+        events = await _events(streams, values, request)
+    except BaseException:
+        streams.num_open -= 1
+        raise
+    return _Stream(streams, events)
+
+
+class _Stream(StreamingResponse):
+    """An open stream; its place is free again however it ends."""
+
+    def __init__(self, streams: Streams, events: AsyncIterator[bytes]) -> None:
+        super().__init__(events, media_type=EVENTS, headers={"x-accel-buffering": "no"})
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.num_open -= 1
+
+
+async def _events(streams: Streams, values: Mapping[str, Any], request: Request) -> AsyncIterator[bytes]:
     told = request.headers.get("last-event-id") or values["cursor"]
     if values["run"] is None:
         if values["quantity"] or values["series"]:
             raise BadParameter("run", "is missing: of which run?")
-        events = _of_list(streams, told, values["once"])
-    else:
-        cursor = read_cursor(told) if told else None
-        page = await anyio.to_thread.run_sync(guarded, _Page, streams, values, cursor, limiter=streams.readers)
-        events = page.events(values["once"])
-
-    async def counted() -> AsyncIterator[bytes]:
-        streams.num_open += 1
-        try:
-            async for event in events:
-                yield event
-        finally:
-            streams.num_open -= 1
-
-    return StreamingResponse(counted(), media_type=EVENTS, headers={"x-accel-buffering": "no"})
+        return _of_list(streams, told, values["once"])
+    cursor = read_cursor(told) if told else None
+    page = await streams.readers.read(values["run"], _Page, streams, values, cursor)
+    return page.events(values["once"])
 
 
 class _Page:
@@ -149,7 +164,7 @@ class _Page:
                     continue
                 seen = look
                 try:
-                    told = await anyio.to_thread.run_sync(guarded, self._news, look, limiter=self._streams.readers)
+                    told = await self._streams.readers.read(self._name, self._news, look)
                 except VarioError as error:
                     told, watcher.error = [], error
                 for event in told:
@@ -226,7 +241,7 @@ async def _of_list(streams: Streams, cursor: str, once: bool) -> AsyncIterator[b
         while not streams.is_ending:
             latest = watcher.latest
             if latest is not None and latest != cursor:
-                news = await anyio.to_thread.run_sync(streams.rows.since, cursor, limiter=streams.readers)
+                news = await streams.readers.read(LIST, streams.rows.since, cursor)
                 cursor = latest
                 yield _event("runs", news, cursor)
             if once and latest is not None:

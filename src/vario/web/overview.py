@@ -99,8 +99,16 @@ class RunRows:
             if known is not None:
                 return known.row
             return self._note(name, changed, (), guarded(_short_row, self._served, name))
-        # Two who read the same list read each run once.
-        with self._reading, self._served.reading():
+        # Two who read the same list read each run once. One that takes long does not hold up whoever comes after.
+        if not self._reading.acquire(timeout=max(0.0, until - time.monotonic())):
+            return known.row if known is not None else guarded(_short_row, self._served, name)
+        try:
+            return self._row_now(name, changed)
+        finally:
+            self._reading.release()
+
+    def _row_now(self, name: str, changed: int) -> dict[str, Any]:
+        with self._served.reading():
             stamp = guarded(self._served.stamp, name)
             failed = self._failed.get(name)
             if failed is not None and failed.stamp == stamp and time.monotonic() < failed.until:

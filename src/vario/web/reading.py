@@ -1,10 +1,15 @@
-"""Reading files that may be damaged in any way: whatever goes wrong becomes an error with a text."""
+"""Reading files that may be damaged in any way: whatever goes wrong becomes an error with a text, in a limited time."""
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
 
 from vario.errors import RunError, VarioError
 from vario.text import reason
@@ -12,6 +17,10 @@ from vario.text import reason
 log = logging.getLogger("vario")
 
 Found = TypeVar("Found")
+
+ANSWER_SECONDS = 60.0
+MOST_LATE = 32
+"""So many threads may be late before nothing is read any more."""
 
 
 def guarded(read: Callable[..., Found], *arguments: Any) -> Found:
@@ -25,3 +34,50 @@ def guarded(read: Callable[..., Found], *arguments: Any) -> Found:
     except Exception as error:
         log.warning("a run cannot be read", exc_info=error)
         raise RunError(f"cannot be read: {reason(error)}") from error
+
+
+class TooSlow(RunError):
+    """An answer that was not there in time."""
+
+
+class Readers:
+    """Threads that read runs: a few at a time, each for a limited time.
+
+    A thread cannot be ended. One that is late loses its place, so that others go on, and what it reads is not read
+    again before it has come to its end: a run that cannot be read costs its own answers and no others.
+    """
+
+    def __init__(self, num_readers: int, seconds: float = ANSWER_SECONDS) -> None:
+        self._places = anyio.CapacityLimiter(num_readers)
+        self._threads = anyio.CapacityLimiter(num_readers + MOST_LATE)
+        self._seconds = seconds
+        self._late: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    async def read(self, what: str, read: Callable[..., Found], *arguments: Any) -> Found:
+        """What `read` answers of some run; a RunError where that cannot be told, or takes too long."""
+        with self._lock:
+            if self._late[what] or self._late.total() >= MOST_LATE:
+                raise TooSlow(f"{what}: an earlier question is still being worked on; ask again later")
+        is_done = is_late = False
+
+        def work() -> Found:
+            nonlocal is_done
+            try:
+                return guarded(read, *arguments)
+            finally:
+                with self._lock:
+                    is_done = True
+                    if is_late:
+                        self._late -= Counter([what])
+
+        async with self._places:
+            # A page that goes does not end a thread either: only its time does.
+            with anyio.move_on_after(self._seconds, shield=True):
+                return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
+        with self._lock:
+            if not is_done:
+                is_late = True
+                self._late[what] += 1
+        log.warning("%s: not read in %.0f s", what, self._seconds)
+        raise TooSlow(f"{what}: could not be read in {self._seconds:.0f} s; ask for less of it")

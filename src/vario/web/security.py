@@ -23,6 +23,9 @@ NO_TOKEN = "the token is missing or wrong. Open the address that `vario serve` p
 OPEN_PATHS = ("/healthz",)
 """What is answered without a token: whether the server is there."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]{1,5})?")
+LEAST_TOKEN, LEAST_LETTERS = 24, 10
+"""How long a token is at least that other machines could guess at, and how many different characters it has."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -38,12 +41,20 @@ HEADERS = {
 }
 
 
-def make_token(fixed: str | None = None) -> str:
-    """A token nobody can guess, or the one that was fixed, if it fits into a link and a cookie."""
+def make_token(fixed: str | None = None, is_private: bool = True) -> str:
+    """A token nobody can guess, or the one that was fixed, if it fits into a link and a cookie.
+
+    Where other machines can ask (not `is_private`), a short one is refused: it could be tried.
+    """
     if not fixed:
         return secrets.token_urlsafe(32)
     if not re.fullmatch(r"[A-Za-z0-9_.~-]+", fixed):
         raise ConfigError("VARIO_TOKEN: expected letters, digits and - _ . ~ only")
+    if not is_private and (len(fixed) < LEAST_TOKEN or len(set(fixed)) < LEAST_LETTERS):
+        raise ConfigError(
+            f"VARIO_TOKEN: other machines could guess it. It needs {LEAST_TOKEN} characters, {LEAST_LETTERS} of them "
+            f"different; leave it out to get a random one."
+        )
     return fixed
 
 
@@ -167,10 +178,9 @@ def _cookie_name(scope: Scope) -> str:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    """The name in a Host header, without port and brackets; empty where it is not a name and a port."""
+    found = HOST.fullmatch(host)
+    return "" if found is None else (found[1] or found[2]).lower()
 
 
 def _is_same(origin: str, host: str, forwarded: str | None) -> bool:

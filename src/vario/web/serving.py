@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 import stat
@@ -10,15 +11,18 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
 from vario.errors import ConfigError
+from vario.web.connections import RareRecords, limited
 
 FIRST_PORT = 8765
 PORTS_TRIED = 64
 BACKLOG = 128
+ACCEPTED_AT_ONCE = 32
 WARM_SECONDS = 60.0
 ENDING_SECONDS = 10.0
 SHUTDOWN_SECONDS = 3
@@ -123,19 +127,29 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def server_config(app: Starlette, root_path: str = "", **changes: Any) -> uvicorn.Config:
+    """How the server answers: slow and half requests within limits."""
+    options: dict[str, Any] = {
+        "root_path": root_path,
+        "http": limited(),
+        # So many are accepted before the first of them is looked at, and each takes a descriptor.
+        "backlog": ACCEPTED_AT_ONCE,
+        "log_level": "warning",
+        "access_log": False,
+        "server_header": False,
+        "lifespan": "off",
+        "timeout_graceful_shutdown": SHUTDOWN_SECONDS,
+        "h11_max_incomplete_event_size": 1 << 16,
+    }
+    return uvicorn.Config(app, **{**options, **changes})
+
+
 def serve(app: Starlette, listening: Listening, root_path: str = "") -> None:
     """Answer until interrupted."""
 
-    config = uvicorn.Config(
-        app,
-        root_path=root_path,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        lifespan="off",
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        h11_max_incomplete_event_size=1 << 16,
-    )
+    config = server_config(app, root_path)
+    for name in ("uvicorn.error", "asyncio", "vario"):
+        logging.getLogger(name).addFilter(RareRecords())
     # Read while the browser starts: of very many runs the first list would lack some.
     rows = app.state.streams.rows
     reading = threading.Thread(target=rows.read, args=(WARM_SECONDS,), name="vario-rows", daemon=True)

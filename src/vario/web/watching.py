@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import anyio
 import numpy as np
 
 from vario.errors import VarioError
@@ -21,7 +20,7 @@ from vario.runs.vitals import RECENT_STEPS, read_vitals
 from vario.web.charts import split_series
 from vario.web.cursor import Cursor, cursor_of
 from vario.web.incidents import Curves, described, recorded
-from vario.web.reading import guarded
+from vario.web.reading import Readers, TooSlow
 from vario.web.served import Served, Stamp
 
 POLL_SECONDS = 1.0
@@ -52,7 +51,8 @@ class Look:
 class Watcher:
     """Looks at one thing while anybody waits for news of it."""
 
-    def __init__(self, look: Callable[[], Any], readers: anyio.CapacityLimiter) -> None:
+    def __init__(self, what: str, look: Callable[[], Any], readers: Readers) -> None:
+        self._what = what
         self._look = look
         self._readers = readers
         self._task: asyncio.Task[None] | None = None
@@ -97,7 +97,9 @@ class Watcher:
         while True:
             began = time.monotonic()
             try:
-                found = await anyio.to_thread.run_sync(guarded, self._look, limiter=self._readers)
+                found = await self._readers.read(self._what, self._look)
+            except TooSlow:
+                found = self.latest  # the next look may be faster
             except VarioError as error:
                 self.error = error
                 self._tell()

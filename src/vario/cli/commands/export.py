@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         output.print_json(written)
     else:
         for file in written:
-            print(f"{file.path}  {file.num_rows} rows")
+            output.say(f"{file.path}  {file.num_rows} rows")
     return 0
 
 
@@ -83,5 +83,5 @@ def _write_page(run: Path, arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json({"path": place, "num_bytes": len(text)})
     else:
-        print(f"{place}  {len(text)} bytes")
+        output.say(f"{place}  {len(text)} bytes")
     return 0

@@ -45,5 +45,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json(done)
     else:
-        print(done.line)
+        output.say(done.line)
     return 0

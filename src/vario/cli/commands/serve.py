@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
+from vario.cli.output import say
 
 if TYPE_CHECKING:
     from vario.web.serving import Listening
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_private = arguments.uds is not None or security.is_loopback(arguments.host)
     if not arguments.token and not is_private:
         raise ConfigError(f"--no-token: {arguments.host} can be reached from other machines; there a token is needed")
-    token = security.make_token(os.environ.get(TOKEN_VARIABLE)) if arguments.token else None
+    token = security.make_token(os.environ.get(TOKEN_VARIABLE), is_private) if arguments.token else None
     root_path = checked_root(arguments.root_path)
     host = "localhost" if arguments.uds is not None else arguments.host
     if arguments.uds is not None:
@@ -90,7 +91,7 @@ def _tell(arguments: argparse.Namespace, folder: Path, listening: Listening, tok
         link = {"url": url, "host": listening.host, "port": listening.port, "uds": arguments.uds, "token": token}
         print(json.dumps(link), flush=True)
     else:
-        print(f"vario shows {folder} at\n\n  {url}\n\nCtrl-C ends it.", flush=True)
+        say(f"vario shows {folder} at\n\n  {url}\n\nCtrl-C ends it.")
     if arguments.browser and listening.path is None and _has_browser():
         import webbrowser
 

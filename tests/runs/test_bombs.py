@@ -1,0 +1,163 @@
+"""Few bytes that stand for gigabytes: a file is refused, or read in little memory, whatever it says of itself."""
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import made_runs
+import vario
+from vario.errors import RunCorrupt, RunError
+from vario.run_files import parquet
+from vario.sinks.encoding import FRAME_FIELDS
+
+STAMP = {"vario.format": "1", "vario.session": "0", "vario.part": "1"}
+SCHEMA = pa.schema(FRAME_FIELDS, metadata=STAMP)
+
+PEAK = """
+import sys, vario
+run = vario.open_run(sys.argv[1])
+for ask in (lambda: run.to_arrow("gradient"), lambda: run.targets("gradient"), lambda: run.steps("gradient"),
+            lambda: run.series("a", "gradient"), lambda: run.sql("select sum(sum) from gradient")):
+    try:
+        ask()
+    except vario.errors.VarioError as error:
+        print(type(error).__name__)
+# That of this process alone; `resource` tells of the one it was forked from as well.
+print(next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def rows(num, names=("a",)):
+    """Rows that compress to nearly nothing."""
+    columns = {}
+    for field in SCHEMA:
+        if field.name == "target":
+            columns[field.name] = pa.DictionaryArray.from_arrays(pa.array(np.zeros(num, np.int32)), pa.array(names))
+        else:
+            columns[field.name] = pa.array(np.zeros(num, field.type.to_pandas_dtype()))
+    return pa.table(columns, schema=SCHEMA)
+
+
+def with_part(folder, write):
+    """A run whose only part of `gradient` is written by a function of its path."""
+    made_runs.write_run(folder, [made_runs.record(0)])
+    part = folder / "rank0/gradient/part-000001.parquet"
+    write(part)
+    return vario.open_run(folder)
+
+
+def write_many(path, num_rows=1 << 18, num_groups=16):
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
+        for _ in range(num_groups):
+            writer.write_table(rows(num_rows), row_group_size=num_rows)
+
+
+def write_stream(path, table, compression):
+    target = io.BytesIO()
+    with pa.ipc.new_stream(target, SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    path.write_bytes(target.getvalue())
+
+
+def test_a_part_of_very_many_rows_is_refused_by_its_footer(tmp_path):
+    run = with_part(tmp_path / "run", write_many)
+    size = (run.path / "rank0/gradient/part-000001.parquet").stat().st_size
+    assert size < 1 << 20, "a bomb is small"
+    with pytest.raises(RunCorrupt, match=r"part-000001.parquet: not read: its rows would take more than"):
+        run.to_arrow("gradient")
+    with pytest.raises(RunError):
+        run.sql("select count(*) from gradient where sum > 1 or target = 'a'")
+
+
+def test_many_small_parts_that_come_to_very_much_together_are_refused(tmp_path):
+    run = with_part(tmp_path / "run", lambda path: write_many(path, 1 << 20, 1))
+    first = run.path / "rank0/gradient/part-000001.parquet"
+    for number in range(2, 5):
+        shutil.copy(first, first.with_name(f"part-{number:06d}.parquet"))
+    with pytest.raises(RunCorrupt, match="no writer makes such files"):
+        run.to_arrow("gradient")
+    assert run.steps("gradient").tolist() == [0]
+
+
+def test_names_that_are_very_long_are_refused(tmp_path):
+    run = with_part(
+        tmp_path / "run", lambda path: pq.write_table(rows(9, ("x" * (40 << 20),)), path, compression="zstd")
+    )
+    with pytest.raises(RunCorrupt, match="not read"):
+        run.targets("gradient")
+
+
+@pytest.mark.parametrize("page_bytes", [1 << 30, 1 << 16])
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "lz4", "none"])
+def test_pages_are_measured_by_their_own_headers(tmp_path, compression, page_bytes):
+    """The footer may lie about them, and Arrow makes as much room as a page asks for."""
+    path = tmp_path / "some.parquet"
+    num = 1 << 16
+    table = rows(num, ("a" * 9, "b")).select(["sum", "target"])
+    pq.write_table(table, path, compression=compression, use_dictionary=["target"], data_page_size=page_bytes)
+    group = pq.read_metadata(path).row_group(0)
+    with open(path, "rb", buffering=0) as opened:
+        numbers, names = (parquet._pages_bytes(path, opened, group.column(at), at == 1) for at in (0, 1))
+    assert 8 * num <= numbers <= 8 * num + 40_000 * 256 + 4096
+    assert 0 < names <= group.column(1).total_uncompressed_size
+
+
+def test_the_memory_of_a_reader_stays_small_whatever_a_file_says(tmp_path):
+    with_part(tmp_path / "run", lambda path: write_many(path, 1 << 18, 80))
+    answer = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path / "run")], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert int(answer[-1]) < 500, answer
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("inner", ["gradient.live.arrow", "gradient/part-000002.arrow"])
+def test_a_compressed_stream_is_refused(tmp_path, compression, inner):
+    made_runs.write_run(tmp_path / "run", [made_runs.record(0)])
+    write_stream(tmp_path / "run/rank0" / inner, rows(1 << 20), compression)
+    with pytest.raises(RunCorrupt, match=r"compressed, which no stream of a run is"):
+        vario.open_run(tmp_path / "run").to_arrow("gradient")
+
+
+def test_an_array_that_is_longer_than_its_bytes_is_never_looked_into(tmp_path):
+    """Arrow trusts the lengths in a stream: reading on would read memory of others, or end the process."""
+    made_runs.write_run(tmp_path / "run", [made_runs.record(0)])
+    path = tmp_path / "run/rank0/gradient.live.arrow"
+    write_stream(path, rows(1000), None)
+    raw = bytearray(path.read_bytes())
+    wanted = (1000).to_bytes(8, "little")
+    at = raw.find(wanted)
+    while at >= 0:
+        raw[at : at + 8] = (1 << 40).to_bytes(8, "little")
+        at = raw.find(wanted, at + 8)
+    path.write_bytes(raw)
+    run = vario.open_run(tmp_path / "run")
+    assert run.to_arrow("gradient").num_rows == 4, "the closed part is whole, and the batch is not"
+
+
+def test_an_outline_that_tells_of_more_steps_than_fit_is_refused(tmp_path):
+    store = made_runs.small_parts(outlined_rows=8, stretch_steps=4)
+    made_runs.write_run(tmp_path / "run", [made_runs.record(step) for step in range(12)], store)
+    (path,) = (tmp_path / "run/rank0/outlines/gradient").iterdir()
+    table = pq.read_table(path)
+    for steps in ([[0, 1, 10**12]], [[0, 2**62, 3]], [[-5, 1, 3]], []):
+        told = {**table.schema.metadata, b"vario.steps": json.dumps(steps).encode()}
+        pq.write_table(table.replace_schema_metadata(told), path)
+        with pytest.raises(RunCorrupt, match="It may be deleted"):
+            vario.open_run(tmp_path / "run").steps("gradient")
+
+
+def test_a_large_honest_part_is_read(tmp_path):
+    """What a writer makes of a full backlog, 100 MB of rows in one part, is no bomb."""
+    num = 1_200_000
+    table = rows(num).set_column(0, SCHEMA.field("step"), pa.array(np.arange(num)))
+    run = with_part(tmp_path / "run", lambda path: pq.write_table(table, path, row_group_size=8192, compression="zstd"))
+    assert len(run.steps("gradient")) == num
+    assert run.series("a", "gradient").steps[-1] == num - 1
