@@ -83,7 +83,7 @@ TORCH_HALF := tests/backends tests/probes tests/integrations tests/end_to_end te
 NOT_IN_MATRIX := torch|transformers|mypy|ruff|vermin|playwright|schemathesis|pandas-stubs|pyarrow-stubs|types-PyYAML
 
 matrix: $(MATRIX)/.ready
-	$(MATRIX)/bin/python -m pytest --color=no $(TORCH_HALF)
+	$(MATRIX)/bin/python -m pytest --color=no --junitxml=$(MATRIX)/results.xml $(TORCH_HALF)
 
 $(MATRIX)/.ready: pyproject.toml requirements-dev.txt
 	test -x $(MATRIX)/bin/python || $(PYTHON) -m venv $(MATRIX)

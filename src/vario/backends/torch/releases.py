@@ -30,6 +30,10 @@ one of that name for another device."""
 CAN_HOOK_IN_GRAPHS = (release_of(torch.__version__) or OLDEST) >= (2, 13)
 """Earlier compilers turn a hook on a tensor inside a graph into code that fails, or break the graph there."""
 
+LOSES_HOOKS = (release_of(torch.__version__) or OLDEST) < (2, 11)
+"""Whether a parameter may lose its hooks inside a checkpoint: seen on 2.6 and 2.8, and no longer on 2.11. A release
+cannot be asked without running a backward pass in somebody's process."""
+
 _KEEPS_EFFECTS = hasattr(torch._library.utils, "is_impure")
 """Whether inductor keeps an operator without results because fx was told of its side effect; 2.8 does not."""
 
