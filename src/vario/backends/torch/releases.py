@@ -34,6 +34,10 @@ LOSES_HOOKS = (release_of(torch.__version__) or OLDEST) < (2, 11)
 """Whether a parameter may lose its hooks inside a checkpoint: seen on 2.6 and 2.8, and no longer on 2.11. A release
 cannot be asked without running a backward pass in somebody's process."""
 
+EXPORTS_HOOKS = (release_of(torch.__version__) or OLDEST) >= (2, 11)
+"""Whether torch.export with `strict` takes a module of torch's own, such as a Sequential, that has hooks of any kind;
+2.6 and 2.8 refuse it."""
+
 _KEEPS_EFFECTS = hasattr(torch._library.utils, "is_impure")
 """Whether inductor keeps an operator without results because fx was told of its side effect; 2.8 does not."""
 
@@ -68,9 +72,16 @@ if hasattr(torch.compiler, "_is_exporting_flag"):
 
 else:  # 2.6 sets the other flag, and only while it exports without `strict`
 
+    def _exports_strictly() -> bool:
+        translator: Any = sys.modules["torch._dynamo.symbolic_convert"]
+        return bool(translator.InstructionTranslator.current_tx().export)
+
+    # As torch._dynamo.assume_constant_result does, without importing it: run while tracing, and its answer is constant.
+    _exports_strictly._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
     def is_in_graph() -> bool:
-        """Whether a compiler traces this hook into a graph that will train, as far as can be known."""
-        return torch.compiler.is_compiling() and not torch.compiler._is_compiling_flag
+        """Whether a compiler traces this hook into a graph that will train; an exported model is to be left alone."""
+        return torch.compiler.is_compiling() and not torch.compiler._is_compiling_flag and not _exports_strictly()
 
 
 try:
