@@ -42,6 +42,18 @@ _KEEPS_EFFECTS = hasattr(torch._library.utils, "is_impure")
 """Whether inductor keeps an operator without results because fx was told of its side effect; 2.8 does not."""
 
 
+def prefers_cudnn_attention() -> bool:
+    """Whether this torch hands attention to cuDNN first on Hopper and Blackwell, rather than to its own kernels.
+
+    Since 2.9 it does; since 2.10 only with a cuDNN after 9.15, which the packages of 2.11 bring along.
+    """
+    release = release_of(torch.__version__) or OLDEST
+    if release < (2, 10):
+        return release >= (2, 9)
+    version = torch.backends.cudnn.version()  # None: a build without CUDA, which stands for the one with it
+    return release >= (2, 11) if version is None else version > 91500
+
+
 def keep_effects(namespace: str) -> None:
     """Make an older inductor keep the operators of a namespace, which it would drop for they return nothing.
 
