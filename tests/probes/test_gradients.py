@@ -259,7 +259,6 @@ def test_one_optimizer_with_two_groups_is_one_step():
         check_rows(rows(monitor), 1, quantity, expected)
 
 
-@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # LBFGS itself, in torch 2.8
 def test_the_gradient_a_closure_computed_last_is_the_one_of_the_step():
     torch.manual_seed(0)
     model = Perceptron(dropout=0.0)
