@@ -89,8 +89,8 @@ TORCH_HALF := tests/backends tests/probes tests/integrations tests/end_to_end te
   tests/test_failure_policy.py tests/test_launch.py tests/test_monitor.py tests/test_steps.py tests/test_versions.py
 NOT_IN_MATRIX := torch|transformers|mypy|ruff|vermin|playwright|schemathesis|pandas-stubs|pyarrow-stubs|types-PyYAML
 
-matrix: $(MATRIX)/.ready
-	$(MATRIX)/bin/python -m pytest --color=no $(TORCH_HALF)
+matrix: $(MATRIX)/.ready | .peers/torchao
+	$(MATRIX)/bin/python -m pytest --color=no --junitxml=$(MATRIX)/results.xml $(TORCH_HALF)
 
 $(MATRIX)/.ready: pyproject.toml requirements-dev.txt
 	test -x $(MATRIX)/bin/python || $(PYTHON) -m venv $(MATRIX)
@@ -99,6 +99,10 @@ $(MATRIX)/.ready: pyproject.toml requirements-dev.txt
 	$(MATRIX)/bin/pip install --quiet --no-cache-dir -r $(MATRIX)/requirements.txt transformers==$(TRANSFORMERS)
 	$(MATRIX)/bin/pip install --quiet --no-cache-dir --no-deps --editable .
 	touch $@
+
+# One of these tests quantizes with torchao; `make peers` brings everything that others need.
+.peers/torchao: | $(MATRIX)/.ready
+	$(MATRIX)/bin/pip install --quiet --no-deps --target $@ torchao==0.18.0
 
 # The tools that vario is measured against stay out of .venv.
 .venv-bench/.ready: pyproject.toml requirements-bench.txt

@@ -14,8 +14,11 @@ from torch.profiler import ProfilerActivity, profile
 import vario
 from vario.analysis.memory import KINDS, budget_bytes, max_batch_size, predict_memory
 from vario.analysis.strategies import STRATEGIES
+from vario.backends.gpus import GPUS
+from vario.backends.torch.simulation.cuda_operators import attention_kernel
 from vario.backends.torch.simulation.step import StepPlan, simulate
 from vario.errors import ConfigError, ModelError
+from vario.package import release_of
 
 BENCH = Path(__file__).parents[2] / "bench"
 MIB = 1 << 20
@@ -38,10 +41,23 @@ MEASURED = {row["case"]: row for row in map(json.loads, (BENCH / "memory_h200.js
     "name", ["gpt2-short-foreach", "gpt2-mixed-checkpoint", "bert-mixed-padded", "vit-mixed", "llama-1b-bf16-frozen"]
 )
 def test_predictions_agree_with_what_an_h200_measured(name, bench_cases):
-    found = bench_cases.predict(bench_cases.CASES[name])
-    assert found["allocated_mib"] == pytest.approx(MEASURED[name]["allocated_mib"], rel=0.002)
+    case = bench_cases.CASES[name]
+    found = bench_cases.predict(case)
+    # GPT-2 of transformers 4 keeps a causal mask in each layer; the one that was measured does not.
+    buffers = bench_cases.build_on_meta(case).named_buffers()
+    masks_mib = sum(buffer.nbytes for place, buffer in buffers if place.endswith("attn.bias")) / bench_cases.MIB
+    assert found["allocated_mib"] == pytest.approx(MEASURED[name]["allocated_mib"] + masks_mib, rel=0.002)
     # What is reserved depends on the order in which equal pieces are taken, and so a little on versions.
-    assert found["reserved_mib"] == pytest.approx(MEASURED[name]["reserved_mib"], rel=0.01)
+    assert found["reserved_mib"] == pytest.approx(MEASURED[name]["reserved_mib"] + masks_mib, rel=0.01)
+
+
+def test_attention_goes_to_the_kernel_that_this_torch_would_choose():
+    # cuDNN came to be preferred with 2.9, lost that again to a bug, and has it with the cuDNN that 2.11 brings along.
+    release = release_of(torch.__version__)
+    chosen = "cudnn" if release >= (2, 11) or release == (2, 9) else "flash"
+    query = torch.empty(2, 4, 16, 64, dtype=torch.bfloat16, device="meta")
+    for gpu, kernel in (("h200", chosen), ("a100", "flash")):
+        assert attention_kernel(GPUS[gpu], query, query, query, None, 0.0, False) == kernel
 
 
 def made(width=256, layers=3):

@@ -279,6 +279,16 @@ class Locked(Free):
         self.lock = threading.Lock()
 
 
+class OnlyMatrices(torch.optim.SGD):
+    """As torch's Muon, which releases before 2.9 do not have."""
+
+    def __init__(self, parameters):
+        parameters = list(parameters)
+        if any(parameter.ndim != 2 for parameter in parameters):
+            raise ValueError("only matrices are supported")
+        super().__init__(parameters)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "error", "message"),
     [
@@ -301,7 +311,7 @@ class Locked(Free):
         (square, {"optimizer": torch.optim.LBFGS}, ModelError, "Linear cannot be simulated: a step of LBFGS raised"),
         (
             square,
-            {"optimizer": torch.optim.Muon},
+            {"optimizer": OnlyMatrices},
             ModelError,
             "Linear cannot be simulated: making the optimizer raised",
         ),

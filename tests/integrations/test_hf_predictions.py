@@ -60,7 +60,12 @@ def test_a_model_that_cannot_be_simulated_trains_on_with_one_warning(tmp_path, c
 
 
 @pytest.mark.filterwarnings("ignore")  # what dynamo warns of is its own
-def test_a_compiled_training_is_predicted_outside_of_the_compiler(tmp_path):
+def test_a_compiled_training_is_predicted_outside_of_the_compiler(tmp_path, monkeypatch):
+    # transformers leaves its wish to compile in the environment, where later trainings of this process would find it.
+    for name in ("BACKEND", "MODE"):
+        monkeypatch.setenv(f"ACCELERATE_DYNAMO_{name}", "")
+        monkeypatch.delenv(f"ACCELERATE_DYNAMO_{name}")
+
     def compiled(**options):
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()

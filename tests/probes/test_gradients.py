@@ -5,8 +5,10 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from models import Language, Partial, Perceptron, batch, ids, language_loss
+from vario.backends.torch import releases
 from vario.records import COUNT
 from watching import GRADIENTS, check, rows, scalar, watch
 
@@ -293,3 +295,68 @@ def test_only_chosen_parameters_have_rows():
     optimizer.step()
     monitor.close()
     assert {key[3] for key in rows(monitor)} == {"up.weight", "up.bias", "down.bias"}
+
+
+class Product(torch.autograd.Function):
+    """A kernel of one's own, which saves the weight."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return gradient @ weight.T, x.T @ gradient
+
+
+class Checkpointed(nn.Module):
+    """Layers with that kernel, checkpointed one by one."""
+
+    def __init__(self, num_layers=2):
+        super().__init__()
+        self.layers = nn.ParameterList(nn.Parameter(torch.randn(4, 4)) for _ in range(num_layers))
+
+    def forward(self, x):
+        for weight in self.layers:
+            x = checkpoint(Product.apply, x, weight, use_reentrant=False).tanh()
+        return x
+
+
+def test_weights_that_a_function_written_in_python_saves_in_a_checkpoint_keep_their_contributions():
+    # torch before 2.11 takes their hooks off on the way.
+    torch.manual_seed(0)
+    model = Checkpointed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = watch(model, optimizer, GRADIENTS)
+    expected = []
+    for step in range(3):
+        expected.append(
+            [own_gradients(model, lambda twin, seed=seed: loss_of(twin, seed)) for seed in (step, 10 + step)]
+        )
+        for seed in (step, 10 + step):
+            loss_of(model, seed).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+    for step, contributions in enumerate(expected):
+        for micro_step, gradients in enumerate(contributions):
+            check_rows(rows(monitor), step, "gradient_local", gradients, micro_step)
+
+
+def test_a_contribution_that_torch_hides_in_a_model_without_forward_is_missed_in_words(caplog):
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"first": nn.Linear(4, 4), "rest": Checkpointed()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = watch(model, optimizer, GRADIENTS)
+    for step in range(2):
+        model["rest"](model["first"](batch(step))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    monitor.close()
+    found = {key[3] for key in rows(monitor, "gradient_local")}
+    said = [record.getMessage() for record in caplog.records if "gradient_local lacks" in record.getMessage()]
+    lost = {key[3] for key in rows(monitor, "gradient")} - found
+    assert len(said) == (1 if lost else 0)
+    assert releases.LOSES_HOOKS or not lost

@@ -246,14 +246,17 @@ def _put_first(trainer: Any, callback: MonitorCallback) -> Callable[[], None]:
 
 def _tell_of_exceptions(trainer: Any, call: Callable[[BaseException], None]) -> Callable[[], None]:
     """Call with whatever exception ends the training: the Trainer has no event for it."""
-    parts = _LOOP_PARTS if hasattr(trainer, _LOOP_PARTS[0]) else _LOOP_PARTS_OF_OLDER_TRAINERS
-    followed = [name for name in parts if hasattr(trainer, name) and name not in vars(trainer)]
-    for name in followed:
-        setattr(trainer, name, _telling(getattr(trainer, name), call))
+    parts = [(trainer, name) for name in _LOOP_PARTS]
+    if not hasattr(trainer, _LOOP_PARTS[0]):
+        parts = [(trainer, name) for name in _LOOP_PARTS_OF_OLDER_TRAINERS]
+        parts.append((trainer.callback_handler, "call_event"))  # what another callback raises passes nothing else
+    followed = [(owner, name) for owner, name in parts if hasattr(owner, name) and name not in vars(owner)]
+    for owner, name in followed:
+        setattr(owner, name, _telling(getattr(owner, name), call))
 
     def undo() -> None:
-        for name in followed:
-            vars(trainer).pop(name, None)
+        for owner, name in followed:
+            vars(owner).pop(name, None)
 
     return undo
 

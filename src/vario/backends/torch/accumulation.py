@@ -9,6 +9,7 @@ import torch
 from vario.backends.base import Events, Undo
 from vario.backends.torch import hooks
 from vario.backends.torch.engines.base import Accumulator
+from vario.backends.torch.second_hooks import SecondHooks
 from vario.backends.torch.subscriptions import Subscriptions
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.turns import Turns
@@ -47,6 +48,7 @@ class Accumulation:
         self._end_step = end_step
         self._tell_that_backward_ended = backward_ended
         self._undo = hooks.Undos()
+        self._second_hooks = SecondHooks()
         self._unfollowed: dict[str, None] = {}
         self._backward = -1
         self._outermost_backward_is_followed = False
@@ -64,6 +66,7 @@ class Accumulation:
         """Begin to follow; what is there is found by `look`."""
         self._events = events
         self._unfollowed = dict.fromkeys(self._targets.all_parameters)
+        self._undo.add(self._second_hooks.forget)
         return self._undo
 
     def look(self) -> None:
@@ -81,7 +84,8 @@ class Accumulation:
                 self._unfollowed.pop(name, None)
             self._undo.add(hooks.after_accumulation(accumulator.tensor, self._accumulated(accumulator)))
             if self._wants_local_gradients and self._chosen(accumulator):
-                self._undo.add(hooks.on_gradient(accumulator.tensor, self._local_gradient_came(accumulator)))
+                came = self._second_hooks.follow(accumulator.tensor, self._local_gradient_came(accumulator))
+                self._undo.add(hooks.on_gradient(accumulator.tensor, came))
 
     @property
     def backward_failed(self) -> bool:
@@ -96,6 +100,11 @@ class Accumulation:
     def forward_began(self) -> None:
         """A pass begins: which backward will be its outermost is not known yet."""
         self._outermost_backward_is_followed = False
+
+    def forward_ended(self) -> None:
+        """The graph is there, and with it tensors that an engine has made on the way."""
+        self.look()
+        self._second_hooks.forward_ended()
 
     def outermost_backward_began(self, micro_step: int, gradient: torch.Tensor) -> None:
         """Backward sets out from the model's output."""
@@ -112,6 +121,7 @@ class Accumulation:
 
     def _backward_ended(self) -> None:
         self._outermost_backward_is_followed = self._is_under_way = False
+        self._second_hooks.backward_ended()
         if self.fired and len(self._last_reached) < _MOST_LAST:
             self._last_reached.add(next(reversed(self.fired)))
         self._tell_that_backward_ended()
@@ -122,6 +132,7 @@ class Accumulation:
         names = [name for name, _ in accumulator.parts]
 
         def accumulated(tensor: torch.Tensor) -> None:
+            self._second_hooks.accumulated(tensor)
             if not self._turns.takes_part():
                 return
             if self._clock.gradients_came(numbers):

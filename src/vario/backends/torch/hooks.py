@@ -45,6 +45,16 @@ def after_accumulation(parameter: torch.Tensor, call: Callable[[torch.Tensor], N
     return undo
 
 
+def after_node(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:
+    """Run `call(gradient)` when the node that is now in a graph for a parameter has added a gradient up.
+
+    It ends with that graph, unless somebody holds the node.
+    """
+    node = torch.autograd.graph.get_gradient_edge(parameter).node
+    undo: Undo = node.register_hook(lambda _, gradients: call(gradients[0])).remove
+    return undo
+
+
 def around_updates(
     began: Callable[[torch.optim.Optimizer, Any, Any], None], ended: Callable[[torch.optim.Optimizer, Any, Any], None]
 ) -> Undo:

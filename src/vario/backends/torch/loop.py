@@ -246,7 +246,7 @@ class TrainingLoop(Subscribing):
 
     def _forward_ended(self, output: Any) -> None:
         if self._pass_trains:
-            self.look_for_accumulators()
+            self._accumulation.forward_ended()
         self._pass_trains = None
         if self._module_tensors is not None:
             self._module_tensors.forward_ended()

@@ -6,8 +6,9 @@ they are to run lies in a table here, by module, and what compiled graphs need i
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -134,15 +135,19 @@ def _same_key_everywhere(hook: Hook, handle: Any) -> Any:
 _GETSTATE = "__getstate__"
 _getstates: dict[type, tuple[Any, Any]] = {}
 """Classes whose `__getstate__` is ours for now: the original, if they had one, and ours."""
-_undo_scripting: list[Undo] = []
+_undo_making: list[Undo] = []
 
 
 def _keep_out_of_copies(kind: type) -> None:
     """Leave our hooks and attributes out of what is pickled or copied of modules of this class."""
-    if not _undo_scripting:
+    if not _undo_making:
         import torch.jit._recursive as scripting
 
-        _undo_scripting.append(replacing.replace(vars(scripting), "create_script_module", _scripting_without_ours))
+        places = [(vars(scripting), "create_script_module")]
+        if not releases.EXPORTS_HOOKS:
+            exporting = vars(torch.export)
+            places += [(exporting, name) for name in ("export", "export_for_training") if name in exporting]
+        _undo_making.extend(replacing.replace(*place, _without_ours_on_it) for place in places)
     for owner in kind.__mro__:
         has_own = _GETSTATE in vars(owner)
         if owner is object or owner in _getstates or not (has_own or owner is torch.nn.Module):
@@ -162,8 +167,8 @@ def _restore_copying() -> None:
         else:
             setattr(owner, _GETSTATE, original)
     _getstates.clear()
-    while _undo_scripting:
-        _undo_scripting.pop()()
+    while _undo_making:
+        _undo_making.pop()()
 
 
 def _getstate_without_ours(original: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
@@ -189,21 +194,22 @@ def without_ours(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def _scripting_without_ours(original: Callable[..., Any]) -> Callable[..., Any]:
+def _without_ours_on_it(original: Callable[..., Any]) -> Callable[..., Any]:
     """TorchScript compiles hooks and attributes as parts of the model, and refuses what it cannot compile."""
 
-    def create_script_module(nn_module: Any, *args: Any, **kwargs: Any) -> Any:
-        with _stripped(nn_module):
-            return original(nn_module, *args, **kwargs)
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        with _stripped([given for given in (*args, *kwargs.values()) if isinstance(given, torch.nn.Module)]):
+            return original(*args, **kwargs)
 
-    return create_script_module
+    return make
 
 
 @contextmanager
-def _stripped(root: Any) -> Iterator[None]:
+def _stripped(roots: Iterable[torch.nn.Module]) -> Iterator[None]:
     saved: list[tuple[dict[str, Any], dict[str, Any]]] = []
     try:
-        for module in root.modules() if isinstance(root, torch.nn.Module) else ():
+        for module in (module for root in roots for module in root.modules()):
             attributes = vars(module)
             clean = without_ours(attributes)
             ours = {name: value for name, value in attributes.items() if clean.get(name) is not value}

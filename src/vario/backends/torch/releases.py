@@ -30,8 +30,28 @@ one of that name for another device."""
 CAN_HOOK_IN_GRAPHS = (release_of(torch.__version__) or OLDEST) >= (2, 13)
 """Earlier compilers turn a hook on a tensor inside a graph into code that fails, or break the graph there."""
 
+LOSES_HOOKS = (release_of(torch.__version__) or OLDEST) < (2, 11)
+"""Whether a parameter may lose its hooks inside a checkpoint: seen on 2.6 and 2.8, and no longer on 2.11. A release
+cannot be asked without running a backward pass in somebody's process."""
+
+EXPORTS_HOOKS = (release_of(torch.__version__) or OLDEST) >= (2, 11)
+"""Whether torch.export with `strict` takes a module of torch's own, such as a Sequential, that has hooks of any kind;
+2.6 and 2.8 refuse it."""
+
 _KEEPS_EFFECTS = hasattr(torch._library.utils, "is_impure")
 """Whether inductor keeps an operator without results because fx was told of its side effect; 2.8 does not."""
+
+
+def prefers_cudnn_attention() -> bool:
+    """Whether this torch hands attention to cuDNN first on Hopper and Blackwell, rather than to its own kernels.
+
+    Since 2.9 it does; since 2.10 only with a cuDNN after 9.15, which the packages of 2.11 bring along.
+    """
+    release = release_of(torch.__version__) or OLDEST
+    if release < (2, 10):
+        return release >= (2, 9)
+    version = torch.backends.cudnn.version()  # None: a build without CUDA, which stands for the one with it
+    return release >= (2, 11) if version is None else version > 91500
 
 
 def keep_effects(namespace: str) -> None:
@@ -64,9 +84,16 @@ if hasattr(torch.compiler, "_is_exporting_flag"):
 
 else:  # 2.6 sets the other flag, and only while it exports without `strict`
 
+    def _exports_strictly() -> bool:
+        translator: Any = sys.modules["torch._dynamo.symbolic_convert"]
+        return bool(translator.InstructionTranslator.current_tx().export)
+
+    # As torch._dynamo.assume_constant_result does, without importing it: run while tracing, and its answer is constant.
+    _exports_strictly._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
     def is_in_graph() -> bool:
-        """Whether a compiler traces this hook into a graph that will train, as far as can be known."""
-        return torch.compiler.is_compiling() and not torch.compiler._is_compiling_flag
+        """Whether a compiler traces this hook into a graph that will train; an exported model is to be left alone."""
+        return torch.compiler.is_compiling() and not torch.compiler._is_compiling_flag and not _exports_strictly()
 
 
 try:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from vario.backends.gpus import Gpu
-from vario.backends.torch.releases import HAS_FUSED_RMS_NORM
+from vario.backends.torch.releases import HAS_FUSED_RMS_NORM, prefers_cudnn_attention
 from vario.backends.torch.simulation import recurrent
 
 aten = torch.ops.aten
@@ -147,7 +147,8 @@ def attention_kernel(
     if mask_learns and dropout_p > 0:
         return "math"  # seen with T5's learnt distances between words; without dropout, with Swin's, not
     shares = query.size(1) != key.size(1)
-    if is_half and gpu.prefers_cudnn_attention and width % 8 == 0 and width <= 128 and not mask_learns:
+    prefers_cudnn = gpu.prefers_cudnn_attention and prefers_cudnn_attention()
+    if is_half and prefers_cudnn and width % 8 == 0 and width <= 128 and not mask_learns:
         return "cudnn"
     if is_half and gpu.capability >= (8, 0) and mask is None and width <= 256:
         return "flash"
