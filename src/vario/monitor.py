@@ -47,6 +47,7 @@ log = logging.getLogger("vario")
 class Monitor:
     """Watches one model until it is closed; also a context manager. Made by `vario.watch`."""
 
+    @succession.one_at_a_time
     def __init__(
         self,
         model: Any,

@@ -6,14 +6,17 @@ that is left open keeps its model in memory; if nobody else refers to that model
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import threading
 import uuid
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from vario.config import Config
 from vario.package import is_own_file
@@ -21,12 +24,36 @@ from vario.package import is_own_file
 if TYPE_CHECKING:
     from vario.monitor import Monitor
 
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 Place = tuple[tuple[str, int], ...]
 """Where a program is: files and lines in them, from the innermost call outwards."""
 
 _open: dict[Monitor, Held] = {}
 _groups: dict[Place, str] = {}
 _names: Counter[tuple[str, str, tuple[str, int]]] = Counter()
+
+
+_beginning = threading.RLock()
+
+
+def _renew() -> None:
+    global _beginning
+    _beginning = threading.RLock()  # in a process that was forked while a thread held it
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+def one_at_a_time(call: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """The same call, which threads make one after the other: beginning to watch sets up what the process shares."""
+
+    @functools.wraps(call)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+        with _beginning:
+            return call(*args, **kwargs)
+
+    return run
 
 
 def new_group() -> str:

@@ -112,7 +112,6 @@ def test_of_two_threads_that_train_one_model_at_once_the_first_is_recorded(tmp_p
 def test_the_first_watch_may_come_from_two_threads_at_once(tmp_path):
     script = """
 import sys, threading, torch, vario
-sys.setswitchinterval(1e-6)
 gate = threading.Barrier(4)
 def work(number):
     model = torch.nn.Linear(3, 2)
