@@ -26,6 +26,12 @@ def no_monitor_stays_open():
     if succession := sys.modules.get("vario.succession"):
         for monitor in list(succession._open):
             monitor.close()
+    if module_hooks := sys.modules.get("vario.backends.torch.module_hooks"):
+        for handle in module_hooks._handles.values():
+            handle.remove()
+        module_hooks._handles.clear()
+        module_hooks._calls.clear()
+        module_hooks._restore_copying()
 
 
 @pytest.fixture(autouse=True)

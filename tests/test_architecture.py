@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "snapshots": CORE | {"backends", "sinks"},
     "actions": CORE | {"backends", "observer", "sinks", "snapshots"},
     "monitor": CORE | IN_PROCESS,
-    "idle": CORE | {"monitor"},
+    "idle": CORE | {"monitor", "backends"},
     "succession": CORE | {"monitor"},
     "start": CORE | {"monitor", "idle", "succession"},
     "launch": CORE | IN_PROCESS | {"after_import", "children"},

@@ -1,9 +1,11 @@
 """How a script ends under `vario run`: the same stderr, exit code and traceback as without, and a run that says how."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import pytest
 import torch
@@ -49,7 +51,10 @@ ENDINGS = {
 
 def run_python(folder, *words):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    # Tests that are started in the background of a shell ignore Ctrl-C, and would hand that on.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    words = [sys.executable, *words]
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, preexec_fn=heard)
 
 
 def without_ours(text):

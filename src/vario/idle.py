@@ -6,10 +6,11 @@ Nothing here imports numpy, pyarrow or a framework: a training that is not watch
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from vario.backends.losses import BackwardLoss
     from vario.detection.alerts import Incident
     from vario.monitor import Monitor
     from vario.records import Frame
@@ -29,6 +30,8 @@ class IdleMonitor:
     micro_step = 0
     next_step_number = 0
     is_between_steps = True
+    is_open = False
+    is_busy_elsewhere = False
     should_stop = False
     should_checkpoint = False
 
@@ -48,6 +51,9 @@ class IdleMonitor:
     def watches(self, model: Any) -> bool:
         """No model is watched."""
         return False
+
+    def begin_with(self, losses: Sequence[BackwardLoss]) -> None:
+        """Nothing is kept."""
 
     def let_go(self) -> None:
         """There is nothing to let go of."""

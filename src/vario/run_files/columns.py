@@ -15,8 +15,8 @@ FRAME_COLUMNS = ("step", "micro_step", "order", "target", *COLUMNS)
 _WHOLE = frozenset({"count", "nans", "infs", "zeros", "points", "bad"})
 _KINDS = {"step": "int64", "first_step": "int64", "last_step": "int64", "micro_step": "int32", "order": "int32"}
 _NEVER_NULL = ("step", "first_step", "last_step", "micro_step", "order")
-MOST_STEP = 1 << 53
-"""Larger numbers are no doubles any more, which pages and reports are made of."""
+MOST_STEP = (1 << 63) - 1
+"""What a column of steps can hold."""
 
 
 def kind_of(column: str) -> str:

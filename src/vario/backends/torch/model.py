@@ -44,13 +44,17 @@ class TorchModel(TrainingLoop):
 
     def attach(self, events: Events) -> None:
         """Start following the training loop, and then what ranks say to each other in it."""
-        # Before the loop, whose hook on the outermost module has to be the first to run.
-        self._undo.add(self.inside.attach())
-        super().attach(events)
-        if self._update_rows is not None:
-            self._undo.add(self._update_rows.forget)
-        for follower in self._collective_followers:
-            self._undo.add(collectives.follow(follower))
+        try:
+            # Before the loop, whose hook on the outermost module has to be the first to run.
+            self._undo.add(self.inside.attach())
+            super().attach(events)
+            if self._update_rows is not None:
+                self._undo.add(self._update_rows.forget)
+            for follower in self._collective_followers:
+                self._undo.add(collectives.follow(follower))
+        except BaseException:
+            self.detach()  # whoever catches it goes on with the model as it was
+            raise
 
     def _check_rank(self) -> None:
         """Say, once, where a process group that came after all tells other than the launcher did."""
