@@ -85,11 +85,11 @@ def test_threads_that_take_turns_make_one_run(tmp_path):
 def test_of_two_threads_that_train_one_model_at_once_the_first_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(turns, "_SECONDS_OF_SILENCE", float("inf"))  # on a busy machine the second one takes long
     model, optimizer, monitor, _ = watched(tmp_path, 1, 0)
-    other_ended = threading.Event()
+    other_ended = []
 
     def other():
         train(model, torch.optim.SGD(model.parameters(), lr=0.0), 3, 5)
-        other_ended.set()
+        other_ended.append(True)
 
     made = torch.Generator().manual_seed(0)
     for step in range(6):
@@ -98,7 +98,7 @@ def test_of_two_threads_that_train_one_model_at_once_the_first_is_recorded(tmp_p
         out.square().mean().backward()
         if step == 2:
             threading.Thread(target=other, name="second").start()
-            while not other_ended.is_set():
+            while not other_ended:
                 sum(range(1000))  # at work, as a thread that trains is
         optimizer.step()
     monitor.close()

@@ -97,8 +97,7 @@ class TrainingLoop(Subscribing):
         self._undo.add(self._pipelines.detach)
         self._pipelines.look()
         self.look_for_accumulators()
-        began, ended = (guarded(self.turns.only(call)) for call in (self._update_began, self._update_ended))
-        self._undo.add(hooks.around_updates(began, ended))
+        self._undo.add(hooks.around_updates(guarded(self._update_began), guarded(self._update_ended)))
 
     def look_for_accumulators(self) -> None:
         """Hook what gradients accumulate into by now."""
@@ -307,6 +306,8 @@ class TrainingLoop(Subscribing):
             if any(optimizer is given for given in self._given_optimizers):
                 self._events.switch_off("optimizer", optimizers.taken_away(optimizer))
             return
+        if not self.turns.takes_part():
+            return
         self._by_hand = None
         is_new, self._is_new = self._is_new, False
         has_closure = optimizers.has_closure(args, kwargs)
@@ -336,7 +337,7 @@ class TrainingLoop(Subscribing):
         frames.take_up_pass()
 
     def _update_ended(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._is_ours(optimizer):
+        if not self._is_ours(optimizer) or not self.turns.takes_part():
             return
         for told in self._calls.update_returned:
             told(optimizer)

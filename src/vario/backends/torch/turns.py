@@ -19,12 +19,15 @@ from vario.errors import ModelError
 from vario.package import is_own_file
 
 _SECONDS_OF_SILENCE = 5.0
+_SECONDS_OF_GRACE = 0.5
 
 OTHERS = "other threads"
 """What is listed as switched off where a second thread trains the same model."""
 
 _LIBRARY = os.path.dirname(threading.__file__) + os.sep
 _WAITING = tuple(_LIBRARY + name for name in ("threading.py", "queue.py", "selectors.py", "concurrent", "asyncio"))
+_WAITS = frozenset({"wait", "join", "_wait_for_tstate_lock", "get", "select", "result", "_worker"})
+"""Functions of these files in which a thread waits for others."""
 
 
 class Turns:
@@ -34,6 +37,8 @@ class Turns:
         self._owner: int | None = None
         self._of_autograd: set[int] = set()
         """Threads that torch runs backward on, one for each device; they stay."""
+        self._met: set[int] = set()
+        """Other threads that have used the model."""
         self._num_signs = 0
         self._passed_over = -1, 0.0
         """How many signs the owner had given when another thread was first passed over since, and when that was."""
@@ -50,10 +55,23 @@ class Turns:
         if hooks.current_backward() != -1 and isinstance(threading.current_thread(), threading._DummyThread):
             self._of_autograd.add(here)
             return True
-        if self._owner is not None and _is_at_work(self._owner) and not self._has_long_been_silent():
+        if self._owner is not None and self._keeps_the_turn(self._owner, here):
             return False
         self._owner = here
         return True
+
+    def _keeps_the_turn(self, owner: int, other: int) -> bool:
+        if not _is_at_work(owner):
+            return False
+        if other not in self._met:
+            # Once: the owner may be on its way to wait for this thread, which it has just started.
+            self._met.add(other)
+            end = time.monotonic() + _SECONDS_OF_GRACE
+            while time.monotonic() < end:
+                time.sleep(0.001)
+                if not _is_at_work(owner):
+                    return False
+        return not self._has_long_been_silent()
 
     def _has_long_been_silent(self) -> bool:
         """Whether the owner has done nothing to the model for some time in which others would have."""
@@ -121,7 +139,9 @@ def _is_at_work(thread: int) -> bool:
     file = program.f_code.co_filename
     if is_own_file(file):
         return file != script.__file__  # a hook of ours, unless the script is over and its threads go on
-    return not innermost.f_code.co_filename.startswith(_WAITING) or _is_starting_a_thread(innermost)
+    code = innermost.f_code
+    is_waiting = code.co_name in _WAITS and code.co_filename.startswith(_WAITING)
+    return not is_waiting or _is_starting_a_thread(innermost)
 
 
 def _is_starting_a_thread(innermost: FrameType) -> bool:
