@@ -11,19 +11,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
-CORE |= {"rules", "detection", "event_file", "notices", "package", "switch", "ending", "script", "run_files"}
+CORE |= {"rules", "detection", "event_file", "notices", "package", "switch", "ending", "script", "run_files", "varint"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
-IN_PROCESS |= {
-    "forks",
-    "frame_rows",
-    "header",
-    "plain_numbers",
-    "snapshots",
-    "actions",
-    "idle",
-    "succession",
-    "plugins",
-}
+IN_PROCESS |= {"forks", "frame_rows", "header", "plain_numbers", "plugins", "snapshots", "actions"}
+IN_PROCESS |= {"idle", "succession"}
 PUBLIC = "the public names"
 
 ALLOWED: dict[str, set[str]] = {
@@ -44,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "snapshots": CORE | {"backends", "sinks"},
     "actions": CORE | {"backends", "observer", "sinks", "snapshots"},
     "monitor": CORE | IN_PROCESS,
-    "idle": CORE | {"monitor", "backends"},
+    "idle": CORE | {"monitor"},
     "succession": CORE | {"monitor"},
     "start": CORE | {"monitor", "idle", "succession"},
     "launch": CORE | IN_PROCESS | {"after_import", "children"},

@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from vario.varint import read_varint
+
 Words = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -184,16 +186,10 @@ def fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _read_varint(content: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(content):
-            raise ValueError("protobuf: the message ends inside a number")
-        byte = content[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
+    try:
+        return read_varint(content, at)
+    except IndexError:
+        raise ValueError("protobuf: the message ends inside a number") from None
 
 
 # -- TFRecord ------------------------------------------------------------------------------------------------------

@@ -6,11 +6,10 @@ Nothing here imports numpy, pyarrow or a framework: a training that is not watch
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from vario.backends.losses import BackwardLoss
     from vario.detection.alerts import Incident
     from vario.monitor import Monitor
     from vario.records import Frame
@@ -30,8 +29,6 @@ class IdleMonitor:
     micro_step = 0
     next_step_number = 0
     is_between_steps = True
-    is_open = False
-    is_busy_elsewhere = False
     should_stop = False
     should_checkpoint = False
 
@@ -51,9 +48,6 @@ class IdleMonitor:
     def watches(self, model: Any) -> bool:
         """No model is watched."""
         return False
-
-    def begin_with(self, losses: Sequence[BackwardLoss]) -> None:
-        """Nothing is kept."""
 
     def let_go(self) -> None:
         """There is nothing to let go of."""

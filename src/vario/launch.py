@@ -39,6 +39,8 @@ class Launch:
         """`group`: of the process that started this one."""
         self.config = config
         self.monitors: list[Monitor] = []
+        self._watching: list[Monitor] = []
+        """The latest, and those whose models other threads train."""
         self.group = group or new_group()
         self.is_needed = True
         self.refusal: VarioError | None = None
@@ -119,8 +121,7 @@ class Launch:
         self._search = Search(self._watch, self._is_followed, lambda: bool(self.monitors))
 
     def _is_followed(self, optimizer: Any) -> bool:
-        open_ones = (monitor for monitor in self.monitors if monitor.is_open or monitor is self.monitors[-1])
-        return not self.is_needed or any(monitor.follows(optimizer) for monitor in open_ones)
+        return not self.is_needed or any(monitor.follows(optimizer) for monitor in self._watching)
 
     def _watch(self, models: dict[str, Any], step: int, losses: Sequence[BackwardLoss]) -> None:
         """Watch models that have had this many updates. Only a wrong option may end the script."""
@@ -139,10 +140,12 @@ class Launch:
         from vario.backends.torch.targets import is_watched
         from vario.monitor import Monitor
 
-        for earlier in self.monitors:
+        busy = [earlier for earlier in self._watching if earlier.is_busy_elsewhere]
+        for earlier in self._watching:
             # Closed before the next one, so that a model the script is done with can leave the memory.
-            if not earlier.is_busy_elsewhere:
+            if earlier not in busy:
                 earlier.close()
+        self._watching = busy
         if any(is_watched(model) for model in models.values()):
             self.is_needed = False  # the script watches by itself
             return
@@ -150,14 +153,14 @@ class Launch:
         if config.name is not None:
             config = replace(config, name=config.name + self._suffix())
         monitor = Monitor(models.get("", models), None, config, group=self.group)
-        monitor.begin_with(losses)
-        if step and losses:
-            monitor.step_ended()
+        if losses:
+            monitor.begin_with(losses, is_over=step > 0)
         elif step and config.first_step is None:
             monitor.number_next_step(step)
         if is_child() and not self.monitors:
             at_end_of_child(self._child_ended)
         self.monitors.append(monitor)
+        self._watching.append(monitor)
 
     def _suffix(self) -> str:
         """What sets the name of a run apart from others of the same script; ranks of one job share theirs."""
@@ -169,7 +172,7 @@ class Launch:
     def _forked(self) -> None:
         """In a process that the script has forked: its parent's runs are not its own."""
         if self.is_needed and self._search is not None:
-            self.monitors = []
+            self.monitors, self._watching = [], []
             self._search.begin()
 
     def _child_ended(self, error: BaseException | None) -> None:

@@ -146,20 +146,6 @@ class Monitor:
         return not self._closed and self._watched.targets.hold(model)
 
     @property
-    def is_open(self) -> bool:
-        """Whether it watches still."""
-        return not self._closed
-
-    @property
-    def is_busy_elsewhere(self) -> bool:
-        """Whether another thread trains what it watches at this moment."""
-        return not self._closed and self._watched.is_busy_elsewhere()
-
-    def begin_with(self, losses: Sequence[BackwardLoss]) -> None:
-        """Take what the loop went back from, in the step in progress, before anybody watched it."""
-        self._watched.losses_came(losses)
-
-    @property
     def is_leading(self) -> bool:
         """Whether this is the lowest rank that records: the one to speak for all."""
         return self._watched.rank == min(self.config.ranks, default=0) or self._watched.world_size == 1
@@ -285,6 +271,20 @@ class Monitor:
     def _close_at_exit(self) -> None:
         error = getattr(sys, "last_value", None)
         self.__exit__(type(error) if error else None, error, None)
+
+    # What `vario run` calls
+
+    @property
+    def is_busy_elsewhere(self) -> bool:
+        """Whether another thread trains what it watches at this moment."""
+        return not self._closed and self._watched.is_busy_elsewhere()
+
+    def begin_with(self, losses: Sequence[BackwardLoss], is_over: bool) -> None:
+        """Take the losses of a step that began before it was watched, and that may be over by now."""
+        if not self._closed:
+            self._watched.losses_came(losses)
+            if is_over:
+                self.step_ended()
 
     # What probes and the watched model call
 

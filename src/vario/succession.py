@@ -24,16 +24,14 @@ from vario.package import is_own_file
 if TYPE_CHECKING:
     from vario.monitor import Monitor
 
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
 Place = tuple[tuple[str, int], ...]
 """Where a program is: files and lines in them, from the innermost call outwards."""
 
 _open: dict[Monitor, Held] = {}
 _groups: dict[Place, str] = {}
 _names: Counter[tuple[str, str, tuple[str, int]]] = Counter()
-
-
 _beginning = threading.RLock()
 
 
@@ -45,11 +43,11 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 
-def one_at_a_time(call: Callable[Given, Answer]) -> Callable[Given, Answer]:
+def one_at_a_time(call: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
     """The same call, which threads make one after the other: beginning to watch sets up what the process shares."""
 
     @functools.wraps(call)
-    def run(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+    def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
         with _beginning:
             return call(*args, **kwargs)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 
 from vario.errors import RunCorrupt
 from vario.run_files import open_file
+from vario.varint import read_varint
 
 MOST_READ_BYTES = 128 << 20
 """What one file may come to in memory at once. A writer closes a part at 32 MB, and at 110 MB after a full disk."""
@@ -42,22 +44,26 @@ _MOST_HEADER_BYTES = 1 << 20
 
 def read_footer(path: Path, depth: int) -> Any:
     """What Parquet says of a file, checked; FileNotFoundError where it has gone."""
-    with open_file(path, depth) as file:
-        try:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL.size))
-            tail = file.read(_TAIL.size) or b""
-            if len(tail) < _TAIL.size or tail[4:] != b"PAR1":
-                raise ValueError("it does not end as such a file does")
-            if _TAIL.unpack(tail)[0] > min(MOST_FOOTER_BYTES, size):
-                raise ValueError("its footer would be larger than it can be")
-            footer = pq.read_metadata(file)
-            _check_footer(path, footer)
-        except RunCorrupt:
-            raise
-        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            raise unreadable(path, error) from error
+    with open_file(path, depth) as file, _told(path):
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL.size))
+        tail = file.read(_TAIL.size) or b""
+        if len(tail) < _TAIL.size or tail[4:] != b"PAR1":
+            raise ValueError("it does not end as such a file does")
+        if _TAIL.unpack(tail)[0] > min(MOST_FOOTER_BYTES, size):
+            raise ValueError("its footer would be larger than it can be")
+        footer = pq.read_metadata(file)
+        _check_footer(path, footer)
     return footer
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turn whatever a damaged file makes its reader raise into an error that names the file."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        raise unreadable(path, error) from error
 
 
 def _check_footer(path: Path, footer: Any) -> None:
@@ -75,16 +81,11 @@ def read_groups(
     path: Path, depth: int, footer: Any, groups: Sequence[int], columns: Sequence[str], use_threads: bool = False
 ) -> Any:
     """Chosen columns of chosen row groups; a RunCorrupt says what is wrong, FileNotFoundError that it has gone."""
-    with open_file(path, depth) as file:
-        try:
-            check_groups(path, file, footer, groups, columns)
-            with pq.ParquetFile(file, metadata=footer, pre_buffer=False) as opened:
-                table = opened.read_row_groups(list(groups), columns=list(columns), use_threads=use_threads)
-            _check_names(table)
-        except RunCorrupt:
-            raise
-        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            raise unreadable(path, error) from error
+    with open_file(path, depth) as file, _told(path):
+        check_groups(path, file, footer, groups, columns)
+        with pq.ParquetFile(file, metadata=footer, pre_buffer=False) as opened:
+            table = opened.read_row_groups(list(groups), columns=list(columns), use_threads=use_threads)
+        _check_names(table)
     return table
 
 
@@ -96,11 +97,8 @@ def read_whole(path: Path, depth: int) -> Any:
 
 def check_file(path: Path, depth: int, footer: Any, columns: Sequence[str]) -> None:
     """Refuse a file that comes to more than fits, before somebody else reads it."""
-    with open_file(path, depth) as file:
-        try:
-            check_groups(path, file, footer, range(footer.num_row_groups), columns)
-        except (OSError, ValueError, OverflowError) as error:
-            raise unreadable(path, error) from error
+    with open_file(path, depth) as file, _told(path):
+        check_groups(path, file, footer, range(footer.num_row_groups), columns)
 
 
 def check_groups(path: Path, file: Any, footer: Any, groups: Sequence[int], columns: Sequence[str]) -> None:
@@ -156,13 +154,13 @@ def _sizes(raw: bytes) -> tuple[int, int] | None:
     try:
         if raw[0] != _WHOLE_NUMBER:
             return None
-        _, at = _varint(raw, 1)
+        _, at = read_varint(raw, 1)
         if raw[at] != _WHOLE_NUMBER:
             return None
-        unpacked, at = _varint(raw, at + 1)
+        unpacked, at = read_varint(raw, at + 1)
         if raw[at] != _WHOLE_NUMBER:
             return None
-        packed, at = _varint(raw, at + 1)
+        packed, at = read_varint(raw, at + 1)
     except (IndexError, ValueError):
         return None
     return None if (unpacked | packed) & 1 else (unpacked >> 1, packed >> 1)
@@ -198,19 +196,6 @@ def _page_header(number: int, at: int, raw: bytes) -> _PageHeader | None:
             return None
 
 
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number that has no end")
-
-
 def _struct(raw: bytes, at: int, level: int) -> tuple[dict[int, Any], int]:
     """Numbers and structures of one Thrift structure in its compact form, by field; the rest is passed over."""
     if level > 4:
@@ -223,19 +208,19 @@ def _struct(raw: bytes, at: int, level: int) -> tuple[dict[int, Any], int]:
         if step:
             number += step
         else:
-            found, at = _varint(raw, at)
+            found, at = read_varint(raw, at)
             number = (found >> 1) ^ -(found & 1)
         if kind in (1, 2):
             continue
         if kind == 3:
             at += 1
         elif kind in (4, 5, 6):
-            found, at = _varint(raw, at)
+            found, at = read_varint(raw, at)
             fields[number] = (found >> 1) ^ -(found & 1)
         elif kind == 7:
             at += 8
         elif kind == 8:
-            length, at = _varint(raw, at)
+            length, at = read_varint(raw, at)
             at += length
         elif kind == 12:
             fields[number], at = _struct(raw, at, level + 1)

@@ -121,7 +121,7 @@ class TrainingLoop(Subscribing):
                 self._tell_of_end(output)
             self._forward_ended(output)
 
-        first = self._events.guarded(TRAINING_LOOP, self.turns.first_only(before, self._events.switch_off))
+        first = self._events.guarded(TRAINING_LOOP, self.turns.only(before, self._events.switch_off))
         last = self._events.guarded(TRAINING_LOOP, self.turns.only(after))
         self._undo.add(module_hooks.before_forward(root, first, pass_hooks.pass_begins))
         self._undo.add(module_hooks.after_forward(root, last, pass_hooks.pass_ends, even_if_it_raised=True))
@@ -140,7 +140,7 @@ class TrainingLoop(Subscribing):
                 self._forward_ended(None)
 
         for module in entries(root):
-            first = self.turns.first_only(before, self._events.switch_off)
+            first = self.turns.only(before, self._events.switch_off)
             self._undo.add(module_hooks.before_forward(module, self._events.guarded(TRAINING_LOOP, first)))
 
     def _compiled_forward_began(

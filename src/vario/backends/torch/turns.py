@@ -91,24 +91,15 @@ class Turns:
             return False
         return _program_in(sys._current_frames().get(self._owner)) is not None
 
-    def only(self, call: Callable[..., None]) -> Callable[..., None]:
-        """The same call, which does nothing on threads that do not take part."""
-
-        def run(*args: Any) -> None:
-            if self.takes_part():
-                call(*args)
-
-        return run
-
-    def first_only(
-        self, call: Callable[..., None], switch_off: Callable[[str, Exception], None]
+    def only(
+        self, call: Callable[..., None], switch_off: Callable[[str, Exception], None] | None = None
     ) -> Callable[..., None]:
-        """The same, which says once that another thread was passed over."""
+        """The same call, which does nothing on threads that do not take part; with `switch_off` it says so, once."""
 
         def run(*args: Any) -> None:
             if self.takes_part():
                 call(*args)
-            elif not self._has_told:
+            elif switch_off is not None and not self._has_told:
                 self._has_told = True
                 name = threading.current_thread().name
                 text = f"thread '{name}' calls this model while another one trains it: only the latter is recorded"
@@ -158,7 +149,16 @@ def within_reach() -> set[int]:
     found: set[int] = set()
     while frame is not None:
         for value in [] if is_own_file(frame.f_code.co_filename) else list(frame.f_locals.values()):
-            parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-            found.update(id(part) for part in (value, *parts, *getattr(value, "__dict__", {}).values()))
+            found.add(id(value))
+            found.update(map(id, _parts_of(value)))
         frame = frame.f_back
     return found
+
+
+def _parts_of(value: Any) -> list[Any]:
+    if type(value) in (list, tuple):
+        return list(value)
+    try:
+        return list((value if type(value) is dict else vars(value)).values())
+    except Exception:  # noqa: BLE001 - somebody else's object, which may answer anything when it is looked at
+        return []
