@@ -1,4 +1,9 @@
 import os
+
+# Before anything loads OpenMP: the tensors of tests are tiny, and threads that wait for each other's share of them keep
+# whole cores busy, on a busy machine for minutes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import sys
 import time
 
@@ -20,18 +25,20 @@ def pytest_ignore_collect(collection_path, config):
 
 
 @pytest.fixture(autouse=True)
-def no_monitor_stays_open():
-    """A Monitor that a test leaves open, or that failed, must not watch what the tests after it train."""
+def nothing_of_a_test_watches_the_next():
+    """Monitors that a test leaves open are closed; what a closed one leaves on modules is a fault of that test."""
     yield
     if succession := sys.modules.get("vario.succession"):
         for monitor in list(succession._open):
             monitor.close()
     if module_hooks := sys.modules.get("vario.backends.torch.module_hooks"):
+        left = sorted(hook.__qualname__ for hook, _ in module_hooks._handles)
         for handle in module_hooks._handles.values():
             handle.remove()
         module_hooks._handles.clear()
         module_hooks._calls.clear()
         module_hooks._restore_copying()
+        assert left == [], "hooks that nobody removed"
 
 
 @pytest.fixture(autouse=True)

@@ -329,8 +329,9 @@ def test_a_users_file_that_is_called_like_ours_stays_in_call_stacks(out, tmp_pat
     path.write_text("def step(model, inputs, optimizer):\n    model(inputs).mean().backward()\n    optimizer.step()\n")
     model = perceptron()
     optimizer = torch.optim.AdamW(model.parameters())
-    watch(out, {"stack_info": True}, model, optimizer)
+    monitor = watch(out, {"stack_info": True}, model, optimizer)
     runpy.run_path(str(path))["step"](model, torch.randn(4, 6), optimizer)
+    monitor.close()
     with (reading.rank_folder(out) / "stack_info.csv").open(newline="") as file:
         stacks = "".join(stack for _, stack in csv.reader(file))
     assert f"File {path}, line 2, in step" in stacks
