@@ -4,11 +4,12 @@ BIN := .venv/bin
 READY := .venv/.ready
 PAGE := src/vario/web/built/index.html
 
-.PHONY: help demo test attack lint docs peers page browser matrix bench world clean
+.PHONY: help demo test test-all ready page-checks attack lint docs peers page browser matrix bench world clean
 
 help:
 	@echo "make demo   train a small transformer for a minute, live in the dashboard, break it, see what vario says"
-	@echo "make test   everything CI checks: lint, types, tests"
+	@echo "make test   what CI checks: lint, types, tests"
+	@echo "make test-all   the same with every further case of what make test shows (twice the time)"
 	@echo "make attack  damaged and hostile runs, logs, configs and requests: ten times what make test has of them"
 	@echo "make lint   ruff, mypy and vermin alone"
 	@echo "make page   build the dashboard's page from frontend/ (Node 20)"
@@ -19,12 +20,15 @@ help:
 	@echo "make world  watch programs that know nothing of vario, other packages' loops among them; writes docs/world.md"
 	@echo "make clean  forget .venv and caches"
 
+# Python compiles modules when they are imported: compiling all of torch and its company first takes a minute.
+INSTALL := pip install --quiet --no-compile
+
 # torch comes first, on its own line, so that an index of CPU wheels can be given with PIP_EXTRA_INDEX_URL.
 $(READY): pyproject.toml requirements-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet -r requirements-dev.txt
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/$(INSTALL) torch==2.13.0
+	$(BIN)/$(INSTALL) -r requirements-dev.txt
+	$(BIN)/$(INSTALL) --editable .
 	touch $@
 
 # What `vario serve` shows. Building a wheel builds it as well; an editable install does not.
@@ -42,10 +46,18 @@ browser:
 demo: $(READY) page
 	$(BIN)/vario demo --serve
 
-# Two at a time, a file each: much of the time tests wait for processes that import torch.
-test: lint peers page browser
-	cd frontend && npm run --silent check && npm test --silent
+# Two files of tests at a time, and before that two parts of the set-up.
+test: ready
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not thorough"
+
+test-all: ready
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+ready:
+	$(MAKE) --no-print-directory -j 2 page-checks lint peers browser
+
+page-checks: page
+	cd frontend && npm run --silent check && npm test --silent
 
 # The cases are the same every time; it ends after a quarter of an hour at the latest.
 ATTACKS := tests/attack tests/runs/test_untrusted_folders.py tests/runs/test_bombs.py tests/cli/test_escaped_names.py \
@@ -72,11 +84,11 @@ peers: .peers/.ready
 
 .peers/.ready: requirements-peers.txt requirements-engines.txt Makefile | $(READY)
 	rm -rf .peers
-	$(BIN)/pip install --quiet --no-deps --target .peers/common -r requirements-peers.txt
-	$(BIN)/pip install --quiet --no-deps --target .peers/older numpy==1.26.4 pandas==2.0.3
-	for v in $(PEERS); do $(BIN)/pip install --quiet --no-deps --target .peers/$$v mindstudio-probe==$$v || exit 1; done
-	$(BIN)/pip install --quiet --no-deps --target .peers/torchao torchao==0.18.0
-	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-deps --target .peers/engines -r requirements-engines.txt
+	$(BIN)/$(INSTALL) --no-deps --target .peers/common -r requirements-peers.txt
+	$(BIN)/$(INSTALL) --no-deps --target .peers/older numpy==1.26.4 pandas==2.0.3
+	for v in $(PEERS); do $(BIN)/$(INSTALL) --no-deps --target .peers/$$v mindstudio-probe==$$v || exit 1; done
+	$(BIN)/$(INSTALL) --no-deps --target .peers/torchao torchao==0.18.0
+	DS_BUILD_OPS=0 $(BIN)/$(INSTALL) --no-deps --target .peers/engines -r requirements-engines.txt
 	touch $@
 
 # The torch half of the tests on another release of torch and of transformers, from the package index, in an environment

@@ -11,6 +11,8 @@ import pytest
 import torch
 from oracle import HELD, Oracle, check_accumulated, check_held, check_local, check_target, open_case, torchrun
 
+from thorough import cases, thorough, wanted
+
 pytestmark = pytest.mark.slow
 
 PACKAGES = Path(__file__).parents[2] / ".peers" / "engines"
@@ -24,6 +26,7 @@ SKIPPED = ["zero0-bf16-skip", "zero1-skip", "zero3-x2-skip"]
 LOOSE = "zero2-offload-x2-loose"
 COUNTED = ["zero1-x2-groups", "zero3"]
 MSPROBE = "zero2-groups"
+FIRST = ["zero0", "zero1-x2-groups", "zero2", "zero3", "zero0-bf16", "zero1-skip", "count:zero3"]
 
 
 def environment():
@@ -33,12 +36,12 @@ def environment():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, request):
     place = tmp_path_factory.mktemp("deepspeed")
     arguments = [*PLAIN, *HALF, *OTHER, *SKIPPED, LOOSE, "early:zero2"]
     arguments += [f"resume:{case}" for case in RESUMED] + [f"count:{case}" for case in COUNTED]
     arguments.append(f"msprobe:{MSPROBE}")
-    torchrun(place, "deepspeed_engines.py", *arguments, environment=environment())
+    torchrun(place, "deepspeed_engines.py", *wanted(request, arguments, FIRST), environment=environment())
     return place
 
 
@@ -67,7 +70,7 @@ def tolerance(case):
     return 0.05 if "bf16" in case else 1e-5
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(CASES, FIRST))
 @pytest.mark.parametrize("quantity", HELD)
 def test_ranks_together_are_one_process(folder, case, quantity):
     if quantity != "gradient" or "offload" not in case:
@@ -78,7 +81,7 @@ def test_ranks_together_are_one_process(folder, case, quantity):
         check_held(open_case(folder, case), oracle, quantity, tolerance(case))
 
 
-@pytest.mark.parametrize("case", [*PLAIN, *HALF, "zero2-buckets-scaled-alone-x2-direct"])
+@pytest.mark.parametrize("case", cases([*PLAIN, *HALF, "zero2-buckets-scaled-alone-x2-direct"], FIRST))
 def test_local_gradients_are_those_of_the_ranks_own_batch(folder, case):
     run, oracle = open_case(folder, case), oracle_of(case, zeros=())
     check_local(run, oracle, range(2), tolerance(case))
@@ -87,7 +90,7 @@ def test_local_gradients_are_those_of_the_ranks_own_batch(folder, case):
         check_accumulated(run, oracle, range(2), tolerance(case))
 
 
-@pytest.mark.parametrize("case", [*PLAIN, *HALF, "zero2-buckets-scaled-alone-x2-direct"])
+@pytest.mark.parametrize("case", cases([*PLAIN, *HALF, "zero2-buckets-scaled-alone-x2-direct"], FIRST))
 def test_activations_are_those_of_the_ranks_own_batch(folder, case):
     oracle, run = oracle_of(case), open_case(folder, case)
     for rank in range(2):
@@ -97,7 +100,7 @@ def test_activations_are_those_of_the_ranks_own_batch(folder, case):
                 check_target(run, "blocks.1", quantity, expected, rank, tolerance(case), micro_step)
 
 
-@pytest.mark.parametrize("case", COUNTED)
+@pytest.mark.parametrize("case", cases(COUNTED, ["zero3"]))
 def test_watching_issues_no_collective_and_changes_no_loss(folder, case):
     for rank in range(2):
         found = json.loads((folder / f"collectives-{case}-{rank}.json").read_text())
@@ -105,7 +108,7 @@ def test_watching_issues_no_collective_and_changes_no_loss(folder, case):
         assert found["with"] == found["without"]
 
 
-@pytest.mark.parametrize("case", SKIPPED)
+@pytest.mark.parametrize("case", cases(SKIPPED, FIRST))
 def test_a_skipped_update_is_marked_and_its_step_is_kept(folder, case):
     run = open_case(folder, case)
     skipped = run.series("skipped_step", "scalar")
@@ -124,7 +127,9 @@ def parameters(run, rank):
     return {parameter["name"]: parameter for parameter in run.structure(rank)["parameters"]}
 
 
-@pytest.mark.parametrize("case", ["zero1", "zero2-groups-bare-scattered", "zero3", "zero3-x2-groups-small"])
+@pytest.mark.parametrize(
+    "case", cases(["zero1", "zero2-groups-bare-scattered", "zero3", "zero3-x2-groups-small"], FIRST)
+)
 def test_the_layout_gives_each_element_to_one_rank(folder, case):
     run = open_case(folder, case)
     ranks = [parameters(run, rank) for rank in range(2)]
@@ -150,6 +155,7 @@ def test_stage_0_is_replicated_and_written_once(folder):
         assert not set(HELD) & set(run.quantities(1))
 
 
+@thorough
 def test_what_exists_nowhere_is_switched_off_with_its_reason(folder):
     run = open_case(folder, LOOSE)
     reasons = {part.part: part.error for part in run.parts_off}
@@ -160,6 +166,7 @@ def test_what_exists_nowhere_is_switched_off_with_its_reason(folder):
     check_held(run, oracle_of(LOOSE), "weight")
 
 
+@thorough
 def test_a_model_that_was_watched_too_early_says_so(folder):
     off = open_case(folder, "early-zero2").parts_off
     assert [part.part for part in off] == ["optimizer", "optimizer"]  # on each rank
@@ -172,6 +179,7 @@ def rows(folder, kind, rank):
     return [((int(row["step"]), row["name"].removeprefix("module.")), float(row["norm"])) for row in found]
 
 
+@thorough
 def test_files_of_msprobe_have_reduced_and_unreduced_gradients(folder):
     oracle = oracle_of(MSPROBE, zeros=())
     for rank in range(2):

@@ -10,9 +10,10 @@ import torch
 from oracle import HELD, Oracle, check_held, check_local, open_case, torchrun
 from transformers import Trainer
 
+from thorough import thorough
 from vario.integrations.transformers import MonitorCallback
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, thorough]
 
 TESTS = Path(__file__).parents[1]
 PACKAGES = TESTS.parent / ".peers" / "engines"

@@ -4,17 +4,22 @@ import pytest
 from oracle import HELD, Oracle, check_held, check_target, open_case, torchrun
 from pipelines import MICRO_BATCHES
 
+from thorough import cases, wanted
+
 pytestmark = pytest.mark.slow
 
 TWO_RANKS = ["gpipe", "1f1b", "1f1b-early"]
 FOUR_RANKS = ["1f1b-ddp"]  # GPipe under DDP dies of an assertion inside torch 2.13, watched or not
+ALL = [*TWO_RANKS, *FOUR_RANKS]
+FIRST = ["gpipe", "gpipe-alike"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, request):
     place = tmp_path_factory.mktemp("pipelines")
-    torchrun(place, "pipelines.py", *TWO_RANKS, "gpipe-alike")
-    torchrun(place, "pipelines.py", *FOUR_RANKS, ranks=4)
+    torchrun(place, "pipelines.py", *wanted(request, [*TWO_RANKS, "gpipe-alike"], FIRST))
+    if four_ranks := wanted(request, FOUR_RANKS, FIRST):
+        torchrun(place, "pipelines.py", *four_ranks, ranks=4)
     return place
 
 
@@ -30,7 +35,7 @@ def num_pipelines(case):
     return 2 if case in FOUR_RANKS else 1
 
 
-@pytest.mark.parametrize("case", [*TWO_RANKS, *FOUR_RANKS])
+@pytest.mark.parametrize("case", cases(ALL, FIRST))
 @pytest.mark.parametrize("quantity", HELD)
 def test_stages_together_are_one_process(folder, oracles, case, quantity):
     run = open_case(folder, case)
@@ -38,7 +43,7 @@ def test_stages_together_are_one_process(folder, oracles, case, quantity):
     assert not any(run.series(name, quantity).note for name in run.targets(quantity))
 
 
-@pytest.mark.parametrize("case", [*TWO_RANKS, *FOUR_RANKS])
+@pytest.mark.parametrize("case", cases(ALL, FIRST))
 def test_each_micro_batch_is_a_micro_step(folder, oracles, case):
     run, oracle = open_case(folder, case), oracles[num_pipelines(case)]
     for rank in run.ranks:

@@ -9,6 +9,7 @@ import torch
 from oracle import HELD, Oracle, check_accumulated, check_held, check_local, check_target, open_case, torchrun
 
 from releases import runs_here, skip_unless_it_runs
+from thorough import cases, thorough, wanted
 from vario import ConfigError, first_desync
 from vario.backends.torch.releases import CAN_HOOK_IN_GRAPHS
 from vario.cli import main
@@ -20,14 +21,18 @@ TWO_RANKS += ["fsdp-bf16-x2", "fsdp2-bf16-x2", "ddp-compiled-x2", "fsdp2-compile
 ODD_ONES = ["ddp-flip", "ddp-experts", "tp-sp", "fsdp2-renamed"]
 FOUR_RANKS = ["fsdp2-tp-x2", "fsdp2-hsdp-x2", "ddp-tp-x2"]
 COUNTED = ["ddp-x2", "fsdp-x2", "fsdp2-x2", "tp-sp"]
+ALL = [*TWO_RANKS, *FOUR_RANKS]
+FIRST = ["ddp", "fsdp", "fsdp2-x2", "tp", "count:ddp-x2", "ddp-flip"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, request):
     place = tmp_path_factory.mktemp("engines")
     # The last one changes the process it runs in.
-    torchrun(place, "torch_engines.py", *TWO_RANKS, *(f"count:{case}" for case in COUNTED), *ODD_ONES)
-    torchrun(place, "torch_engines.py", *FOUR_RANKS, "ddp-halves-flip", ranks=4)
+    two_ranks = [*TWO_RANKS, *(f"count:{case}" for case in COUNTED), *ODD_ONES]
+    torchrun(place, "torch_engines.py", *wanted(request, two_ranks, FIRST))
+    if four_ranks := wanted(request, [*FOUR_RANKS, "ddp-halves-flip"], FIRST):
+        torchrun(place, "torch_engines.py", *four_ranks, ranks=4)
     return place
 
 
@@ -62,13 +67,13 @@ def tolerance(case):
     return 0.01 if case == "fsdp-bf16-x2" else 1e-5
 
 
-@pytest.mark.parametrize("case", [*TWO_RANKS, *FOUR_RANKS])
+@pytest.mark.parametrize("case", cases(ALL, FIRST))
 @pytest.mark.parametrize("quantity", HELD)
 def test_ranks_together_are_one_process(folder, case, quantity):
     check_held(open_case(folder, case), oracle_of(case), quantity, tolerance(case), also(case))
 
 
-@pytest.mark.parametrize("case", [case for case in [*TWO_RANKS, *FOUR_RANKS] if "tp" not in case])
+@pytest.mark.parametrize("case", cases([case for case in ALL if "tp" not in case], FIRST))
 def test_local_gradients_are_those_of_the_ranks_own_batch(folder, case):
     ranks = range(4 if case in FOUR_RANKS else 2)
     run = open_case(folder, case)
@@ -78,7 +83,7 @@ def test_local_gradients_are_those_of_the_ranks_own_batch(folder, case):
         check_accumulated(run, oracle_of(case), ranks, tolerance(case), also(case))
 
 
-@pytest.mark.parametrize("case", [*TWO_RANKS, *FOUR_RANKS])
+@pytest.mark.parametrize("case", cases(ALL, FIRST))
 def test_activations_are_those_of_the_ranks_own_batch(folder, case):
     oracle, run = oracle_of(case), open_case(folder, case)
     quantities = {"activation": oracle.outputs}
@@ -94,7 +99,7 @@ def test_activations_are_those_of_the_ranks_own_batch(folder, case):
                 check_target(run, "blocks.1", quantity, expected, rank, tolerance(case), micro_step)
 
 
-@pytest.mark.parametrize("case", COUNTED)
+@pytest.mark.parametrize("case", cases(COUNTED, ["ddp-x2"]))
 def test_watching_issues_no_collective_and_changes_no_loss(folder, case):
     skip_unless_it_runs(case)
     for rank in range(2):
@@ -107,6 +112,7 @@ def parameters(run, rank):
     return {parameter["name"]: parameter for parameter in run.structure(rank)["parameters"]}
 
 
+@thorough
 def test_the_layout_tells_shards_from_replicas(folder):
     run = open_case(folder, "fsdp2")
     shards = [parameters(run, rank)["head.weight"] for rank in range(2)]
@@ -126,6 +132,7 @@ def test_the_layout_tells_flat_shards_from_replicas(folder):
     assert "box" not in everywhere[0]
 
 
+@thorough
 def test_the_mesh_is_named(folder):
     run = open_case(folder, "fsdp2-tp-x2")
     assert run.mesh == {"data": 2, "tensor": 2}
@@ -153,6 +160,7 @@ def test_all_ranks_keep_checksums_of_what_they_hold_alike(folder):
     assert first_desync(run) is None
 
 
+@thorough
 def test_shards_have_no_checksums(folder):
     assert "checksum" not in open_case(folder, "fsdp2").quantities(0)
     assert first_desync(open_case(folder, "fsdp2-hsdp-x2")) is None
@@ -164,6 +172,7 @@ def test_one_flipped_bit_on_one_rank_is_found(folder):
     assert len(set(found.checksums.values())) == 2
 
 
+@thorough
 def test_models_that_train_side_by_side_under_one_name_are_not_replicas(folder):
     run = open_case(folder, "ddp-halves-flip")
     values = [run.series("head.weight", "weight", rank=rank).values for rank in range(4)]
@@ -177,6 +186,7 @@ def test_models_that_train_side_by_side_under_one_name_are_not_replicas(folder):
     assert sorted(found.checksums) == [2, 3]
 
 
+@thorough
 def test_values_that_cover_one_of_several_models_say_so(folder):
     run = open_case(folder, "ddp-halves-flip")
     assert "ranks 0, 2 hold different tensors under one name" in run.series("head.weight", "weight").note
@@ -184,6 +194,7 @@ def test_values_that_cover_one_of_several_models_say_so(folder):
     assert not run.series("head.weight", "gradient_local").note
 
 
+@thorough
 def test_experts_of_one_name_on_each_rank_are_told_apart(folder, caplog, capsys):
     run = open_case(folder, "ddp-experts")
     expert, shared = "blocks.1.up.weight", "blocks.0.up.weight"
@@ -202,6 +213,7 @@ def test_experts_of_one_name_on_each_rank_are_told_apart(folder, caplog, capsys)
     assert "weight of 'blocks.1.up.bias', 'blocks.1.up.weight': ranks 0, 1 hold different tensors" in printed
 
 
+@thorough
 def test_tensor_parallelism_under_ddp_has_its_place_in_the_mesh(folder):
     run = open_case(folder, "ddp-tp-x2")
     assert run.mesh == {"data": 2, "tensor": 2}
@@ -211,6 +223,7 @@ def test_tensor_parallelism_under_ddp_has_its_place_in_the_mesh(folder):
     assert not any(run.series(name, "weight").note for name in run.targets("weight"))
 
 
+@thorough
 def test_gradients_that_only_all_ranks_together_have_are_left_out(folder):
     run, oracle = open_case(folder, "tp-sp"), oracle_of("tp-sp")
     check_held(run, oracle, "weight")
@@ -224,6 +237,7 @@ def test_gradients_that_only_all_ranks_together_have_are_left_out(folder):
     assert first_desync(run) is None
 
 
+@thorough
 def test_a_runtime_that_renamed_its_insides_costs_only_what_was_read_there(folder):
     run = open_case(folder, "fsdp2-renamed")
     for quantity in HELD:
@@ -241,6 +255,7 @@ def test_a_rank_without_a_target_names_those_that_have_it(folder):
         run.series(without, "weight", rank=0)
 
 
+@thorough
 def test_a_frame_of_all_ranks_is_what_series_say(folder):
     for case in filter(runs_here, ("fsdp2", "fsdp", "ddp", "fsdp2-hsdp-x2")):
         run = open_case(folder, case)
@@ -261,6 +276,7 @@ def test_the_report_names_the_ranks_that_drift_apart(folder):
     assert "Since step 1 rank 1 and rank 0 no longer hold the same" in done.stdout
 
 
+@thorough
 def test_fsdp_without_the_names_of_its_parameters_is_refused(tmp_path):
     refusal = "ModelError: watch: this FSDP model was made with use_orig_params=False, which leaves its parameters "
     with pytest.raises(AssertionError, match=refusal):

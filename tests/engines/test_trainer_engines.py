@@ -4,20 +4,23 @@ import pytest
 from oracle import HELD, Oracle, check_accumulated, check_held, check_local, check_target, open_case, torchrun
 
 from releases import runs_here
+from thorough import cases, wanted
 
 pytestmark = pytest.mark.slow
 
 CASES = ["accelerate-ddp-x2", "accelerate-fsdp-x2", "accelerate-fsdp2-x2"]
 CASES += ["transformers-ddp-x2", "transformers-fsdp2-x2", "lightning-ddp-x2", "lightning-fsdp2-x2"]
+FIRST = ["transformers-ddp-x2"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, request):
     place = tmp_path_factory.mktemp("trainers")
     # accelerate keeps its state for the life of a process, Lightning its process group.
     for some in (CASES[:3], CASES[3:4], CASES[4:5], CASES[5:]):
-        if any(map(runs_here, some)):
-            torchrun(place, "trainer_engines.py", *some)
+        chosen = wanted(request, some, FIRST)
+        if any(map(runs_here, chosen)):
+            torchrun(place, "trainer_engines.py", *chosen)
     return place
 
 
@@ -33,7 +36,7 @@ def expected(oracles, case):
     return oracle.seen_by("toy." if trainer == "lightning" else "", 1 if trainer == "transformers" else 0)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(CASES, FIRST))
 def test_ranks_together_are_one_process(folder, oracles, case):
     run = open_case(folder, case)
     frozen = ["toy.frozen", "frozen"]
@@ -42,7 +45,7 @@ def test_ranks_together_are_one_process(folder, oracles, case):
         check_held(run, expected(oracles, case), quantity, without=frozen if case == "accelerate-fsdp-x2" else ())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(CASES, FIRST))
 def test_each_rank_shows_its_own_gradients_and_activations(folder, oracles, case):
     run, oracle = open_case(folder, case), expected(oracles, case)
     also = ["frozen"] if case == "accelerate-fsdp-x2" else ()
