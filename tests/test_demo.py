@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import vario
+from thorough import thorough
 from vario.cli import main
 from vario.demo import DEPTH, WIDTH, documentation, flip_exponent_bit, make_model
 
@@ -56,6 +57,7 @@ def test_the_demo_ends_with_the_tensor_that_went_bad_first(run_folder, capsys):
     assert report["loss"]["last"] == "nan"
 
 
+@thorough
 @pytest.mark.slow
 def test_left_whole_the_model_learns(run_folder, capsys):
     assert main(["demo", "--steps", "12", "--no-fault", "--directory", "elsewhere"]) == 0

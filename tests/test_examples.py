@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from thorough import thorough
+
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 WARN_BY_THEMSELVES = {"lightning_trainer.py", "deepspeed_zero.py", "megatron_gpt.py"}
 """Examples whose trainer uses what torch has deprecated."""
@@ -13,6 +15,8 @@ RANKS = {"deepspeed_zero.py": 2, "ddp.py": 2, "fsdp.py": 2, "fsdp2.py": 2, "mega
 ON_CPU = {"megatron_gpt.py": "megatron_on_cpu.py"}
 """Examples whose framework asks for GPUs, and what lets it go without."""
 PEERS = Path(__file__).parents[1] / ".peers"
+FIRST = ["plain_loop.py", "hf_trainer.py", "fsdp2.py", "msprobe_drop_in.py"]
+"""Examples that `make test` runs; tests of each engine and trainer do what the others do."""
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -21,7 +25,11 @@ def test_an_example_is_short(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [path if path.name in FIRST else pytest.param(path, marks=thorough) for path in EXAMPLES],
+    ids=lambda path: path.name,
+)
 def test_an_example_runs_and_leaves_a_run(path, tmp_path):
     warnings = "default" if path.name in WARN_BY_THEMSELVES else "error"
     command = [sys.executable, "-W", warnings]

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import vario
+from thorough import thorough
 
 TRAIN = """
 import torch, vario
@@ -43,6 +44,7 @@ def tasks_of_srun(**more):
     return [{**step, "SLURM_PROCID": str(task), **more} for task in range(2)]
 
 
+@thorough
 @pytest.mark.slow
 def test_tasks_of_srun_that_are_to_meet_are_ranks_of_one_run(tmp_path):
     (run,) = launch(tmp_path, *tasks_of_srun(MASTER_ADDR="node-0", MASTER_PORT="29500"))
@@ -70,6 +72,7 @@ LATE_GROUP = TRAIN.replace(
 )
 
 
+@thorough
 @pytest.mark.slow
 def test_a_process_group_that_comes_after_the_watching_is_said_to_be_late(tmp_path):
     (tmp_path / "runs").mkdir()

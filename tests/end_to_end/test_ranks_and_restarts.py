@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import vario
+from thorough import thorough
 from vario.cli import main
 
 TESTS = Path(__file__).parents[1]
@@ -180,6 +181,7 @@ def is_listening(port):
         return client.connect_ex(("localhost", port)) == 0
 
 
+@thorough
 @pytest.mark.slow
 def test_ranks_of_two_nodes_share_a_run_whoever_comes_first(two_nodes, capsys):
     (run,) = vario.list_runs(two_nodes)
@@ -191,6 +193,7 @@ def test_ranks_of_two_nodes_share_a_run_whoever_comes_first(two_nodes, capsys):
     assert f"2 of 2 recorded (data 2), on {socket.gethostname()}" in capsys.readouterr().out
 
 
+@thorough
 @pytest.mark.slow
 def test_ranks_of_two_nodes_go_on_together_when_one_was_killed(two_nodes):
     (run,) = vario.list_runs(two_nodes)

@@ -8,6 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import vario
+from thorough import thorough
 from vario.cli import main
 
 
@@ -59,6 +60,7 @@ def test_a_model_that_cannot_be_simulated_trains_on_with_one_warning(tmp_path, c
     assert len(tiny_trainer.history(trainer, "loss")) == 6
 
 
+@thorough
 @pytest.mark.filterwarnings("ignore")  # what dynamo warns of is its own
 def test_a_compiled_training_is_predicted_outside_of_the_compiler(tmp_path, monkeypatch):
     # transformers leaves its wish to compile in the environment, where later trainings of this process would find it.

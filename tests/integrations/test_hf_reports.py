@@ -13,6 +13,7 @@ from test_hf_trainer import callback, series
 from tiny_trainer import history, made
 
 import vario
+from thorough import thorough
 
 
 def tensorboard(folder):
@@ -75,6 +76,7 @@ wandb.finish()
 """
 
 
+@thorough
 def test_weights_and_biases_gets_the_same(tmp_path):
     here = Path(__file__).parent
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}

@@ -11,6 +11,7 @@ import torch
 
 from models import Perceptron, batch
 from releases import runs_here, skip_unless_it_runs
+from thorough import cases, wanted
 from vario import open_run
 from watching import rows, watch
 
@@ -20,15 +21,16 @@ HERE = Path(__file__).parent
 STEPS = 5
 SHARDED = ["fsdp1", "fsdp2"]
 CASES = ["ddp", "ddp-zero", *SHARDED]
+FIRST = ["ddp", "fsdp2", "ddp-flip"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, request):
     place = tmp_path_factory.mktemp("updates")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    command += [str(HERE / "updates_script.py"), *filter(runs_here, CASES), "ddp-flip"]
+    command += [str(HERE / "updates_script.py"), *filter(runs_here, wanted(request, CASES, FIRST)), "ddp-flip"]
     done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     return place / "runs"
@@ -63,7 +65,7 @@ def recorded(folder, case, quantity="update", rank="all"):
     return found
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(CASES, FIRST))
 def test_ranks_together_have_the_changes_and_surprises_of_one_process(folder, alone, case):
     found = recorded(folder, case)
     whole = [key for key in alone if key[1].split(":")[1] in ("change", "surprise")]
@@ -74,7 +76,7 @@ def test_ranks_together_have_the_changes_and_surprises_of_one_process(folder, al
         np.testing.assert_allclose(found[key][1], np.sqrt(squares), rtol=2e-3, err_msg=str(key))
 
 
-@pytest.mark.parametrize("case", ["ddp", "ddp-zero"])
+@pytest.mark.parametrize("case", cases(["ddp", "ddp-zero"], FIRST))
 def test_what_ranks_hold_alike_has_the_ratios_of_one_process(folder, alone, case):
     found = recorded(folder, case)
     assert found.keys() == alone.keys()
@@ -82,7 +84,7 @@ def test_what_ranks_hold_alike_has_the_ratios_of_one_process(folder, alone, case
         np.testing.assert_allclose(found[key][1], np.sqrt(row[2]), rtol=2e-3, err_msg=str(key))
 
 
-@pytest.mark.parametrize("case", SHARDED)
+@pytest.mark.parametrize("case", cases(SHARDED, FIRST))
 def test_each_rank_measures_its_own_share(folder, case):
     per_rank = [recorded(folder, case, rank=rank) for rank in range(2)]
     sizes = [
@@ -93,7 +95,7 @@ def test_each_rank_measures_its_own_share(folder, case):
     assert any(name.endswith("ratio") for _, name in per_rank[1])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases(CASES, FIRST))
 def test_healthy_ranks_have_no_stray_changes(folder, case):
     assert recorded(folder, case, "stray") == {}
 

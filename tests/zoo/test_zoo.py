@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from thorough import thorough
+
 # At the end: `zoo` is the only name this folder should add.
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
@@ -84,6 +86,7 @@ def test_what_was_recorded_is_not_recorded_again(runs, folder):
     assert not told
 
 
+@thorough
 def test_a_run_without_its_note_was_never_finished_and_is_recorded_again(runs, folder):
     job = runs["dead_relu"].job
     (folder / job.name / NOTE).unlink()

@@ -11,6 +11,7 @@ import pytest
 from made_csv import database, scalars, tables
 
 import vario
+from thorough import thorough
 from vario.compat.msprobe import CSV2DBConfig, csv2db, csv2tensorboard_by_step
 from vario.compat.msprobe.csv_folders import TENSOR_KINDS
 from vario.compat.msprobe.importing import import_msprobe
@@ -33,6 +34,7 @@ def comparable(points):
     return [(step, "nan" if math.isnan(value) else value) for step, value in points]
 
 
+@thorough
 def test_event_files_hold_the_same_tags_steps_and_values(converted, tmp_path):
     csv2tensorboard_by_step(converted / "in", output_dirpath=tmp_path / "ours")
     kinds = sorted(path.name for path in (converted / "tensorboard/rank0").iterdir())
