@@ -48,6 +48,7 @@ def _run(words):
 
 if __name__ == "__main__":
     import torch
+    import torch._dynamo  # what the first optimizer of a process imports
 
     import vario.cli
     import vario.launch
