@@ -181,9 +181,16 @@ def async_without_a_future():
 
 
 def a_future_with_a_callback_that_overwrites():
-    x = mine()
-    dist.all_reduce(x, async_op=True).get_future().then(lambda future: future.value()[0].zero_()).wait()
-    assert not x.any()
+    x, store, key = mine(), dist.distributed_c10d._get_default_store(), "the callback was added"
+    if RANK == 1:
+        store.wait([key])
+        dist.all_reduce(x)
+    else:
+        # Added to a result that has come already, a callback runs at once, in this thread: rank 1 is late on purpose.
+        done = dist.all_reduce(x, async_op=True).get_future().then(lambda future: future.value()[0].zero_())
+        store.set(key, "")
+        done.wait()
+        assert not x.any()
     return {"all_reduce:input": [mine()], "all_reduce:output": [total()]}
 
 
