@@ -61,7 +61,8 @@ page-checks: page
 
 # The cases are the same every time; it ends after a quarter of an hour at the latest.
 ATTACKS := tests/attack tests/runs/test_untrusted_folders.py tests/runs/test_bombs.py tests/cli/test_escaped_names.py \
-  tests/test_odd_names.py tests/web/test_connections.py tests/web/test_slow_reading.py tests/web/test_web_safety.py
+  tests/test_odd_names.py tests/web/test_connections.py tests/web/test_slow_reading.py tests/web/test_web_safety.py \
+  tests/web/test_web_fuzz.py
 attack: $(READY) page
 	VARIO_ATTACK=10 timeout 900 $(BIN)/python -m pytest $(ATTACKS)
 

@@ -9,6 +9,7 @@ import pytest
 
 import vario
 from starting import Starter
+from thorough import thorough
 from vario.backends.torch.releases import CAN_HOOK_IN_GRAPHS
 
 pytestmark = pytest.mark.slow
@@ -351,7 +352,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("method", "parent_trains"), [("spawn", False), ("fork", False), ("fork", True)])
+@pytest.mark.parametrize(
+    ("method", "parent_trains"), [("spawn", False), pytest.param("fork", False, marks=thorough), ("fork", True)]
+)
 def test_processes_that_a_script_starts_are_watched_each(tmp_path, method, parent_trains):
     write(tmp_path, CHILDREN.format(method=method, parent_trains=parent_trains))
     watched = started(tmp_path, "--every", "1", "train.py")

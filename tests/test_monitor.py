@@ -11,6 +11,7 @@ from torch import nn
 
 import vario
 from models import Perceptron, batch
+from thorough import thorough
 from vario.errors import ConfigError, ModelError, RunTaken
 from vario.records import SUM_SQUARES
 from watching import EVERYTHING, made, records, rows, scalar, steps_of, train, watch
@@ -195,6 +196,7 @@ def test_a_run_on_disk_reads_as_it_was_observed(tmp_path):
     assert saved["config"]["quantities"] == EVERYTHING
 
 
+@thorough
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path):
     script = (
         "import torch, vario\n"

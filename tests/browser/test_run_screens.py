@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from web_client import serving
 
 import vario
+from thorough import thorough
 from vario.runs.ranking import rank_changes
 
 pytestmark = pytest.mark.slow
@@ -172,6 +173,7 @@ def test_settings_tell_config_environment_and_what_is_off(visit):
     expect(page.get_by_text("gradient, weight, activation, update")).to_be_visible()
 
 
+@thorough
 def test_ranks_of_a_distributed_run_stand_side_by_side(browser, tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE)]
     subprocess.run(launch, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True)

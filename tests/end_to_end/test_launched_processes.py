@@ -51,6 +51,7 @@ def test_tasks_of_srun_that_are_to_meet_are_ranks_of_one_run(tmp_path):
     assert (run.ranks, run.world_size, run.state) == ([0, 1], 2, "finished")
 
 
+@thorough
 @pytest.mark.slow
 def test_tasks_of_a_sweep_have_a_run_each(tmp_path):
     runs = launch(tmp_path, *tasks_of_srun())

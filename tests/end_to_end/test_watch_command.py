@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import vario
+from thorough import thorough
 from vario.cli import main
 from vario.detection.alerts import Alert, Incident
 from vario.detection.incidents import collect
@@ -63,6 +64,7 @@ def over_ranks():
     return [found.name for found in RULES if found.part.over == "ranks"]
 
 
+@thorough
 def test_what_was_found_live_is_what_a_replay_finds(watched):
     folder, _ = watched
     later = vario.check(vario.open_run(folder), over_ranks())

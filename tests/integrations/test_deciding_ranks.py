@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+from thorough import thorough
+
+pytestmark = [pytest.mark.slow, thorough]
 
 
 @pytest.fixture(scope="module")

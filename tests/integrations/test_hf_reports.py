@@ -107,6 +107,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@thorough
 def test_of_two_processes_each_records_its_rank_and_one_speaks(tmp_path):
     here = Path(__file__).parent
     script = tmp_path / "two_ranks.py"

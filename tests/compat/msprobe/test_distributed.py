@@ -51,6 +51,7 @@ def test_with_a_dp_group_only_its_first_rank_writes_reduced_gradients(tmp_path):
     assert reading.steps(out, "grad_unreduced", 1) == [0, 1]
 
 
+@thorough
 def test_with_a_tp_group_other_ranks_write_only_what_is_split(tmp_path):
     out = train(tmp_path, group="tp_group")
     names = [{row["name"] for row in reading.rows(out, "grad_reduced", rank)} for rank in (0, 1)]

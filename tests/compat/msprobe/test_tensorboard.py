@@ -13,6 +13,8 @@ import training
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from thorough import thorough
+
 OPS = ["min", "max", "norm", "zeros", "nans", "mean"]
 CONFIG = {
     "targets": {},
@@ -95,6 +97,7 @@ def documented(theirs):
     return tags
 
 
+@thorough
 @pytest.mark.parametrize("name", ["perceptron", "gpt"])
 def test_the_same_tags_with_the_same_values(trained, name):
     theirs, ours = (scalars(events) for events in trained[name])
@@ -120,6 +123,7 @@ def is_hole(values):
     return all(math.isnan(value) or value == 0 for _, value in values)
 
 
+@thorough
 def test_chosen_sides_have_the_names_1_3_0_gave_them(trained):
     theirs, ours = (scalars(events) for events in trained["chosen sides"])
     wanted = {tag for tag in documented(theirs) if "/actv" in tag}
@@ -130,6 +134,7 @@ def test_chosen_sides_have_the_names_1_3_0_gave_them(trained):
         assert [value for _, value in ours[tag]] == pytest.approx(expected, rel=1e-4, abs=1e-7), tag
 
 
+@thorough
 def test_heat_maps_of_updates_and_ratios(trained):
     theirs, ours = trained["heat maps"]
     assert set(ours.Tags()["images"]) == set(theirs.Tags()["images"])
