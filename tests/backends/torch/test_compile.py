@@ -137,7 +137,8 @@ def test_after_close_the_compiled_model_runs_on_and_records_nothing():
     recorded = len(records(monitor))
     training.run(2)
     plain.run(3)
-    assert training.losses == pytest.approx(plain.losses, rel=1e-5)
+    # Compiled code rounds otherwise than eager code; that watching changes nothing of it is a test of its own, by bits.
+    assert training.losses == pytest.approx(plain.losses, rel=1e-4)
     assert len(records(monitor)) == recorded == 1
     assert monitor.step_number == 1
 
