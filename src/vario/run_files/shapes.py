@@ -63,6 +63,8 @@ RANK_STATUS: dict[str, Any] = {
     "coordinates": Maybe(Each(Whole(0))),
     "host": Maybe(str),
     "pid": Maybe(Whole(0, (1 << 31) - 1)),
+    "machine": Maybe(str),
+    "born": Maybe(Whole(0)),
     "state": Maybe(str),
     "error": Maybe(str),
     "ended": Maybe(float),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from vario import run_files
 from vario.errors import RunTaken, RunTooNew
+from vario.processes import is_gone
 from vario.run_files import shapes
 from vario.sinks import RunHeader
 from vario.sinks.agreement import Proposal, agree, note_taken
@@ -132,24 +131,7 @@ def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, 
 
 
 def _is_written_by_another(own: dict[str, Any]) -> bool:
-    pid = own.get("pid")
-    if own.get("state") != "running" or own.get("host") != socket.gethostname() or pid in (None, os.getpid()):
-        return False
-    # A process that is younger than the record only inherited the number: containers hand out the same few again.
-    started = process_started(int(pid))
-    return started is not None and started <= float(own.get("opened", 0))
-
-
-def process_started(pid: int) -> float | None:
-    """Unix seconds at which a process of this machine started; None when it is gone or the system does not tell."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-    except (OSError, IndexError, ValueError):
-        return None
-    if fields[0] in "ZX":
-        return None
-    return time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return own.get("state") == "running" and own.get("pid") != os.getpid() and is_gone(own) is False
 
 
 def read_json(path: Path, depth: int, shape: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vario.processes import this_process
 from vario.records import COLUMNS, StepRecord
 from vario.run_files.shapes import COLLECTIVES
 from vario.sinks import PartsOff, RunHeader
@@ -299,8 +300,7 @@ class Store:
             "rank": self._header.rank,
             "world_size": self._header.world_size,
             "coordinates": self._header.coordinates,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
+            **this_process(),
             "state": state,
             "error": error,
             "ended": ended,
