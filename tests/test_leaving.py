@@ -46,7 +46,7 @@ ENDINGS = {
     "sys.exit = lambda code: os._exit(code)\nprint('own', flush=True)\nsys.exit(7)": None,
     "import signal\nsignal.raise_signal(signal.SIGINT)": "interrupted None",
     "import signal\nsignal.raise_signal(signal.SIGTERM)": None,
-    "import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nsignal.raise_signal(signal.SIGTERM)": FINISHED,
+    "import signal\nsignal.signal(15, lambda *_: sys.exit(0))\nsignal.raise_signal(15)": FINISHED,
     THREAD.format("1 / 0"): "crashed the thread that trained ended with an exception",
     THREAD.format("sys.exit(0)"): FINISHED,
     THREAD.format("pass"): FINISHED,
