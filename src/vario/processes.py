@@ -18,6 +18,12 @@ def this_process() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": pid, "machine": _machine(), "born": _born(pid)}
 
 
+def is_this(record: Mapping[str, Any]) -> bool:
+    """Whether a record names this process."""
+    own = this_process()
+    return all(record.get(key, own[key]) == own[key] for key in ("host", "pid", "machine", "born"))
+
+
 def is_gone(record: Mapping[str, Any]) -> bool | None:
     """Whether the process that a record names has ended; None where it cannot be looked up from here.
 

@@ -41,7 +41,7 @@ class Whole:
 
 STEP = Whole(0)
 RANK = Whole(0, MOST_RANKS)
-SESSION: dict[str, Any] = {"first_step": STEP, "started": Maybe(float)}
+SESSION: dict[str, Any] = {"first_step": STEP, "started": Maybe(float), "job": Maybe(str)}
 RUN: dict[str, Any] = {
     "format": int,
     "id": Maybe(str),
