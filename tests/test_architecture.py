@@ -12,9 +12,10 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
 CORE |= {"rules", "detection", "event_file", "notices", "package", "switch", "ending", "script", "run_files", "varint"}
+CORE |= {"processes"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
 IN_PROCESS |= {"forks", "frame_rows", "header", "plain_numbers", "plugins", "snapshots", "actions"}
-IN_PROCESS |= {"idle", "succession"}
+IN_PROCESS |= {"idle", "succession", "leaving"}
 PUBLIC = "the public names"
 
 ALLOWED: dict[str, set[str]] = {
@@ -38,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "idle": CORE | {"monitor"},
     "succession": CORE | {"monitor"},
     "start": CORE | {"monitor", "idle", "succession"},
+    "leaving": CORE | {"children"},
     "launch": CORE | IN_PROCESS | {"after_import", "children"},
     "after_import": set(),
     "children": CORE | {"launch"},  # only in the text that a new process runs
@@ -189,7 +191,6 @@ OTHER_FILES = {
     ("web/report.py", "read_text"),  # the page that was built with the package
     ("web/built_files.py", "read_text"),
     ("sinks/agreement.py", "read_text"),  # /proc
-    ("sinks/folder.py", "read_text"),
 }
 
 

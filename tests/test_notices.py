@@ -4,6 +4,7 @@ import http.server
 import json
 import logging
 import os
+import select
 import socketserver
 import threading
 
@@ -14,6 +15,8 @@ from incidents import recurring, train
 from vario.cli.commands.parts import found_parts
 from vario.config import Config, read_config
 from vario.detection.alerts import Alert, Incident
+from vario.notices.command import Command
+from vario.notices.message import Message
 from vario.notices.sending import Notices
 
 PASSWORD = "correct-horse"
@@ -152,6 +155,23 @@ def test_a_command_of_the_environment_is_looked_up_there(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_COMMAND", f"touch {tmp_path}/ran")
     sent({"command": "env:MY_COMMAND"}, incident())
     assert (tmp_path / "ran").exists()
+
+
+def test_a_command_that_hangs_ends_with_the_training_and_so_does_what_it_started(tmp_path):
+    os.mkfifo(tmp_path / "started")
+    notices = Notices(Config(notify={"command": f"sleep 600 & echo $! > {tmp_path}/started; wait"}))
+    notices.send(incident(), "run-1")
+    notices.send(incident(), "run-1")
+    running = os.pidfd_open(int((tmp_path / "started").read_text()))
+    notices.close(0.0)
+    assert select.select([running], [], [], 60)[0], "it still runs"
+    os.close(running)
+
+
+def test_a_command_ends_by_itself_where_the_training_was_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("vario.notices.command.LONGEST_SECONDS", 0.2)
+    with pytest.raises(OSError, match="exit code"):
+        Command("sleep 600").send(Message(incident(), "run-1"))
 
 
 def test_a_webhook_gets_what_slack_and_discord_read_and_the_incident(web, tmp_path):

@@ -66,12 +66,15 @@ def is_child() -> bool:
     return multiprocessing.parent_process() is not None
 
 
-def at_end_of_child(call: Callable[[BaseException | None], None]) -> None:
-    """Run `call(error)` when this process has done its work; it leaves without what is registered with `atexit`."""
+def at_end_of_child(call: Callable[[BaseException | None], None]) -> Callable[[], None]:
+    """Run `call(error)` when this process has done its work; it leaves without what is registered with `atexit`.
+
+    The result takes that back.
+    """
     process = os.getpid()
 
     def ended() -> None:
         if os.getpid() == process:
             call(sys.exc_info()[1])
 
-    multiprocessing.util.Finalize(None, ended, exitpriority=100)
+    return multiprocessing.util.Finalize(None, ended, exitpriority=100).cancel

@@ -17,6 +17,7 @@ from vario.children import at_end_of_child, follow_spawned, is_child
 from vario.config import Config
 from vario.ending import FINISHED, ending
 from vario.errors import ConfigError, UnsupportedRelease, VarioError
+from vario.leaving import close_all
 from vario.script import ScriptRaised, execute
 from vario.succession import new_group
 from vario.switch import is_off
@@ -48,6 +49,7 @@ class Launch:
         self.problem: str | None = None
         """Why the script's model could not be watched; it trains all the same."""
         self._began = time.time()
+        self._is_fork = False
         self._search: Search | None = None
         self._follow_no_more: Callable[[], None] = lambda: None
 
@@ -64,10 +66,10 @@ class Launch:
             self._search.stop()
         self.is_needed = False
 
-    def close(self, state: str, error: str | None) -> None:
-        """End the runs, and say where they are."""
+    def close(self, error: BaseException | None) -> None:
+        """End the runs of a script that raised this, or nothing, and say where they are."""
+        close_all(error)
         for monitor in self.monitors:
-            monitor.close(state, error)
             if not monitor.is_leading:
                 continue
             if monitor.path is None:
@@ -166,18 +168,19 @@ class Launch:
         """What sets the name of a run apart from others of the same script; ranks of one job share theirs."""
         from vario.backends.torch.process import rank_and_world_size
 
-        is_worker = is_child() and rank_and_world_size()[1] == 1
+        is_worker = (is_child() or self._is_fork) and rank_and_world_size()[1] == 1
         return (f"-{os.getpid()}" if is_worker else "") + (f"-{len(self.monitors) + 1}" if self.monitors else "")
 
     def _forked(self) -> None:
         """In a process that the script has forked: its parent's runs are not its own."""
+        self._is_fork = True
         if self.is_needed and self._search is not None:
             self.monitors, self._watching = [], []
             self._search.begin()
 
     def _child_ended(self, error: BaseException | None) -> None:
         self.stop()
-        self.close(*ending(error))
+        self.close(error)
 
 
 def watch_child(config: Config, group: str) -> None:
@@ -195,7 +198,7 @@ def run_script(target: str, arguments: Sequence[str], config: Config, is_module:
     if not is_off(config.enabled):
         launch.begin()
     raised = execute(target, arguments, is_module)
-    _finish(launch, *ending(raised))
+    _finish(launch, raised)
     if raised is None:
         return 0
     if launch.refusal is not None and raised is launch.refusal:
@@ -213,8 +216,8 @@ def _is_missing(module: str) -> bool:
         sys.path.pop(0)
 
 
-def _finish(launch: Launch, state: str, error: str | None) -> None:
-    if state == FINISHED and not is_off(launch.config.enabled) and (why := launch.why_nothing()) is not None:
+def _finish(launch: Launch, error: BaseException | None) -> None:
+    if ending(error)[0] == FINISHED and not is_off(launch.config.enabled) and (why := launch.why_nothing()) is not None:
         sys.stderr.write(f"vario: nothing was recorded: {why}\n")
     launch.stop()
-    launch.close(state, error)
+    launch.close(error)

@@ -6,10 +6,8 @@ logged once, switched off, and listed in the run. `strict=True` raises instead.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +27,7 @@ from vario.folders import run_folder
 from vario.forks import let_go_in_forks
 from vario.frames import StepFrames
 from vario.header import run_header
+from vario.leaving import Leaving
 from vario.observer import QuantityObserver, Skips
 from vario.plain_numbers import keep_number
 from vario.plugins import left_out
@@ -112,9 +111,10 @@ class Monitor:
         self._step_began = time.monotonic()
         self._begin_step()
         self._watched.attach(self)
+        self._leaving = Leaving(self.close)
+        self.on_step_ended(self._leaving.trained)
         let_go_in_forks(self)
         succession.opened(self, held)
-        atexit.register(self._close_at_exit)
 
     def _open_sinks(self) -> None:
         config, watched = self.config, self._watched
@@ -247,7 +247,7 @@ class Monitor:
         if self._completed or self.frames.has_rows:
             self.step_ended()
         self._closed = True
-        atexit.unregister(self._close_at_exit)
+        self._leaving.cancel()
         self._writer.close()
         # What the rules find at the very end is still told, and what fails then is still listed.
         ours = [name for name in ("alerts", "reactions") if name in self.sinks]
@@ -260,6 +260,7 @@ class Monitor:
         """Watch no more and write nothing: this process was forked from the one that does."""
         if not self._closed:
             self._closed = True
+            self._leaving.cancel()
             self._watched.detach()
 
     def __enter__(self) -> Monitor:
@@ -267,10 +268,6 @@ class Monitor:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close(*ending(error))
-
-    def _close_at_exit(self) -> None:
-        error = getattr(sys, "last_value", None)
-        self.__exit__(type(error) if error else None, error, None)
 
     # What `vario run` calls
 

@@ -34,6 +34,7 @@ def test_what_is_written_is_read_back_live_and_closed(tmp_path):
         "part-000001.parquet",
         "rank.json",
         "structure.json",
+        "writer-0-0.json",
     ]
 
 

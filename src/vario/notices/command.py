@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from typing import Any, ClassVar
@@ -12,6 +14,8 @@ from vario.notices.message import Message
 from vario.notices.secrets import check_text, mask, reveal
 
 TIMEOUT_SECONDS = 30.0
+LONGEST_SECONDS = 45
+"""Where the training is killed while the command runs, nobody is left to end it after its time: `timeout` is."""
 
 
 class Command:
@@ -21,6 +25,8 @@ class Command:
 
     def __init__(self, options: str, rank: int | None = None) -> None:
         self._command = reveal(options, "notify.command")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_over = False
 
     @staticmethod
     def check(options: Any) -> None:
@@ -35,23 +41,42 @@ class Command:
     def send(self, message: Message) -> None:
         """Run it; an exit code other than 0 is a failure, and so is taking too long."""
         # What it writes to its standard error is for the console, and for nobody's files: it may hold secrets.
-        process = subprocess.Popen(
-            self._command,
-            shell=True,
+        limit = ["timeout", "-s", "KILL", str(LONGEST_SECONDS)] if shutil.which("timeout") else []
+        if self._is_over:
+            raise TimeoutError("the training is over")
+        self._process = process = subprocess.Popen(
+            [*limit, "/bin/sh", "-c", self._command],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env={**os.environ, **_environment(message)},
             start_new_session=True,
         )
+        if self._is_over:
+            _kill(process)
         try:
             process.communicate(json.dumps(message.to_json(), allow_nan=False).encode(), timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            # The shell and what it started: the one alone would leave the other behind.
-            os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
             process.communicate()
             raise TimeoutError(f"the command took longer than {TIMEOUT_SECONDS:.0f} seconds") from None
+        finally:
+            self._process = None
         if process.returncode:
             raise OSError(f"the command ended with exit code {process.returncode}")
+
+    def give_up(self) -> None:
+        """End what runs, and run nothing more: the training is over and has waited long enough."""
+        self._is_over = True
+        if (process := self._process) is not None:
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the shell and what it started: the one alone would leave the other behind."""
+    # One that has ended and was not waited for keeps its number, so the group is its own.
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _environment(message: Message) -> dict[str, str]:

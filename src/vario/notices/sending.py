@@ -24,6 +24,9 @@ MOST_FAILURES = 3
 CLOSE_SECONDS = 5.0
 """How long the end of a run waits for what has not been sent yet."""
 
+GIVE_UP_SECONDS = 1.0
+"""How long it waits for a way that was told to end what it started."""
+
 Failed = Callable[[str, Exception], None]
 
 
@@ -143,6 +146,11 @@ class _Way:
         self._thread.join(seconds)
         if self._thread.is_alive():
             self._tell("late", f"notices by {self._name} take too long: not all have been sent")
+            # A thread that sends ends with the process; a process that it started would not.
+            if (give_up := getattr(self._notice, "give_up", None)) is not None:
+                self._is_off = True
+                give_up()
+                self._thread.join(GIVE_UP_SECONDS)
 
     def _run(self) -> None:
         refresh: Callable[[str, int], None] | None = getattr(self._notice, "refresh", None)

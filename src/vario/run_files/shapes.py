@@ -41,7 +41,7 @@ class Whole:
 
 STEP = Whole(0)
 RANK = Whole(0, MOST_RANKS)
-SESSION: dict[str, Any] = {"first_step": STEP, "started": Maybe(float)}
+SESSION: dict[str, Any] = {"first_step": STEP, "started": Maybe(float), "job": Maybe(str)}
 RUN: dict[str, Any] = {
     "format": int,
     "id": Maybe(str),
@@ -63,6 +63,8 @@ RANK_STATUS: dict[str, Any] = {
     "coordinates": Maybe(Each(Whole(0))),
     "host": Maybe(str),
     "pid": Maybe(Whole(0, (1 << 31) - 1)),
+    "machine": Maybe(str),
+    "born": Maybe(Whole(0)),
     "state": Maybe(str),
     "error": Maybe(str),
     "ended": Maybe(float),

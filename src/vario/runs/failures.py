@@ -39,7 +39,9 @@ def what_failed(states: Sequence[RankState]) -> str | None:
     for state in in_order_of_failure(states):
         if state.error:
             return state.error
-        if state.state == "died" and len(states) > 1 and not any(one.state == "interrupted" for one in states):
+        if state.state == "died" and len(states) == 1:
+            return "the process ended without a word: by a signal such as SIGTERM or SIGKILL, or by os._exit"
+        if state.state == "died" and not any(one.state == "interrupted" for one in states):
             return f"rank {state.rank} died without a word"
     return None
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import socket
 import stat
 import time
 from collections.abc import Mapping
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vario.errors import RunCorrupt, RunTooNew
+from vario.processes import is_gone
 from vario.run_files import entries_of, shapes
 from vario.run_files import read_json as read_any_json
 from vario.runs.pieces import FORMAT
@@ -212,16 +211,7 @@ def rank_states(folder: Path, ranks: list[dict[str, Any]], session: int, now: fl
 
 
 def _is_dead(rank: dict[str, Any]) -> bool:
-    pid = rank.get("pid")
-    if rank.get("state") != "running" or rank.get("host") != socket.gethostname() or not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
+    return rank.get("state") == "running" and is_gone(rank) is True
 
 
 def _last_sign(folder: Path, rank: str = "rank*") -> float:

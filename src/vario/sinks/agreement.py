@@ -74,7 +74,7 @@ def agree(
     """
     os.makedirs(folder, exist_ok=True)
     taken = _taken.setdefault((os.getpid(), str((folder / series).absolute()), rank), [])
-    now = _file_system_time(folder)
+    now = file_system_time(folder)
     began, launched = now - process_age(os.getpid()), now - _launcher_age()
     deadline = time.monotonic() + limit_seconds
     for _ in range(ATTEMPTS):
@@ -92,13 +92,21 @@ def agree(
                 return entry
         number = max([at_least, *(entry.number + 1 for entry in entries), *(used + 1 for used in taken)])
         earlier = [entry for entry in entries if launched < entry.written <= began]
-        _publish(folder / f"{series}-{number}.json", propose(Proposal(len(taken), earlier)))
+        publish(folder / f"{series}-{number}.json", propose(Proposal(len(taken), earlier)))
     raise OSError(errno.ETIMEDOUT, f"{folder}: files that are made there are not found there")
 
 
 def note_taken(folder: Path, series: str, rank: int, number: int) -> None:
     """This process goes by an entry that needed no file."""
     _taken.setdefault((os.getpid(), str((folder / series).absolute()), rank), []).append(number)
+
+
+def job_mark() -> str | None:
+    """What tells jobs apart that run at the same time, alike on all hosts of a job; None where nobody knew."""
+    job = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    if job not in ("", "none"):
+        return job
+    return "-".join(filter(None, map(os.environ.get, ("SLURM_JOB_ID", "MASTER_PORT")))) or None
 
 
 def is_started_again() -> bool:
@@ -123,7 +131,8 @@ def _launcher_age() -> float:
         return 0.0  # its parent is not of this container: nothing can be said of earlier starts
 
 
-def _file_system_time(folder: Path) -> float:
+def file_system_time(folder: Path) -> float:
+    """Now, by the clock of the file system that holds a folder."""
     probe = folder / f".now-{uuid.uuid4().hex}"
     try:
         probe.write_text("")
@@ -152,8 +161,8 @@ def _parsed(text: bytes) -> Content | None:
     return content if isinstance(content, dict) else None
 
 
-def _publish(path: Path, content: Content) -> None:
-    """Make this file, whole and at once, unless another rank has made it before."""
+def publish(path: Path, content: Content) -> bool:
+    """Make this file, whole and at once; False where another process has made it before."""
     text = json.dumps(content) + "\n"
     draft = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
@@ -161,12 +170,17 @@ def _publish(path: Path, content: Content) -> None:
         try:
             os.link(draft, path)
         except FileExistsError:
-            pass
+            # NFS repeats a request whose answer was lost, and then meets what it has made itself.
+            return draft.stat().st_nlink == 2
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise
             # No hard links there: it appears empty for a moment, and readers wait.
-            with contextlib.suppress(FileExistsError), open(path, "x", encoding="utf8") as file:
-                file.write(text)
+            try:
+                with open(path, "x", encoding="utf8") as file:
+                    file.write(text)
+            except FileExistsError:
+                return False
+        return True
     finally:
         draft.unlink(missing_ok=True)

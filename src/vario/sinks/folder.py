@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +12,21 @@ from typing import Any
 
 from vario import run_files
 from vario.errors import RunTaken, RunTooNew
+from vario.processes import is_gone, this_process
 from vario.run_files import shapes
 from vario.sinks import RunHeader
-from vario.sinks.agreement import Proposal, agree, note_taken
+from vario.sinks.agreement import ATTEMPTS, Proposal, agree, is_started_again, job_mark, note_taken, publish
 from vario.sinks.encoding import FORMAT
+from vario.sinks.holding import Number, hold, refuse_held
 from vario.sinks.recovery import last_step
 from vario.sinks.watch_log import FOLDER
 
 RANK_FOLDER = re.compile(r"rank\d+")
 SESSION = "session"
 """`session-<n>.json`: the ranks of a job of several agree on a session and its first step."""
-SESSION_FILE = re.compile(r"\.?session-(\d+)\.json.*|\.now-.*")
+JOB = "job.json"
+"""Which job of several ranks has begun the run, for the others of its ranks, and for those of other jobs."""
+SESSION_FILE = re.compile(r"\.?session-(\d+)\.json.*|\.?job\.json.*|\.now-.*")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Claim:
     """Number of the first step of this session, the same on all ranks."""
     dropped_steps: int = 0
     """Steps this rank could not record in earlier sessions."""
+    number: Number = (0, 0)
+    """What this process holds, see holding.py."""
 
 
 def leading_rank(header: RunHeader) -> int:
@@ -48,18 +52,49 @@ def leading_rank(header: RunHeader) -> int:
 
 
 def claim(header: RunHeader) -> Claim:
-    """See whether this run may be written there; raises a RunError if it may not, an OSError if nobody can tell."""
-    run = _read_run(header.path)
-    own = read_json(header.path / f"rank{header.rank}" / "rank.json", 2, shapes.RANK_STATUS)
-    if not header.resume:
-        _refuse_taken(header, run, own)
-        note_taken(header.path, SESSION, header.rank, 0)
-        return Claim(0, [], run if header.rank != leading_rank(header) else None, header.first_step or 0)
-    if own is not None and _is_written_by_another(own):
-        raise RunTaken(f"{header.path}: process {own['pid']} is still writing this run. Stop it first.")
-    session, first_step = _next_session(header)
-    dropped = 0 if own is None else int(own.get("dropped_steps") or 0)
-    return Claim(session, _sessions_before(session, header), run, first_step, dropped)
+    """Take this rank of the run, alone; raises a RunError if it may not be written, an OSError if nobody can tell."""
+    folder = header.path / f"rank{header.rank}"
+    agreed: tuple[int, int] | None = None
+    for _ in range(ATTEMPTS):
+        # In this order: whoever takes the run after we looked who has it takes the number that we are to take.
+        # Several ranks agree once; one alone looks again what the process that was faster has left.
+        if header.resume and (agreed is None or header.world_size == 1):
+            agreed = _next_session(header)
+        run = _read_run(header.path)
+        own = read_json(folder / "rank.json", 2, shapes.RANK_STATUS)
+        if not header.resume:
+            _refuse_taken(header, run, own)
+        free = refuse_held(header.path, folder, own, is_started_again())
+        session, first_step = agreed = agreed or _first_session(header)
+        if (number := hold(folder, session, free)) is not None:
+            dropped = 0 if own is None else int(own.get("dropped_steps") or 0)
+            before = run if header.resume or header.rank != leading_rank(header) else None
+            return Claim(session, _sessions_before(session, header), before, first_step, dropped, number)
+    raise RunTaken(f"{header.path}: another process is beginning this run at this moment.")
+
+
+def _first_session(header: RunHeader) -> tuple[int, int]:
+    first_step = header.first_step or 0
+    if header.world_size > 1:
+        path = header.path / JOB
+        os.makedirs(header.path, exist_ok=True)
+        publish(path, _session(header, first_step))
+        _refuse_other_job(header, read_json(path, 1, shapes.SESSION) or {})
+    note_taken(header.path, SESSION, header.rank, 0)
+    return 0, first_step
+
+
+def _session(header: RunHeader, first_step: int) -> dict[str, Any]:
+    return {"first_step": first_step, "started": header.started, "job": job_mark(), **this_process()}
+
+
+def _refuse_other_job(header: RunHeader, session: dict[str, Any]) -> None:
+    """One job begins a session. Ranks of two jobs would each find half of a run."""
+    theirs, ours = session.get("job"), job_mark()
+    if theirs is not None and ours is not None and theirs != ours and is_gone(session) is not True:
+        raise RunTaken(
+            f"{header.path}: another job, {theirs}, has begun this run. Choose another name, or stop it first."
+        )
 
 
 def _next_session(header: RunHeader) -> tuple[int, int]:
@@ -70,12 +105,13 @@ def _next_session(header: RunHeader) -> tuple[int, int]:
     """
 
     def propose(_: Proposal | None = None) -> dict[str, Any]:
-        return {"first_step": _first_step(header), "started": header.started}
+        return _session(header, _first_step(header))
 
     if header.world_size == 1:
         return _num_sessions(header.path), int(propose()["first_step"])
     entry = agree(header.path, SESSION, header.rank, propose, lowest=lambda: _num_sessions(header.path))
     assert entry.content is not None
+    _refuse_other_job(header, entry.content)
     # A trainer that numbers its steps knows better than the files, on every rank.
     return entry.number, int(entry.content["first_step"]) if header.first_step is None else header.first_step
 
@@ -129,27 +165,6 @@ def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, 
             is_ours = entry == FOLDER or entry.startswith("run.json") or SESSION_FILE.fullmatch(entry) is not None
             if not is_ours and not RANK_FOLDER.fullmatch(entry):
                 raise RunTaken(f"{header.path}: this folder holds '{entry}', which is no part of a run. {advice}")
-
-
-def _is_written_by_another(own: dict[str, Any]) -> bool:
-    pid = own.get("pid")
-    if own.get("state") != "running" or own.get("host") != socket.gethostname() or pid in (None, os.getpid()):
-        return False
-    # A process that is younger than the record only inherited the number: containers hand out the same few again.
-    started = process_started(int(pid))
-    return started is not None and started <= float(own.get("opened", 0))
-
-
-def process_started(pid: int) -> float | None:
-    """Unix seconds at which a process of this machine started; None when it is gone or the system does not tell."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-    except (OSError, IndexError, ValueError):
-        return None
-    if fields[0] in "ZX":
-        return None
-    return time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def read_json(path: Path, depth: int, shape: Mapping[str, Any]) -> dict[str, Any] | None:

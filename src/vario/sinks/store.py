@@ -16,12 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vario.errors import RunTaken
+from vario.processes import this_process
 from vario.records import COLUMNS, StepRecord
 from vario.run_files.shapes import COLLECTIVES
 from vario.sinks import PartsOff, RunHeader
 from vario.sinks.compaction import Compactor
 from vario.sinks.encoding import FORMAT, StreamEncoder
 from vario.sinks.folder import Claim, claim, leading_rank, read_json, write_json
+from vario.sinks.holding import has_lost
 from vario.sinks.live_file import LiveFile
 from vario.sinks.outlines import OUTLINED_ROWS, STRETCH_STEPS
 from vario.sinks.recovery import LIVE, part_path, recover
@@ -81,7 +84,7 @@ class Store:
         self._highest_part: dict[str, int] = {}
         self._compactor = Compactor(outlined_rows, stretch_steps)
         self._claim: Claim | None = None
-        self._established = False
+        self._established = self._is_lost = False
         self._run: dict[str, Any] = {}
         self._collectives: dict[str, dict[str, Any]] = {}
         self._collectives_are_new = False
@@ -123,6 +126,7 @@ class Store:
                 self._attempt("close a part", lambda quantity=quantity: self._rotate(quantity))  # type: ignore[misc]
         if abs(record.scalars.time - self._status_time) >= STATUS_SECONDS:
             self._status_time = record.scalars.time
+            self._check_holding()
             self._attempt("write rank.json", self._write_rank)
 
     def note(self, parts_off: PartsOff, num_refused: int) -> None:
@@ -134,6 +138,8 @@ class Store:
 
     def close(self, state: str, error: str | None) -> None:
         """Close and compact all parts and keep how the run ended."""
+        if self._is_lost:
+            return
         # Now, not after compaction: the order of these times tells which of several ranks failed first.
         ended = time.time()
         if self._attempt("record", self._flush):
@@ -190,6 +196,14 @@ class Store:
     def _waiting_bytes(self) -> int:
         unopened = sum(frame.summaries.nbytes for record in self._unopened for frame in record.frames)
         return unopened + sum(stream.file.pending_bytes for stream in self._streams.values())
+
+    def _check_holding(self) -> None:
+        """A process that slept for long may find that another one has gone on with its run."""
+        if self._claim is not None and self._established and has_lost(self._rank_folder, self._claim.number):
+            self._is_lost = True
+            raise RunTaken(
+                f"{self._header.path}: another process has taken over this run; it is no longer written here."
+            )
 
     # -- the disk ------------------------------------------------------------------------------------------------
 
@@ -299,8 +313,7 @@ class Store:
             "rank": self._header.rank,
             "world_size": self._header.world_size,
             "coordinates": self._header.coordinates,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
+            **this_process(),
             "state": state,
             "error": error,
             "ended": ended,
