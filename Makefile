@@ -103,7 +103,8 @@ TORCH_HALF := tests/backends tests/probes tests/integrations tests/end_to_end te
 NOT_IN_MATRIX := torch|transformers|mypy|ruff|vermin|playwright|schemathesis|pandas-stubs|pyarrow-stubs|types-PyYAML
 
 matrix: $(MATRIX)/.ready | .peers/torchao
-	$(MATRIX)/bin/python -m pytest --color=no --junitxml=$(MATRIX)/results.xml $(TORCH_HALF)
+	$(MATRIX)/bin/python -m pytest -n 2 --dist loadfile -m "not thorough" --color=no \
+	  --junitxml=$(MATRIX)/results.xml $(TORCH_HALF)
 
 $(MATRIX)/.ready: pyproject.toml requirements-dev.txt
 	test -x $(MATRIX)/bin/python || $(PYTHON) -m venv $(MATRIX)
