@@ -37,7 +37,7 @@ def is_small(tensor: torch.Tensor) -> bool:
 
 def summarise_together(tensors: Sequence[torch.Tensor], eps: float, columns: frozenset[str]) -> Table:
     """The Summary of each of these small tensors, a row each."""
-    sizes = np.fromiter((tensor.numel() for tensor in tensors), np.int64, len(tensors))
+    sizes = np.array([tensor.numel() for tensor in tensors], np.int64)
     table = empty_table(len(tensors))
     table[:, COUNT] = sizes
     for first, last in _stretches(tensors, sizes):
