@@ -11,8 +11,21 @@ import numpy.typing as npt
 from vario.backends.base import LateRows
 from vario.records import COLUMNS, MAX, MIN, Form, Frame, Moment, Table, merge
 
-Rows = dict[str, list[tuple[int, int]]]
-"""Per target: (row, order) of each observation."""
+Seen = tuple[int, int] | list[int]
+"""Row and order of a target's observation, of several one after the other: a tuple of two, or a longer list."""
+Rows = dict[str, Seen]
+"""What was observed, by target."""
+
+
+def add_row(rows: Rows, target: str, row: int, order: int) -> None:
+    """Add an observation of a target."""
+    before = rows.get(target)
+    if before is None:
+        rows[target] = row, order
+    elif isinstance(before, list):
+        before += row, order
+    else:
+        rows[target] = [*before, row, order]
 
 
 class Kept:
@@ -55,9 +68,12 @@ class Aside:
 
 def divided(rows: Rows, first: int) -> tuple[Rows, Rows]:
     """What was observed before that place in the order, and what from there on."""
-    before = {target: [seen for seen in all_seen if seen[1] < first] for target, all_seen in rows.items()}
-    since = {target: [seen for seen in all_seen if seen[1] >= first] for target, all_seen in rows.items()}
-    return {target: seen for target, seen in before.items() if seen}, {t: seen for t, seen in since.items() if seen}
+    before: Rows = {}
+    since: Rows = {}
+    for target, seen in rows.items():
+        for row, order in zip(seen[::2], seen[1::2], strict=True):
+            add_row(before if order < first else since, target, row, order)
+    return before, since
 
 
 def build_frames(frames: dict[tuple[str, int], Rows], step: int, table: Table, forms: dict[int, Form]) -> list[Frame]:
@@ -111,12 +127,13 @@ def build_others(
 
 def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, forms: dict[int, Form]) -> Frame:
     targets = tuple(rows)
-    order = np.array([seen[0][1] for seen in rows.values()], dtype=np.int32)
-    if all(len(seen) == 1 for seen in rows.values()):
-        summaries = table[[seen[0][0] for seen in rows.values()]]
+    order = np.array([seen[1] for seen in rows.values()], dtype=np.int32)
+    sizes = list(map(len, rows.values()))
+    if max(sizes) == 2:
+        summaries = table[[seen[0] for seen in rows.values()]]
     else:
-        picked = [row for seen in rows.values() for row, _ in seen]
-        groups = np.repeat(np.arange(len(targets)), [len(seen) for seen in rows.values()])
+        picked = [row for seen in rows.values() for row in seen[::2]]
+        groups = np.repeat(np.arange(len(targets)), [size // 2 for size in sizes])
         summaries = merge(table[picked], groups, len(targets))
-    described = [forms[seen[0][0]] for seen in rows.values()] if forms else None
+    described = [forms[seen[0]] for seen in rows.values()] if forms else None
     return Frame(quantity, step, micro_step, targets, order, summaries, described)

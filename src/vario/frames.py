@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from vario.backends.base import LateRows, Summaries, Tensor
-from vario.frame_rows import Aside, Kept, Rows, build_frames, build_late, build_others, divided
+from vario.frame_rows import Aside, Kept, Rows, add_row, build_frames, build_late, build_others, divided
 from vario.records import SUM, Collective, Form, Frame, Moment, Scalars, StepRecord
 
 _NEXT = -1
@@ -78,8 +78,7 @@ class StepFrames:
 
     def observe_again(self, quantity: str, micro_step: int, target: str, row: int) -> None:
         """Keep a row that was reduced already, under another name."""
-        rows = self._frames.setdefault((quantity, micro_step), {})
-        rows.setdefault(target, []).append((row, self._order))
+        add_row(self._frames.setdefault((quantity, micro_step), {}), target, row, self._order)
         self._order += 1
 
     def observe_at(self, quantity: str, moment: Moment, target: str, tensors: list[Tensor]) -> None:
@@ -96,8 +95,7 @@ class StepFrames:
                 row = self._summaries.observe(tensor)
                 if row is not None:
                     self._note_form(row, tensor)
-                    rows = self._placed.setdefault((quantity, moment), {})
-                    rows.setdefault(target, []).append((row, self._next_order()))
+                    add_row(self._placed.setdefault((quantity, moment), {}), target, row, self._next_order())
             if row is None:
                 self._skipped(quantity, target, tensor)
 
@@ -138,12 +136,18 @@ class StepFrames:
         frame = self._frames.setdefault((quantity, 0), {})
         self._forget_returned(quantity, targets)
         rows = self._summaries.observe_many(tensors, scale, again)
+        if self._describe is None and None not in rows:
+            # Very many targets at once: no code of ours runs for each of them.
+            orders = range(self._order, self._order + len(rows))
+            frame.update(zip(targets, zip(rows, orders, strict=True), strict=True))  # type: ignore[arg-type]
+            self._order += len(rows)
+            return
         for target, tensor, row in zip(targets, tensors, rows, strict=True):
             if row is None:
                 self._skipped(quantity, target, tensor)
                 continue
             self._note_form(row, tensor)
-            frame[target] = [(row, self._order)]
+            frame[target] = row, self._order
             self._order += 1
 
     def observe_later(self, quantity: str, rows: LateRows, most: int) -> None:
@@ -300,7 +304,9 @@ class StepFrames:
         """What the step in progress has observed by now; waits for the device."""
         with self._lock:
             kept = {key: dict(rows) for key, rows in self._kept.items()}
-            placed = {key: {name: list(seen) for name, seen in rows.items()} for key, rows in self._placed.items()}
+            placed: dict[tuple[str, Moment], Rows] = {
+                key: {name: list(seen) for name, seen in rows.items()} for key, rows in self._placed.items()
+            }
             fetch = self._summaries.collect(keep=True)
         table = fetch()
         frames = {key: rows for key, rows in self._frames.items() if key[1] != _NEXT}

@@ -98,7 +98,7 @@ Mesh = dict[str, tuple[int, int]]
 """The dimensions ranks are arranged in: their sizes, and where one rank is."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Share:
     """Which part of a parameter one rank holds, and who else holds the same."""
 

@@ -76,6 +76,8 @@ class Selector:
     def parameters(self, names: Iterable[str]) -> list[str]:
         """The chosen parameters."""
         expressions = self._expressions()
+        if not expressions:
+            return list(names)
         return [name for name in names if self._chosen(ancestors(name), expressions)]
 
     def check(self, modules: Sequence[str], parameters: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ to the next one: a new forward pass or backward, or an update of parameters this
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class Clock:
@@ -146,6 +146,10 @@ class Clock:
     def has_updated(self, parameter: int) -> bool:
         """Whether this step has updated that parameter already."""
         return parameter in self._updated
+
+    def not_updated(self, names: Mapping[int, str]) -> list[str]:
+        """The names of those parameters that this step has not updated."""
+        return [names[number] for number in names if number not in self._updated]
 
     @property
     def is_complete(self) -> bool:

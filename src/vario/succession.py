@@ -18,6 +18,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from vario.collecting import no_collections
 from vario.config import Config
 from vario.package import is_own_file
 
@@ -44,11 +45,14 @@ os.register_at_fork(after_in_child=_renew)
 
 
 def one_at_a_time(call: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
-    """The same call, which threads make one after the other: beginning to watch sets up what the process shares."""
+    """The same call, which threads make one after the other: beginning to watch sets up what the process shares.
+
+    Nothing is collected meanwhile, see `no_collections`.
+    """
 
     @functools.wraps(call)
     def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
-        with _beginning:
+        with _beginning, no_collections():
             return call(*args, **kwargs)
 
     return run

@@ -145,3 +145,18 @@ def test_a_series_watched_one_step_in_ten_is_known_after_a_dozen_observations():
     assert trend.update(("a",), np.array([2.0]), 120).warmth[0] == 120
     for number in range(50):
         assert dense.update(("a",), np.array([2.0]), number).warmth[0] == number
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_single_series_is_followed_as_one_of_several_to_the_last_bit(linear):
+    chance = np.random.default_rng(0)
+    alone, among_others = Trend(linear), Trend(linear)
+    odd = [np.nan, np.inf, -np.inf, 0.0, -1.0, 1e200, 1e308, -1e308, 1e-300]
+    for step in range(600):
+        value = float(chance.lognormal(0, 2)) if step % 7 else float(chance.choice(odd))
+        number = step if step % 5 else None
+        with np.errstate(all="ignore"):
+            one = alone.update(("x",), np.array([value]), number)
+            both = among_others.update(("x", "y"), np.array([value, 1.0]), number)
+        for field in ("usual", "spread", "distance", "z", "step_off", "gap", "usual_gap", "peak", "age", "warmth"):
+            np.testing.assert_array_equal(getattr(one, field), getattr(both, field)[:1], err_msg=f"{field}, {step}")

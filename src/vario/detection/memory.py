@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ FAST, SLOW = 1 / 8, 1 / 64
 YOUNG = 8
 """Observations after which a series is known well enough for outliers to be cut."""
 PEAK_DECAY = 0.998
+LARGEST = 1e150
 KNOWN = 12
 """Observations without which a series is not known, however long it was watched."""
 
@@ -32,7 +34,8 @@ class PerSeries:
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
-        self._vectors: dict[str, Values] = {name: np.full(16, start) for name, start in self.fields.items()}
+        self._vectors: dict[str, Values] = {}
+        """Made when they are needed: rules name what they remember anew in each step, and mostly it is there."""
         self._last: tuple[Sequence[str], Positions] = ((), np.zeros(0, np.int64))
 
     def at(self, names: Sequence[str]) -> Positions:
@@ -41,7 +44,7 @@ class PerSeries:
             return self._last[1]
         for name in names:
             self._rows.setdefault(name, len(self._rows))
-        missing = len(self._rows) - len(next(iter(self._vectors.values())))
+        missing = len(self._rows) - len(next(iter(self._made().values())))
         if missing > 0:
             room = max(missing, len(self._rows))
             for key, vector in self._vectors.items():
@@ -49,10 +52,15 @@ class PerSeries:
         self._last = names, np.array([self._rows[name] for name in names], np.int64)
         return self._last[1]
 
+    def _made(self) -> dict[str, Values]:
+        if not self._vectors:
+            self._vectors = {name: np.full(16, start) for name, start in self.fields.items()}
+        return self._vectors
+
     def read(self, field: str, names: Sequence[str]) -> Values:
         """One number of each of these series."""
         rows = self.at(names)
-        found: Values = self._vectors[field][rows]
+        found: Values = self._made()[field][rows]
         return found
 
     @property
@@ -61,12 +69,12 @@ class PerSeries:
         return list(self._rows)
 
     def __getitem__(self, field: str) -> Values:
-        return self._vectors[field]
+        return self._made()[field]
 
     def save(self) -> Saved:
         """Everything, as arrays."""
         names = np.array(list(self._rows), dtype=np.str_)
-        return {"names": names, **{key: vector[: len(names)].copy() for key, vector in self._vectors.items()}}
+        return {"names": names, **{key: vector[: len(names)].copy() for key, vector in self._made().items()}}
 
     def restore(self, saved: Mapping[str, npt.NDArray[np.generic]]) -> None:
         """Take up what was saved."""
@@ -142,6 +150,8 @@ class Trend(PerSeries):
         With the step's number a series that is watched rarely is known sooner: a dozen observations do.
         """
         rows = self.at(targets)
+        if len(rows) == 1 and (found := self._update_one(targets, values, int(rows[0]), step)) is not None:
+            return found
         with np.errstate(all="ignore"):
             x = values if self._linear else np.log(values)
         seen = np.isfinite(x)
@@ -200,6 +210,46 @@ class Trend(PerSeries):
             warmth=np.where(age >= KNOWN, known_for, age),
             is_linear=self._linear,
         )
+
+    def _update_one(self, targets: Sequence[str], values: Values, row: int, step: int | None) -> Deviation | None:
+        """The same for a single series, as plain numbers are, in a tenth of the time; None where it is not finite."""
+        vectors = self._made()
+        kept = {name: vector.item(row) for name, vector in vectors.items()}
+        value = values.item(0)
+        x = value if self._linear else (np.log(value).item() if value > 0 else math.nan)
+        level, dev, fast, slow = kept["level"], kept["dev"], kept["fast"], kept["slow"]
+        usual_gap, peak, age, born = kept["usual_gap"], kept["peak"], kept["age"], kept["born"]
+        # Beyond this the arithmetic of arrays and of numbers part: one makes an Inf where the other raises.
+        if not abs(x) + abs(level) + dev + abs(fast) + abs(slow) + usual_gap + peak < LARGEST:
+            return None
+        if age == 0:
+            level = fast = slow = x
+        spread = max(1.25 * dev, self._floor)
+        distance, step_off = x - level, x - fast
+        is_young = age < YOUNG
+        cut = distance if is_young else min(max(distance, -3 * spread), 3 * spread)
+        own = 1 / (age + 1)
+        rate, slow_rate = max(LEVEL_RATE, own), max(SLOW, own)
+        fast, slow = fast + max(FAST, own) * (x - fast), slow + slow_rate * (x - slow)
+        gap = fast - slow
+        size = abs(gap)
+        bounded = size if is_young else min(size, 3 * usual_gap + self._floor / 10)
+        is_known = not math.isnan(born)
+        vectors["level"][row] = level + rate * cut
+        vectors["dev"][row] = dev + rate * (abs(cut) - dev)
+        vectors["fast"][row], vectors["slow"][row] = fast, slow
+        vectors["usual_gap"][row] = usual_gap + slow_rate * (bounded - usual_gap)
+        vectors["peak"][row] = 0.0 if is_young else max(PEAK_DECAY * peak, min(abs(distance), 3 * max(peak, spread)))
+        vectors["age"][row] = age + 1
+        if not is_known and step is not None:
+            vectors["born"][row] = step
+        known_for = age if step is None else max(age, step - born if is_known else 0.0)
+        usual = level if self._linear else np.exp(level).item()
+        warmth = known_for if age >= KNOWN else age
+        numbers = (usual, spread, distance, distance / spread, step_off, gap, usual_gap, peak, age, warmth)
+        names = ("usual", "spread", "distance", "z", "step_off", "gap", "usual_gap", "peak", "age", "warmth")
+        columns: dict[str, Any] = dict(zip(names, np.array(numbers, np.float64)[:, None], strict=True))
+        return Deviation(targets, values, is_linear=self._linear, **columns)
 
 
 class Streak(PerSeries):

@@ -79,6 +79,8 @@ class Rule:
     """For reports only: it never speaks while training runs."""
     is_symptom: bool
     """Whether it shows what a fault led to rather than the fault: an earlier alert is nearer to the cause."""
+    needs: frozenset[str]
+    """Quantities without all of which there is nothing to look at; empty: it looks at every step."""
     options: Mapping[str, Any]
     """Names and defaults."""
     summary: str
@@ -90,6 +92,8 @@ class Rule:
 
     def findings(self, step: Step | RanksStep, options: Mapping[str, Any]) -> Iterable[Finding]:
         """What it finds in a step."""
+        if self.needs and isinstance(step, Step) and self.needs.isdisjoint(step.quantities):
+            return ()
         return self.look(step, **{**self.options, **options})
 
     def alert(self, finding: Finding, step: int, rank: int | None) -> Alert:
@@ -137,8 +141,11 @@ def rule(
     over: Literal["rank", "ranks"] = "rank",
     is_quiet: bool = False,
     is_symptom: bool = False,
+    needs: str = "",
 ) -> Callable[[Look], Rule]:
     """Turn a function over a step into a rule of the function's name.
+
+    `needs`: the quantities it looks at, with spaces between. It is not asked about steps that have none of them.
 
     Its keyword arguments are the rule's options. The first line of its docstring says what it finds; paragraphs that
     begin with `Why:` and `Next:` say why that matters and what to do then.
@@ -157,6 +164,7 @@ def rule(
             over=over,
             is_quiet=is_quiet,
             is_symptom=is_symptom,
+            needs=frozenset(needs.split()),
             options={argument.name: argument.default for argument in arguments},
             summary=" ".join(paragraphs[0].split()),
             why=_paragraph(paragraphs, "Why:"),

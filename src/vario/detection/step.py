@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ Parts = dict[tuple[str, str], tuple[tuple[str, ...], npt.NDArray[np.int64], tupl
 """Where the rows of each part of a quantity were the last time: they seldom move."""
 
 _NOWHERE = np.zeros(0, np.int64)
+_NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,15 @@ class Rows:
 
     def statistic(self, name: str) -> Values:
         """One number per row."""
+        if not self.targets:
+            return _NOTHING
         with np.errstate(all="ignore"):
             return STATISTICS[name](self.summaries)
 
     def part(self, suffix: str, known: Parts) -> Rows:
         """Only the rows whose name ends in `:suffix`, under the name before it; `known` is from the steps before."""
+        if not self.targets:
+            return self
         whole, at, names = known.get((self.quantity, suffix), ((), _NOWHERE, ()))
         if whole != self.targets:
             ending = f":{suffix}"
@@ -60,6 +65,11 @@ class Rows:
             names = tuple(self.targets[index].removesuffix(ending) for index in at)
             known[self.quantity, suffix] = self.targets, at, names
         return Rows(self.quantity, names, self.order[at], self.summaries[at])
+
+
+@cache
+def _no_rows(quantity: str) -> Rows:
+    return Rows(quantity, (), np.zeros(0, np.int32), np.zeros((0, len(COLUMNS))))
 
 
 @dataclass(frozen=True)
@@ -151,6 +161,7 @@ class Step:
         """As recorded, micro-steps apart."""
         self.facts = facts
         self.memory = memory
+        self.quantities = {frame.quantity for frame in frames}
         self._rows: dict[str, Rows] = {}
         self._parts: dict[tuple[str, str], Rows] = {}
         self._deviations: dict[str, Deviation | None] = {}
@@ -226,7 +237,7 @@ def _merge(frames: Sequence[Frame], quantity: str) -> Rows:
         frame = frames[0]
         return Rows(quantity, tuple(frame.targets), frame.order, frame.summaries)
     if not frames:
-        return Rows(quantity, (), np.zeros(0, np.int32), np.zeros((0, len(COLUMNS))))
+        return _no_rows(quantity)
     rows: dict[str, int] = {}
     groups = np.array([rows.setdefault(name, len(rows)) for frame in frames for name in frame.targets], np.int64)
     order = np.full(len(rows), np.iinfo(np.int32).max, np.int32)

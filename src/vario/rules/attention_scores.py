@@ -12,7 +12,7 @@ from vario.rules import Finding, Step, rule
 from vario.text import number
 
 
-@rule("limit")
+@rule("limit", needs="attention")
 def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0, least: float = 10.0) -> Iterator[Finding]:
     """Attention logits that are large, or have doubled.
 
@@ -46,7 +46,7 @@ def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0, least: flo
         )
 
 
-@rule("limit")
+@rule("limit", needs="attention")
 def attn_entropy(step: Step, limit: float = 0.02, share: float = 0.6, threshold: float = 6.0) -> Iterator[Finding]:
     """Attention heads that collapse onto one key.
 

@@ -11,7 +11,7 @@ from vario.rules import Finding, Step, rule
 from vario.text import number
 
 
-@rule("limit")
+@rule("limit", needs="unit")
 def dead_units(step: Step, limit: float = 0.6, steps: int = 2) -> Iterator[Finding]:
     """A layer most of whose units are silent for a whole batch.
 

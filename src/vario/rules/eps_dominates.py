@@ -11,7 +11,7 @@ from vario.rules import Finding, Step, rule
 from vario.text import number
 
 
-@rule("limit")
+@rule("limit", needs="update")
 def eps_dominates(step: Step, limit: float = 0.5, steps: int = 3) -> Iterator[Finding]:
     """Adam's eps outweighs the gradients it should only guard against zero.
 

@@ -11,7 +11,7 @@ from vario.rules import Finding, Step, rule
 from vario.text import number
 
 
-@rule("limit")
+@rule("limit", needs="expert")
 def expert_imbalance(
     step: Step, limit: float = 1.0, starved: float = 0.1, rise: float = 0.25, warm: int = 30
 ) -> Iterator[Finding]:

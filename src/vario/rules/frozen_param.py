@@ -13,7 +13,7 @@ from vario.text import number
 LOW_PRECISION = ("bfloat16", "float16")
 
 
-@rule("exact")
+@rule("exact", needs="update")
 def frozen_param(step: Step, steps: int = 5) -> Iterator[Finding]:
     """A parameter whose update is exactly zero, or that no optimizer holds, although it gets a gradient.
 
@@ -74,7 +74,7 @@ def _is_short(dtype: str) -> bool:
     return dtype.removeprefix("torch.") in LOW_PRECISION
 
 
-@rule("limit")
+@rule("limit", needs="update")
 def lost_updates(step: Step, share: float = 0.6, steps: int = 10) -> Iterator[Finding]:
     """Most elements of 16-bit weights do not change although they are updated.
 

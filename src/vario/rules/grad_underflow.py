@@ -12,7 +12,7 @@ from vario.rules import Finding, Rows, Step, rule
 from vario.text import number
 
 
-@rule("limit")
+@rule("limit", needs="gradient")
 def grad_underflow(
     step: Step, points: float = 0.02, threshold: float = 6.0, share: float = 0.5, steps: int = 3
 ) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ LOOKED_AT = (
 SIZES = {"rms": float(np.log(1.3)), "zeros": 0.05, "mean": 0.15}
 
 
-@rule("relative")
+@rule("relative", needs="activation attention gradient")
 def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator[Finding]:
     """A size, or a share of zeros, that stepped to another level and stays there.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.detection.memory import Last, Streak, Trend
+from vario.detection.memory import Last, Streak, Trend, Values
 from vario.detection.telling import WARM, compared
 from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
 from vario.rules import Finding, Step, rule
@@ -71,24 +71,30 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
     known = np.isfinite(before)
     if known.sum() < LEAST_KNOWN:
         return
+    level = float(np.sort(lately)[1:-1].mean())
+    low, high = float(before[known].min()), float(before[known].max())
+    # Most steps end here: the two levels cannot be as far apart as it takes.
+    if max(abs(level - low), abs(level - high)) <= share * max(low, -high):
+        return
     # A falling loss leaves its mean by itself, so it is compared with the line through those before; spikes apart.
-    rest = before - np.polynomial.Polynomial.fit(when[:-LATELY][known], before[known], 1)(when[:-LATELY])
-    known &= np.abs(rest - np.nanmedian(rest)) <= 6 * np.nanmedian(np.abs(rest - np.nanmedian(rest)))
+    rest = (before - _line(when[:-LATELY][known], before[known], when[:-LATELY]))[known]
+    rest -= np.median(rest)
+    known[known] = np.abs(rest) <= 6 * np.median(np.abs(rest))
     at, before = when[:-LATELY][known], before[known]
-    line = np.polynomial.Polynomial.fit(at, before, 1)
-    noise = max(float(np.std(before - line(at), ddof=2)), 1e-3 * abs(float(before.mean())))
-    off = lately - line(when[-LATELY:])
+    noise = max(float(np.std(before - _line(at, before, at), ddof=2)), 1e-3 * abs(float(before.mean())))
+    expected = _line(at, before, when[-LATELY:])
+    off = lately - expected
     # Without the lowest and the highest: one bad batch is no level.
     shift = float(np.sort(off)[1:-1].mean())
     # A fall that flattens leaves the line, and stays at the level it had reached.
-    reached = float(np.sort(lately)[1:-1].mean()) - float(before[-LATELY:].mean())
+    reached = level - float(before[-LATELY:].mean())
     shift = np.sign(shift) * min(abs(shift), max(0.0, np.sign(shift) * reached))
     # How far the end of a line through so many noisy points may miss a mean of a few.
     reach = when[-LATELY:].mean() - at.mean()
     error = noise * np.sqrt(1 / LATELY + 1 / len(at) + reach**2 / (len(at) * at.var()))
     is_off = off * np.sign(shift) > 1.5 * noise
     if abs(shift) > threshold * error and is_off.sum() > LATELY / 2 and abs(shift) > share * abs(float(before.mean())):
-        usual, value = float(line(when[-LATELY:]).mean()), float(lately.mean())
+        usual, value = float(expected.mean()), float(lately.mean())
         yield Finding(
             f"{name} has {'risen' if shift > 0 else 'fallen'} to {number(value)} and stays there, "
             f"{number(usual)} was to be expected",
@@ -139,6 +145,14 @@ def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int =
             strength=float(np.log(lately / max(usual, 1e-12))),
             since=step.number - int(count) + 1,
         )
+
+
+def _line(at: Values, values: Values, where: Values) -> Values:
+    """The straight line nearest to these values, at other places."""
+    middle, level = at.mean(), values.mean()
+    apart = at - middle
+    line: Values = level + (apart @ (values - level)) / (apart @ apart) * (where - middle)
+    return line
 
 
 def _name(step: Step) -> str | None:

@@ -15,7 +15,7 @@ MASKS = np.concatenate([LOWEST, LOWEST / 2])
 """What attention puts where nothing is to be seen: the lowest number of float16, bfloat16 or float32, or half of it."""
 
 
-@rule("limit")
+@rule("limit", needs="activation")
 def near_overflow(step: Step, margin: float = 8.0, steps: int = 50) -> Iterator[Finding]:
     """An activation close to the largest number of its dtype, or growing towards it.
 

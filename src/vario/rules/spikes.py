@@ -11,7 +11,7 @@ from vario.detection.telling import HUGE, left_the_past, moved_together, tell
 from vario.rules import Finding, Step, rule
 
 
-@rule("relative")
+@rule("relative", needs="gradient")
 def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Iterator[Finding]:
     """A gradient suddenly several times its usual size, up or down.
 
@@ -30,7 +30,7 @@ def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Itera
     yield from tell(deviation, flagged, "gradient", "rms", "gradient", together=together, order=order)
 
 
-@rule("relative")
+@rule("relative", needs="activation")
 def activation_jump(step: Step, threshold: float = 8.0, factor: float = 2.5) -> Iterator[Finding]:
     """An activation suddenly a multiple or a fraction of its usual size.
 
@@ -56,7 +56,7 @@ def activation_jump(step: Step, threshold: float = 8.0, factor: float = 2.5) -> 
     yield from tell(largest, beyond, "activation", "absmax", "largest magnitude", order=order)
 
 
-@rule("relative")
+@rule("relative", needs="update")
 def update_jump(step: Step, threshold: float = 6.0, factor: float = 2.0) -> Iterator[Finding]:
     """Updates, per unit of learning rate, that are suddenly larger or smaller.
 

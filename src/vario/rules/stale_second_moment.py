@@ -11,7 +11,7 @@ from vario.records import MAX, SUM
 from vario.rules import Finding, Step, rule
 
 
-@rule("limit")
+@rule("limit", needs="update")
 def stale_second_moment(step: Step, limit: float = 2.3, threshold: float = 8.0) -> Iterator[Finding]:
     """Gradients far above what Adam's second moment stands for.
 

@@ -10,7 +10,7 @@ from vario.detection.memory import Calm
 from vario.rules import Finding, Step, rule
 
 
-@rule("exact")
+@rule("exact", needs="update")
 def state_lost(step: Step, known: int = 5) -> Iterator[Finding]:
     """An optimizer that updates without the state it had.
 

@@ -36,6 +36,8 @@ def unexplained_change(step: Step, clean_steps: int = 5) -> Iterator[Finding]:
     alone is named, check that rank's device.
     """
     moved = _stray(step, clean_steps)
+    if not len(moved) and "update" not in step.quantities:
+        return  # nothing to explain, and nothing to explain it by
     reach = _reach(step)
     rows = step.rows("stray")
     sizes = rows.statistic("absmax")

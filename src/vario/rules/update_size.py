@@ -11,7 +11,7 @@ from vario.rules import Finding, Step, rule
 from vario.text import number
 
 
-@rule("limit")
+@rule("limit", needs="update")
 def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Finding]:
     """Updates that are a large part of the weights they change.
 
@@ -49,7 +49,7 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
     ratios = _ratios(step)
     rate = step.scalars.get("lr", np.nan)
     peak = step.memory.get("update_low", Last())
-    known = np.nanmax([peak.read("value", ("rate",))[0], rate, 0.0])
+    known = np.fmax(np.fmax(peak.read("value", ("rate",))[0], rate), 0.0)
     peak.swap(("rate",), np.array([known]), step.number)
     if not len(ratios) or step.was_skipped:
         return
@@ -70,7 +70,7 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
         )
 
 
-@rule("limit")
+@rule("limit", needs="update")
 def update_uneven(step: Step, factor: float = 50.0, steps: int = 10) -> Iterator[Finding]:
     """A matrix that Adam moves far less than the others.
 

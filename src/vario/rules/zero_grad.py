@@ -11,7 +11,7 @@ from vario.detection.memory import Longest, Streak
 from vario.rules import Finding, Step, rule
 
 
-@rule("exact", is_symptom=True)
+@rule("exact", is_symptom=True, needs="gradient")
 def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
     """A trainable parameter whose gradient is exactly zero, or missing, for several steps.
 

@@ -35,7 +35,11 @@ SCALAR_FIELDS: list[Any] = [
     pa.field("value", pa.float64()),
 ]
 
-_ARROW_TYPES: dict[str, Any] = {"int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64()}
+_ARROW_TYPES: dict[np.dtype[Any], Any] = {
+    np.dtype(np.int32): pa.int32(),
+    np.dtype(np.int64): pa.int64(),
+    np.dtype(np.float64): pa.float64(),
+}
 _DELTAS = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
 
 
@@ -158,7 +162,7 @@ def arrow_column(values: npt.NDArray[Any], known: npt.NDArray[np.bool_] | None =
     bitmap = None
     if known is not None and not known.all():
         bitmap = _buffer(np.packbits(known, bitorder="little"))
-    return pa.Array.from_buffers(_ARROW_TYPES[values.dtype.name], len(values), [bitmap, _buffer(values)])
+    return pa.Array.from_buffers(_ARROW_TYPES[values.dtype], len(values), [bitmap, _buffer(values)])
 
 
 def arrow_strings(names: Sequence[str]) -> Any:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from vario.backends.torch import small_tensors
 from vario.backends.torch.aten import AtenRows
 from vario.backends.torch.summaries import TorchSummaries
 from vario.backends.torch.tensors import why_without_numbers
@@ -33,12 +34,21 @@ def by_operations(*tensors, eps=1e-8, scale=None):
     device_rows = AtenRows(torch.device("cpu"), eps)
     summaries._on_device[torch.device("cpu"), "aten"] = device_rows
     summaries._device_rows = lambda elements: device_rows
-    numbers = summaries.observe_many(list(tensors), scale)
+    numbers = [summaries.observe(tensor, scale) for tensor in tensors]
     table = summaries.collect()()
     return [None if number is None else table[number] for number in numbers]
 
 
-both = pytest.mark.parametrize("reduced", [by_host, by_operations])
+def by_list(*tensors, eps=1e-8, columns=ALL, scale=None):
+    """The same as part of a list, whose small tensors are reduced together."""
+    summaries = TorchSummaries(eps, columns)
+    others = [torch.full((3,), 5.0), torch.ones(2, 2, dtype=torch.float64), torch.zeros(0), torch.ones(20_000)]
+    numbers = summaries.observe_many([*others, *tensors, *others], scale)[len(others) : len(others) + len(tensors)]
+    table = summaries.collect()()
+    return [None if number is None else table[number] for number in numbers]
+
+
+both = pytest.mark.parametrize("reduced", [by_host, by_operations, by_list])
 
 
 def numbers(dtype, shape=(7, 11), seed=0):
@@ -366,3 +376,33 @@ def test_the_oracle_agrees_with_plain_arithmetic():
     row = summary(torch.tensor([3.0, -4.0, 0.0]))
     assert list(row) == [3, -1, 25, -4, 3, 0, 0, 1]
     assert array(torch.tensor([1.5], dtype=torch.float8_e5m2)).tolist() == [1.5]
+
+
+def test_small_tensors_of_a_list_are_reduced_together_as_they_would_be_alone():
+    """Also those that lie in memory in odd ways, hold what is not finite, or whose sums would overflow."""
+    odd = torch.tensor([[1.0, NAN], [INF, -2.0]])
+    tensors = [
+        odd,
+        odd.t()[1:],
+        torch.tensor([-INF, INF]),
+        torch.tensor([NAN]),
+        torch.tensor([1e200, 1e200], dtype=torch.float64),
+        torch.tensor(3.0),
+        torch.arange(12.0).reshape(3, 4).t()[::2],
+        torch.ones(1).expand(5),
+        torch.complex(torch.ones(3), torch.ones(3)).conj().imag,
+        torch.nn.Parameter(torch.tensor([1e-9, 0.0, -0.0, 2.0], dtype=torch.bfloat16)),
+        torch.nn.Parameter(torch.ones(4, dtype=torch.float64)),
+    ]
+    for eps in (0.0, 1e-8):
+        for scale in (None, torch.tensor(4.0)):
+            alone = by_host(*tensors, eps=eps, scale=scale)
+            for one, other in zip(by_list(*tensors, eps=eps, scale=scale), alone, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-15)
+
+
+def test_a_list_is_copied_in_stretches(monkeypatch):
+    monkeypatch.setattr(small_tensors, "MOST_TOGETHER", 10)
+    tensors = [torch.full((size,), float(size), dtype=dtype) for size in (1, 7, 40, 3, 9) for dtype in FLOATS[:2]]
+    for tensor, row in zip(tensors, by_list(*tensors), strict=True):
+        check(row, tensor)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
 from vario.backends.base import Events, Undo
-from vario.backends.torch import hooks
+from vario.backends.torch import hooks, releases
 from vario.backends.torch.engines.base import Accumulator
 from vario.backends.torch.second_hooks import SecondHooks
 from vario.backends.torch.subscriptions import Subscriptions
@@ -79,10 +80,12 @@ class Accumulation:
             found, self._unfollowed, self.misses_accumulators = [], {}, True
             for quantity in (_LOCAL, _ACCUMULATED):
                 self._events.switch_off(quantity, ModelError(_ELSEWHERE.format(self._engine.name, error)))
+        if not found:
+            return
+        self._undo.add(hooks.after_accumulations((one.tensor, self._accumulated(one)) for one in found))
         for accumulator in found:
             for name, _ in accumulator.parts:
                 self._unfollowed.pop(name, None)
-            self._undo.add(hooks.after_accumulation(accumulator.tensor, self._accumulated(accumulator)))
             if self._wants_local_gradients and self._chosen(accumulator):
                 came = self._second_hooks.follow(accumulator.tensor, self._local_gradient_came(accumulator))
                 self._undo.add(hooks.on_gradient(accumulator.tensor, came))
@@ -127,40 +130,53 @@ class Accumulation:
         self._tell_that_backward_ended()
 
     def _accumulated(self, accumulator: Accumulator) -> Callable[[torch.Tensor], None]:
+        """What to call when backward has added to a tensor."""
+        if len(accumulator.parts) == 1 and accumulator.parts[0][1] is None:
+            # Almost all there are, and there may be a hundred thousand: each holds no more than its name.
+            return partial(self._whole_accumulated, accumulator.parts[0][0])
         numbers = [id(self._targets.all_parameters[name]) for name, _ in accumulator.parts]
-        chosen = self._chosen(accumulator)
         names = [name for name, _ in accumulator.parts]
+        return partial(self._parts_accumulated, names, numbers, self._chosen(accumulator))
 
-        def accumulated(tensor: torch.Tensor) -> None:
+    def _whole_accumulated(self, name: str, tensor: torch.Tensor) -> None:
+        chosen: list[tuple[str, slice | None]] = [(name, None)] if name in self._targets.parameters else []
+        self._parts_accumulated((name,), (id(self._targets.all_parameters[name]),), chosen, tensor)
+
+    def _parts_accumulated(
+        self,
+        names: Sequence[str],
+        numbers: Sequence[int],
+        chosen: Sequence[tuple[str, slice | None]],
+        tensor: torch.Tensor,
+    ) -> None:
+        if releases.LOSES_HOOKS:
             self._second_hooks.accumulated(tensor)
-            if not self._turns.takes_part():
-                return
-            if self._clock.gradients_came(numbers):
-                self._end_step()
-            if self.first_reached is not None:
-                tell_first, self.first_reached = self.first_reached, None
-                tell_first(tensor)
-            for name in names:
-                self.fired[name] = None
-            if self._calls.gradients_computed and not self._last_reached.isdisjoint(names):
-                for call in self._calls.gradients_computed:
-                    call()
-            if self._calls.accumulated_gradient and chosen and self._engine.keeps_local_sum:
-                gradient = self._engine.accumulated(tensor)
-                if gradient is not None:
-                    # The generator's backward adds to a discriminator that was updated just before.
-                    self._events.frames.is_of_next_step = self._clock.has_updated(numbers[0])
-                    self._tell(self._calls.accumulated_gradient, chosen, gradient)
-                    self._events.frames.is_of_next_step = False
-            if self._outermost_backward_is_followed:
-                return
-            backward = hooks.current_backward()
-            if backward not in (self._backward, -1):
-                self._backward = backward
-                self._is_under_way = True
-                hooks.at_end_of_backward(self._backward_ended)
-
-        return accumulated
+        if not self._turns.takes_part():
+            return
+        if self._clock.gradients_came(numbers):
+            self._end_step()
+        if self.first_reached is not None:
+            tell_first, self.first_reached = self.first_reached, None
+            tell_first(tensor)
+        for name in names:
+            self.fired[name] = None
+        if self._calls.gradients_computed and not self._last_reached.isdisjoint(names):
+            for call in self._calls.gradients_computed:
+                call()
+        if self._calls.accumulated_gradient and chosen and self._engine.keeps_local_sum:
+            gradient = self._engine.accumulated(tensor)
+            if gradient is not None:
+                # The generator's backward adds to a discriminator that was updated just before.
+                self._events.frames.is_of_next_step = self._clock.has_updated(numbers[0])
+                self._tell(self._calls.accumulated_gradient, chosen, gradient)
+                self._events.frames.is_of_next_step = False
+        if self._outermost_backward_is_followed:
+            return
+        backward = hooks.current_backward()
+        if backward not in (self._backward, -1):
+            self._backward = backward
+            self._is_under_way = True
+            hooks.at_end_of_backward(self._backward_ended)
 
     def _local_gradient_came(self, accumulator: Accumulator) -> Callable[[torch.Tensor], None]:
         numbers = [id(self._targets.all_parameters[name]) for name, _ in accumulator.parts]

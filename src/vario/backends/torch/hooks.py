@@ -7,14 +7,18 @@ for what offers no hooks (a GradScaler, a runtime's own optimizer), and its undo
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from vario.backends.base import Undo
+
+_HOOKS = "_post_accumulate_grad_hooks"
 
 
 class Undos:
@@ -39,9 +43,30 @@ def on_gradient(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> U
     return undo
 
 
-def after_accumulation(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:
-    """Run `call(parameter)` when backward has added to the parameter's gradient."""
-    undo: Undo = parameter.register_post_accumulate_grad_hook(call).remove
+def after_accumulations(calls: Iterable[tuple[torch.Tensor, Callable[[torch.Tensor], None]]]) -> Undo:
+    """Run `call(parameter)` when backward has added to the parameter's gradient, for each of these.
+
+    As `register_post_accumulate_grad_hook` does it, but with one handle for all: a handle for each of a hundred
+    thousand parameters takes longer and more memory than the hooks.
+    """
+    key = RemovableHandle(OrderedDict()).id
+    hooked: list[torch.Tensor] = []
+    others: list[Undo] = []
+    for parameter, call in calls:
+        if type(parameter) is torch.nn.Parameter and hasattr(parameter, _HOOKS):
+            if getattr(parameter, _HOOKS) is None:
+                setattr(parameter, _HOOKS, OrderedDict())  # a plain dict would refuse the next one's handle
+            getattr(parameter, _HOOKS)[key] = call
+            hooked.append(parameter)
+        else:
+            others.append(parameter.register_post_accumulate_grad_hook(call).remove)
+
+    def undo() -> None:
+        while others:
+            others.pop()()
+        while hooked:
+            (getattr(hooked.pop(), _HOOKS) or {}).pop(key, None)
+
     return undo
 
 

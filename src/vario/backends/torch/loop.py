@@ -361,7 +361,7 @@ class TrainingLoop(Subscribing):
     def _complete_step(self) -> None:
         # What another model's backward left in parameters that nobody updated is no gradient of this step.
         parameters = self.targets.parameters
-        idle = [name for name, parameter in parameters.items() if not self.clock.has_updated(id(parameter))]
+        idle = self.clock.not_updated({id(parameter): name for name, parameter in parameters.items()})
         self._events.frames.set_aside("gradient", idle)
         if not self.clock.has_pass and not self._follows_entries:
             # It can be called as a whole, and this loop does not.

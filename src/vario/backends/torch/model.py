@@ -135,8 +135,9 @@ class TorchModel(TrainingLoop):
         parameters = self.targets.parameters
         names = [name for name in self._accumulation.fired if name in parameters]
         names += [name for name in parameters if name not in self._accumulation.fired]
-        waiting = (name for name in names if not self.clock.has_updated(id(parameters[name])))
-        return self.targets.gradients(waiting, replicas)
+        if self.clock.has_update:
+            names = [name for name in names if not self.clock.has_updated(id(parameters[name]))]
+        return self.targets.gradients(names, replicas)
 
     def kept_of(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """What this rank keeps of these parameters: `name:weight`, `name:gradient`, and its optimizer's state."""

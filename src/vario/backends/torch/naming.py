@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
-from vario.records import ROOT, Structure
+from vario.records import ROOT
 
 _WRAPPER_SEGMENTS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _WRAPPERS = frozenset(
@@ -31,6 +32,8 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
 
 def clean(name: str) -> str:
     """A dotted name without the segments wrappers insert."""
+    if not any(segment in name for segment in _WRAPPER_SEGMENTS):
+        return name  # almost all there are, and there may be a hundred thousand
     return ".".join(segment for segment in name.split(".") if segment not in _WRAPPER_SEGMENTS)
 
 
@@ -47,8 +50,21 @@ def named_modules(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple[st
 def named_parameters(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Parameter]]:
     """All parameters of an unwrapped model, shared ones once, under their first name."""
     numbers = _numbers(model)
-    for name, parameter in model.named_parameters():
+    for name, parameter in _parameters_of(model):
         yield prefix + clean(_numbered(name, numbers)), parameter
+
+
+def _parameters_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """What `named_parameters` yields; torch's own takes several times as long, which very many parameters show."""
+    if type(model).named_parameters is not torch.nn.Module.named_parameters:
+        yield from model.named_parameters()
+        return
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"{name}.{key}" if name else key, parameter
 
 
 def entries(root: torch.nn.Module) -> list[torch.nn.Module]:
@@ -142,33 +158,35 @@ def _numbered(name: str, numbers: _Numbers) -> str:
     return ".".join(numbers.get((here, segment), segment) for here, segment in zip(containers, segments, strict=True))
 
 
-def structure(roots: Mapping[str, torch.nn.Module]) -> Structure:
-    """Modules and parameters of several models with shapes and dtypes, in model order."""
-    modules = [
+def module_structure(modules: Mapping[str, torch.nn.Module], sizes: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Modules as `structure.json` holds them; `sizes`: of parameters, by identity."""
+    return [
         {
             "name": name,
             "class": _class_name(module),
-            "num_parameters": sum(parameter.numel() for parameter in module.parameters(recurse=False)),
+            "num_parameters": sum(
+                sizes.get(id(parameter), parameter.numel()) for parameter in module.parameters(recurse=False)
+            ),
         }
-        for name, module in all_modules(roots).items()
+        for name, module in modules.items()
     ]
-    aliases: dict[int, list[str]] = {}
+
+
+def shared_names(roots: Mapping[str, torch.nn.Module]) -> dict[int, list[str]]:
+    """All names of parameters that several modules share, by the parameter's identity."""
+    found: dict[int, list[str]] = {}
     for key, prefix in prefixes(roots).items():
         model = unwrap(roots[key])
         numbers = _numbers(model)
         for name, parameter in model.named_parameters(remove_duplicate=False):
-            aliases.setdefault(id(parameter), []).append(prefix + clean(_numbered(name, numbers)))
-    parameters = [
-        {
-            "name": name,
-            "shape": list(parameter.shape),
-            "dtype": str(parameter.dtype).removeprefix("torch."),
-            "trainable": parameter.requires_grad,
-            "shared_with": [alias for alias in aliases[id(parameter)] if alias != name],
-        }
-        for name, parameter in all_parameters(roots).items()
-    ]
-    return {"modules": modules, "parameters": parameters}
+            found.setdefault(id(parameter), []).append(prefix + clean(_numbered(name, numbers)))
+    return {number: names for number, names in found.items() if len(names) > 1}
+
+
+def are_shared(roots: Mapping[str, torch.nn.Module], num_parameters: int) -> bool:
+    """Whether modules hold more parameters than there are."""
+    modules = (module for root in roots.values() for _, module in unwrap(root).named_modules(remove_duplicate=False))
+    return sum(1 for module in modules for held in module._parameters.values() if held is not None) > num_parameters
 
 
 def _class_name(module: torch.nn.Module) -> str:

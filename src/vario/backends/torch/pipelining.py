@@ -37,7 +37,8 @@ class Pipelines:
         self._run_by_stages: set[int] = set()
         self._running: int | None = None
         """The model of the stage that is in a forward pass at this moment."""
-        self._parameters = {id(parameter) for root in roots.values() for parameter in root.parameters()}
+        self._models = list(roots.values())
+        self._parameters: set[int] = set()
         self._clock = clock
         self._gradients_changed = gradients_changed
         self._guarded = guarded
@@ -49,6 +50,7 @@ class Pipelines:
         if self._is_following or _STAGE not in sys.modules or not torch.distributed.is_initialized():
             return
         self._is_following = True
+        self._parameters.update(id(parameter) for root in self._models for parameter in root.parameters())
         stage_class = getattr(sys.modules[_STAGE], "_PipelineStageBase", None)
         if stage_class is None:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ MAX_SAMPLE = 4096
 """Elements read of one parameter."""
 MAX_MATRIX = 1 << 22
 """Elements read of all parameters together; where there are very many, each has a smaller sample."""
+
+_flatten = torch._C._nn.flatten_dense_tensors
 
 
 def stride_over(num_elements: int, row_length: int, most: int = MAX_SAMPLE) -> int:
@@ -42,7 +44,7 @@ def _walks_along_a_line(stride: int, row_length: int) -> bool:
     return not 0.2 <= stride % row_length / row_length <= 0.8
 
 
-@dataclass
+@dataclass(slots=True)
 class Sample:
     """Which elements of one piece are read, and where they lie."""
 
@@ -54,7 +56,7 @@ class Sample:
     """Whether the piece fills its memory, so that its sample can be a view."""
     stride: int
     count: int
-    _index: dict[torch.device, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    _index: dict[torch.device, tuple[torch.Tensor, ...]] | None = None
 
     @classmethod
     def of(cls, piece: Piece, most: int) -> Sample | None:
@@ -69,13 +71,19 @@ class Sample:
         return cls(piece, local.shape, strides, is_dense, stride, -(-num_elements // stride))
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sampled elements of a tensor of the same shape: a view where it lies in memory as the piece does."""
+        """The sampled elements of a tensor of the same shape: a view where it lies in memory as the piece does.
+
+        Of a small CPU tensor that is the tensor itself, in its own shape: a view of each of very many costs more.
+        """
+        if self.stride == 1 and tensor.is_cpu and tensor.is_contiguous() and tensor.stride() == self.strides:
+            return tensor
         if tensor.stride() == self.strides:
             return tensor.as_strided((self.count,), (self.stride,), tensor.storage_offset())
         return tensor[self._places(tensor.device)]
 
     def _places(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """The same elements by their coordinates, for tensors that lie in memory some other way."""
+        self._index = self._index or {}
         found = self._index.get(device)
         if found is None:
             offsets = torch.arange(0, self.count * self.stride, self.stride, device="cpu")
@@ -164,8 +172,14 @@ class Matrix:
 
     def read(self, runs: Runs) -> torch.Tensor:
         """The sampled elements as they are now."""
-        flat = [torch.cat(run).to(self.dtype) for run in runs]
+        flat = [self._joined(run).to(self.dtype) for run in runs]
         return (flat[0] if len(flat) == 1 else torch.cat(flat)).view(len(self.samples), self.width)
+
+    def _joined(self, run: list[torch.Tensor]) -> torch.Tensor:
+        if self.device.type != "cpu":
+            return torch.cat(run)
+        # Of a single tensor the first would be a view, which changes with it.
+        return _flatten(run) if len(run) > 1 else torch.cat([run[0].reshape(-1)])
 
     def _zeros_of(self, dtype: torch.dtype, count: int) -> torch.Tensor:
         found = self._zeros.get((dtype, count))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ def modules_in_eval(modules: Mapping[str, torch.nn.Module]) -> list[str]:
     return [name for name, module in modules.items() if not module.training]
 
 
-def unknown_parameters(roots: Iterable[torch.nn.Module], known: Sequence[int] | set[int]) -> list[str]:
+def unknown_parameters(roots: Iterable[torch.nn.Module], known: Container[int]) -> list[str]:
     """Names of parameters that came into the model after it was watched: a layer that was replaced, a tie undone."""
     found = []
     for root in roots:

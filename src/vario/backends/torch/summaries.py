@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,12 @@ import torch
 
 from vario.backends.torch import cpu
 from vario.backends.torch.aten import AtenRows
-from vario.backends.torch.tensors import flat, local_part, unseen
-from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table, merge_all
+from vario.backends.torch.small_tensors import is_small, summarise_together
+from vario.backends.torch.tensors import flat, is_inside_transform, local_part, unseen
+from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Table, empty_table, merge_all
+
+_TOGETHER = "together"
+"""Stands where a device would: the rows of small tensors that were reduced with others."""
 
 
 class TorchSummaries:
@@ -29,7 +33,10 @@ class TorchSummaries:
 
     def _begin(self) -> None:
         self._host: list[cpu.Row] = []
-        self._where: list[tuple[Any, int]] = []
+        self._together: list[Table] = []
+        self._num_rows = 0
+        self._where: dict[Any, tuple[list[int], list[int]]] = {}
+        """Where rows are made: their numbers in the step, and there."""
         self._sparse: list[tuple[int, int]] = []
         self._again: dict[str, dict[Any, list[int]]] = {}
 
@@ -50,11 +57,10 @@ class TorchSummaries:
         the last backward of a step leaves its gradients.
         """
         with torch.no_grad(), unseen(), self._lock:
-            rows: list[int | None] = []
+            rows, others = self._place_small(tensors, scale)
             groups: dict[tuple[Any, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
-            for index, tensor in enumerate(tensors):
-                elements, num_elements = self._elements(tensor)
-                rows.append(None)
+            for index in others:
+                elements, num_elements = self._elements(tensors[index])
                 if elements is None:
                     continue
                 device_rows = self._device_rows(elements)
@@ -77,6 +83,32 @@ class TorchSummaries:
             if again:
                 self._again[again] = placed
             return rows
+
+    def _place_small(
+        self, tensors: list[torch.Tensor], scale: torch.Tensor | None
+    ) -> tuple[list[int | None], Sequence[int]]:
+        """Reduce the small ones together: the row of each, and which tensors are still to be reduced."""
+        rows: list[int | None] = [None] * len(tensors)
+        if is_inside_transform():
+            return rows, range(len(tensors))
+        chosen = [index for index, tensor in enumerate(tensors) if is_small(tensor)]
+        if not chosen:
+            return rows, range(len(tensors))
+        factor = 1.0 if scale is None else float(scale)
+        small = tensors if len(chosen) == len(tensors) else [tensors[index] for index in chosen]
+        table = summarise_together(small, self.eps * factor, self.columns)
+        if factor not in (0.0, 1.0):
+            table[:, [SUM, SUM_SQUARES, MIN, MAX]] /= (factor, factor * factor, factor, factor)
+        before = sum(map(len, self._together))
+        self._together.append(table)
+        numbers, places = self._where.setdefault(_TOGETHER, ([], []))
+        numbers.extend(range(self._num_rows, self._num_rows + len(small)))
+        places.extend(range(before, before + len(small)))
+        for index, number in zip(chosen, range(self._num_rows, self._num_rows + len(small)), strict=True):
+            rows[index] = number
+        self._num_rows += len(small)
+        done = set(chosen)
+        return rows, [index for index in range(len(tensors)) if index not in done] if len(small) < len(tensors) else ()
 
     def at_once(self, tensors: list[torch.Tensor]) -> cpu.Row | None:
         """The Summary of dense CPU tensors, merged; None where one of them is elsewhere. Any thread, and no lock."""
@@ -124,8 +156,11 @@ class TorchSummaries:
         return number
 
     def _row(self, device_rows: Any, number: int) -> int:
-        self._where.append((device_rows, number))
-        return len(self._where) - 1
+        numbers, places = self._where.setdefault(device_rows, ([], []))
+        numbers.append(self._num_rows)
+        places.append(number)
+        self._num_rows += 1
+        return self._num_rows - 1
 
     def _device_rows(self, elements: torch.Tensor) -> Any:
         """Where this tensor is reduced: None stands for the host."""
@@ -147,17 +182,21 @@ class TorchSummaries:
     def collect(self, keep: bool = False) -> Callable[[], Table]:
         """End the step, or `keep` it going: start the copies; the result puts all rows into one table."""
         with self._lock:
-            host, where, sparse = list(self._host), list(self._where), list(self._sparse)
+            host, together, sparse = list(self._host), list(self._together), list(self._sparse)
+            where = {made: (list(numbers), list(places)) for made, (numbers, places) in self._where.items()}
+            num_rows = self._num_rows
             fetches = [(rows, rows.collect(keep)) for rows in self._on_device.values()]
             if not keep:
                 self._begin()
 
         def fetch() -> Table:
-            tables: dict[int, Table] = {id(rows): take() for rows, take in fetches if take is not None}
-            tables[id(None)] = np.array(host, dtype=np.float64).reshape(-1, len(COLUMNS))
-            table = empty_table(len(where))
-            for index, (rows, number) in enumerate(where):
-                table[index] = tables[id(rows)][number]
+            tables: dict[Any, Table] = {rows: take() for rows, take in fetches if take is not None}
+            tables[None] = np.array(host, dtype=np.float64).reshape(-1, len(COLUMNS))
+            if together:
+                tables[_TOGETHER] = np.concatenate(together)
+            table = empty_table(num_rows)
+            for made, (numbers, places) in where.items():
+                table[numbers] = tables[made][places]
             for index, num_elements in sparse:
                 _add_implicit_zeros(table[index], num_elements)
             return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import weakref
@@ -18,13 +19,15 @@ from vario.backends.torch.engines.base import Piece
 from vario.backends.torch.left_overs import LeftOverGradients
 from vario.backends.torch.settings import modules_in_eval, settings, unknown_parameters
 from vario.errors import ModelError
-from vario.records import Structure
+from vario.records import Share, Structure
 from vario.selector import Choice
 from vario.statistics import Values
 
 log = logging.getLogger("vario")
 
 NamedTensors = tuple[list[str], list[torch.Tensor]]
+
+_NONE: list[str] = []
 
 _watched_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
@@ -42,13 +45,15 @@ class Targets:
             _check(model)
         self.all_modules = modules = naming.all_modules(self.roots)
         self.all_parameters = naming.all_parameters(self.roots)
+        _check_shapes(self.roots, self.all_parameters)
         selector.check(list(modules), list(self.all_parameters))
         self.modules = {name: modules[name] for name in selector.modules(modules)}
         self.parameters = {name: self.all_parameters[name] for name in selector.parameters(self.all_parameters)}
-        self._known = {id(parameter) for parameter in self.all_parameters.values()}
         try:
             self.engine = chosen_engine(self.roots, self.all_parameters, given_optimizers)
-            self.shares = {name: self.engine.share(name) for name in self.all_parameters}
+            known: dict[Share, Share] = {}
+            shares = ((name, self.engine.share(name)) for name in self.all_parameters)
+            self.shares = {name: known.setdefault(share, share) for name, share in shares}
         except AttributeError as error:  # what a runtime keeps to itself has another name in another release
             raise ModelError(
                 f"watch: the engine '{chosen_engine.name}' does not know its way in this release of its runtime: "
@@ -73,7 +78,7 @@ class Targets:
 
     def are_updated_by(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimizer holds any of the models' parameters."""
-        return not self._known.isdisjoint(self.engine.parameter_ids(optimizer))
+        return not self.engine.names.keys().isdisjoint(self.engine.parameter_ids(optimizer))
 
     def hold(self, models: Any) -> bool:
         """Whether these models, or parts of them, are among them."""
@@ -82,22 +87,32 @@ class Targets:
 
     def structure(self) -> Structure:
         """Modules and parameters, as `structure.json` holds them."""
-        structure = naming.structure(self.roots)
+        is_shared = naming.are_shared(self.roots, len(self.engine.names))
+        names = naming.shared_names(self.roots) if is_shared else {}
         groups: list[Sequence[int]] = []
-        for parameter in structure["parameters"]:
-            share = self.shares[parameter["name"]]
-            parameter.update(share.to_json())
-            if share.replicas:
-                # Of thousands of ranks the list is long: it stands once, and parameters name its place.
-                if share.replicas not in groups:
-                    groups.append(share.replicas)
-                parameter["replicas"] = groups.index(share.replicas)
+        layouts: dict[Share, dict[str, Any]] = {}
+        parameters: list[dict[str, Any]] = []
+        for name, parameter in self.all_parameters.items():
+            share = self.shares[name]
+            if share not in layouts:
+                layouts[share] = share.to_json()
+                if share.replicas:
+                    # Of thousands of ranks the list is long: it stands once, and parameters name its place.
+                    if share.replicas not in groups:
+                        groups.append(share.replicas)
+                    layouts[share]["replicas"] = groups.index(share.replicas)
+            described = {
+                "name": name,
+                "shape": None,
+                "dtype": _dtype_name(parameter.dtype),
+                "trainable": parameter.requires_grad,
+                "shared_with": [other for other in names.get(id(parameter), ()) if other != name] or _NONE,
+            }
+            parameters.append({**described, **layouts[share]})
         # Of a sharded parameter a rank has a part, or nothing at this moment: what counts is the whole.
         sizes = {id(self.all_parameters[name]): math.prod(share.shape) for name, share in self.shares.items()}
-        for module in structure["modules"]:
-            own = self.all_modules[module["name"]].parameters(recurse=False)
-            module["num_parameters"] = sum(sizes.get(id(parameter), parameter.numel()) for parameter in own)
-        return {**structure, "groups": groups, "engine": self.engine.name}
+        modules = naming.module_structure(self.all_modules, sizes)
+        return {"modules": modules, "parameters": parameters, "groups": groups, "engine": self.engine.name}
 
     def leave_to_others(self, rank: int, recording: Collection[int]) -> None:
         """Say which ranks record (empty: all): of what is the same on several, the first of them records it."""
@@ -136,7 +151,7 @@ class Targets:
         """Names of parameters that came into the model after it was watched; where parameters stay what they are."""
         if not self.engine.keeps_parameters:
             return []
-        return unknown_parameters((naming.unwrap(root) for root in self.roots.values()), self._known)
+        return unknown_parameters((naming.unwrap(root) for root in self.roots.values()), self.engine.names)
 
     @property
     def replicated(self) -> list[str]:
@@ -148,9 +163,16 @@ class Targets:
 
     def gradients(self, names: Iterable[str], replicas: bool = False) -> NamedTensors:
         """Names and reduced gradients of those parameters that are chosen and have one; `replicas`: recorded or not."""
-        wanted = (name for name in names if (name in self.parameters if replicas else self._records(name)))
-        found = ((name, self._reduced(name, self.engine.gradient(name))) for name in wanted)
-        return _lists((name, gradient) for name, gradient in found if gradient is not None and gradient.numel())
+        left_out = frozenset() if replicas else self._left_to_others
+        found: NamedTensors = [], []
+        for name in names:
+            gradient = self.engine.gradient(name) if name in self.parameters and name not in left_out else None
+            if type(gradient) is not torch.Tensor:
+                gradient = self._reduced(name, gradient)
+            if gradient is not None and gradient.numel():
+                found[0].append(name)
+                found[1].append(gradient)
+        return found
 
     def applied_gradients(self, optimizer: Any) -> NamedTensors:
         """Names and gradients as an optimizer gets them."""
@@ -275,13 +297,23 @@ def _check(model: Any) -> None:
     name = type(bare).__name__
     if next(bare.parameters(), None) is None:
         raise ModelError(f"watch: {name} has no parameters, so there is nothing to train or to watch")
-    for parameter_name, parameter in bare.named_parameters():
-        if torch.nn.parameter.is_lazy(parameter):
-            raise ModelError(
-                f"watch: '{parameter_name}' of {name} has no shape yet. Call the model once with a batch before."
-            )
     if is_watched(bare):
         raise ModelError(f"watch: {name}, or a part of it, is watched already. Close that Monitor first.")
+
+
+def _check_shapes(roots: Mapping[str, torch.nn.Module], parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    if not any(map(torch.nn.parameter.is_lazy, parameters.values())):
+        return
+    for model in map(naming.unwrap, roots.values()):
+        lazy = [name for name, parameter in model.named_parameters() if torch.nn.parameter.is_lazy(parameter)]
+        if lazy:
+            where = f"'{lazy[0]}' of {type(model).__name__}"
+            raise ModelError(f"watch: {where} has no shape yet. Call the model once with a batch before.")
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _as_models(models: Any) -> dict[str, Any]:

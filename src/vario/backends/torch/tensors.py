@@ -42,7 +42,7 @@ def inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[s
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
     """The dense numbers of a tensor that live on this rank, or None for a tensor without numbers (meta, quantized)."""
-    if _is_inside_transform():
+    if is_inside_transform():
         return None
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         if hasattr(tensor, "to_local"):
@@ -55,7 +55,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
     return _nested_values(tensor) if tensor.is_nested else tensor
 
 
-def _is_inside_transform() -> bool:
+def is_inside_transform() -> bool:
     """Whether torch.func (vmap, grad, ...) is transforming what runs now: no tensor shows its numbers then."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
@@ -79,7 +79,7 @@ def _nested_values(tensor: torch.Tensor) -> torch.Tensor | None:
 def why_without_numbers(tensor: torch.Tensor) -> str:
     """Why a tensor was passed over, in words."""
     for is_so, reason in (
-        (_is_inside_transform(), "it is inside a torch.func transform"),
+        (is_inside_transform(), "it is inside a torch.func transform"),
         (_is_captured(tensor), "it is inside a CUDA graph"),
         (tensor.is_meta, "it is a meta tensor"),
         (tensor.is_quantized, "it is quantized"),

@@ -15,7 +15,6 @@ class UpdatedParts:
 
     def __init__(self, targets: Targets) -> None:
         self._targets = targets
-        self._names = {id(parameter): name for name, parameter in targets.all_parameters.items()}
         self._known: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, frozenset[int]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -24,7 +23,7 @@ class UpdatedParts:
     def note(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer updates the model, or is about to."""
         if optimizer not in self._known:
-            parameters = frozenset(self._targets.engine.parameter_ids(optimizer)) & self._names.keys()
+            parameters = frozenset(self._targets.engine.parameter_ids(optimizer)) & self._targets.engine.names.keys()
             self._known[optimizer] = self._count, parameters
             self._count += 1
 
@@ -35,7 +34,7 @@ class UpdatedParts:
         others = [parameters for optimizer, (_, parameters) in self._known.items() if optimizer not in optimizers]
         if not chosen or not any(other and own.isdisjoint(other) for other in others):
             return ""
-        return _common(self._names[number] for number in own) or str(chosen[0][0])
+        return _common(self._targets.engine.names[number] for number in own) or str(chosen[0][0])
 
 
 def _common(names: Iterable[str]) -> str:

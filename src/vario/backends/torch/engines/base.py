@@ -17,7 +17,7 @@ from vario.backends.torch.engines import optimizers, sharing
 from vario.records import Mesh, Share
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Accumulator:
     """A tensor that backward accumulates into, and the parameters that lie in it, each with its range of elements."""
 
@@ -28,7 +28,7 @@ class Accumulator:
     """Whether it is the runtime's own, so that nobody asks `torch.autograd.grad` for its gradient."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """What an optimizer holds of one parameter on this rank."""
 
@@ -85,7 +85,8 @@ class Engine:
         self.roots = roots
         self.parameters = parameters
         self.given_optimizers = given_optimizers
-        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self.names = {id(parameter): name for name, parameter in parameters.items()}
+        """Of the parameters, by identity."""
         self.prepare()
 
     def prepare(self) -> None:
@@ -120,7 +121,7 @@ class Engine:
         for name in wanted:
             parameter = self.parameters[name]
             if parameter.requires_grad:
-                yield Accumulator(parameter, [(name, None)])
+                yield Accumulator(parameter, ((name, None),))
 
     def check_local(self, accumulator: torch.Tensor) -> None:
         """Refuse, by a ModelError, to call what autograd has just computed for a tensor its gradient."""
@@ -143,7 +144,7 @@ class Engine:
         """What an optimizer's present `param_groups` hold, by parameter."""
         for group in optimizer.param_groups:
             for held in group["params"]:
-                name = self._names.get(id(held))
+                name = self.names.get(id(held))
                 if name is not None and held.numel():
                     yield Piece(name, held, group)
 

@@ -56,7 +56,7 @@ class DeepSpeedEngine(Engine):
         self.keeps_local_sum = all(keeps_local_sum(runtime.optimizer) for runtime in self._runtimes)
 
     def _named(self, parameters: Iterable[torch.nn.Parameter]) -> list[str]:
-        return [name for name in (self._names.get(id(parameter)) for parameter in parameters) if name is not None]
+        return [name for name in (self.names.get(id(parameter)) for parameter in parameters) if name is not None]
 
     @classmethod
     def fits(cls, roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> bool:

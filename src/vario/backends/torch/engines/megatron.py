@@ -94,7 +94,7 @@ class MegatronEngine(Engine):
             except ModelError as error:
                 self._trouble = error  # told by the first quantity that needs to know
                 continue
-            if any(id(parameter) in self._names for member in found for parameter in member.parameters):
+            if any(id(parameter) in self.names for member in found for parameter in member.parameters):
                 self._stepped.append(optimizer)
                 for member in found:
                     self._learn(member)
@@ -104,7 +104,7 @@ class MegatronEngine(Engine):
     def _learn(self, member: Member) -> None:
         self._members.append(member)
         for parameter, held in member.held:
-            name = self._names.get(id(parameter))
+            name = self.names.get(id(parameter))
             if name is None:
                 continue
             start, stop = self._owned.get(id(parameter), (0, parameter.numel()))
@@ -200,7 +200,7 @@ class MegatronEngine(Engine):
         self._member_of(optimizer)
         for group in optimizer.param_groups:
             for held in group["params"]:
-                name = self._held.get(id(held)) or self._names.get(id(held))
+                name = self._held.get(id(held)) or self.names.get(id(held))
                 if name is not None and held.numel():
                     yield Piece(name, held, group)
 
@@ -215,7 +215,7 @@ class MegatronEngine(Engine):
         found = next((member for member in self._members if member.optimizer is optimizer), None)
         if found is None and optimizer not in self._unknown:
             self._unknown.add(optimizer)
-            if self._names.keys().isdisjoint(super().parameter_ids(optimizer)):
+            if self.names.keys().isdisjoint(super().parameter_ids(optimizer)):
                 self._look(megatron_optimizers.live_optimizers())
                 return self._member_of(optimizer)
         return found

@@ -34,6 +34,8 @@ def spread_of(tensor: Any) -> Spread | None:
     DDP takes no DTensors: `torch.distributed.tensor.parallel.ddp` turns them into what this rank has of them, and keeps
     where that belongs beside it.
     """
+    if type(tensor) is torch.nn.Parameter and not tensor.__dict__:
+        return None  # almost all there are: asking for what is not there takes long
     if hasattr(tensor, "placements"):
         return Spread(tuple(tensor.shape), tensor.device_mesh, tensor.placements)
     spec = getattr(tensor, "_st_info", None)

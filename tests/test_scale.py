@@ -1,0 +1,112 @@
+"""Very many parameters, and very many steps: what is done for each of them, and what is kept, is counted."""
+
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vario
+from vario.detection.memory import Memory
+from vario.detection.step import Facts, Step
+from vario.probes.seen_rows import SeenRows
+from vario.rules import RULES
+
+PACKAGE = str(Path(vario.__file__).parent)
+
+
+class Many(torch.nn.Module):
+    """Parameters of a few elements each."""
+
+    def __init__(self, num_parameters):
+        super().__init__()
+        self.parts = torch.nn.ParameterList(torch.full((4,), index % 7 / 7) for index in range(num_parameters))
+
+    def forward(self, inputs):
+        return (torch.stack(list(self.parts)) * inputs).square().mean()
+
+
+class CallsOfOurs:
+    """Counts calls of vario's own functions on this thread."""
+
+    def __enter__(self):
+        self.count = 0
+        sys.setprofile(self._see)
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def _see(self, frame, event, _):
+        self.count += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def calls_for(num_parameters, kind):
+    """How often functions of vario are called to watch a model, and in an ordinary step of it."""
+    model = Many(num_parameters)
+    optimizer = kind(model.parameters(), lr=1e-3)
+    with CallsOfOurs() as attaching:
+        monitor = vario.watch(model, optimizer, sinks=["in_memory"], strict=True)
+    with monitor:
+        for step in range(3):
+            with CallsOfOurs() as stepping:
+                model(torch.full((4,), 1.0 + step)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    recorded = monitor.sinks["in_memory"].records[2].frames
+    assert [len(frame.targets) for frame in recorded if frame.quantity == "gradient"] == [num_parameters]
+    return attaching.count, stepping.count
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_parameter_more_costs_a_few_calls(kind):
+    (few_attach, few_step), (many_attach, many_step) = calls_for(200, kind), calls_for(400, kind)
+    assert (many_attach - few_attach) / 200 < 30
+    assert (many_step - few_step) / 200 < 10
+
+
+@pytest.mark.parametrize("rule", [found.part for found in RULES if found.part.needs], ids=lambda rule: rule.name)
+def test_a_rule_says_and_learns_nothing_where_what_it_needs_is_missing(rule):
+    memory = Memory()
+    step = Step(3, 0.0, {"loss": 1.0, "lr": 0.1, "skipped_step": 0.0}, [], Facts(), memory)
+    assert not list(rule.look(step, **rule.options))
+    assert not memory.save()
+
+
+def test_rows_of_batches_take_no_more_room_after_more_steps():
+    seen, sizes = SeenRows(), []
+    chance = np.random.default_rng(0)
+    for _ in range(3):
+        for _ in range(200):
+            seen.add(chance.integers(0, 1 << 62, 1000).astype(np.uint64))
+        sizes.append(sum(getattr(value, "nbytes", 0) for value in vars(seen).values()))
+        assert len(seen._recent) <= 1 << 14
+    assert sizes[0] == sizes[1] == sizes[2] < 3 << 20
+
+
+def test_what_a_monitor_holds_does_not_grow_with_steps(tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    held = []
+    with vario.watch(model, optimizer, directory=tmp_path) as monitor:
+        for part in range(4):
+            for _ in range(120):
+                model(torch.randn(2, 4)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            monitor.wait()
+            if not part:
+                tracemalloc.start()
+            else:
+                held.append(tracemalloc.take_snapshot())
+        tracemalloc.stop()
+    # Rows of batches are remembered up to a limit, see above.
+    ours = [
+        tracemalloc.Filter(True, f"{PACKAGE}/*"),
+        tracemalloc.Filter(False, f"{PACKAGE}/probes/seen_rows.py"),
+    ]
+    grown = held[2].filter_traces(ours).compare_to(held[1].filter_traces(ours), "lineno")
+    assert not [str(one) for one in grown if one.size_diff > 4096]
