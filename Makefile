@@ -4,13 +4,15 @@ BIN := .venv/bin
 READY := .venv/.ready
 PAGE := src/vario/web/built/index.html
 
-.PHONY: help demo test test-all ready page-checks attack lint docs peers page browser matrix bench world clean
+.PHONY: help demo test test-all ready page-checks attack audit lowest lint docs peers page browser matrix bench world clean
 
 help:
 	@echo "make demo   train a small transformer for a minute, live in the dashboard, break it, see what vario says"
 	@echo "make test   what CI checks: lint, types, tests"
 	@echo "make test-all   the same with every further case of what make test shows (twice the time)"
 	@echo "make attack  damaged and hostile runs, logs, configs and requests: ten times what make test has of them"
+	@echo "make audit  known holes in the pinned packages, as far as an advisory service can be reached"
+	@echo "make lowest  the reading half of the tests on the oldest packages that pyproject.toml allows"
 	@echo "make lint   ruff, mypy and vermin alone"
 	@echo "make page   build the dashboard's page from frontend/ (Node 20)"
 	@echo "make docs   write docs/config.md and docs/cli.md anew"
@@ -22,6 +24,7 @@ help:
 
 # Python compiles modules when they are imported: compiling all of torch and its company first takes a minute.
 INSTALL := pip install --quiet --no-compile
+PIP := bin/$(INSTALL)
 
 # torch comes first, on its own line, so that an index of CPU wheels can be given with PIP_EXTRA_INDEX_URL.
 $(READY): pyproject.toml requirements-dev.txt
@@ -64,7 +67,36 @@ ATTACKS := tests/attack tests/runs/test_untrusted_folders.py tests/runs/test_bom
   tests/test_odd_names.py tests/web/test_connections.py tests/web/test_slow_reading.py tests/web/test_web_safety.py \
   tests/web/test_web_fuzz.py
 attack: $(READY) page
-	VARIO_ATTACK=10 timeout 900 $(BIN)/python -m pytest $(ATTACKS)
+	VARIO_ATTACK=10 timeout 900 $(BIN)/python -m pytest -n 2 --dist worksteal --least-cases 20000 $(ATTACKS)
+
+# pip-audit has an environment of its own: it brings versions of what .venv pins otherwise.
+audit: .audit/.ready
+	.audit/bin/python tools/audit.py .audit/bin/pip-audit
+
+.audit/.ready: Makefile
+	test -x .audit/bin/python || $(PYTHON) -m venv .audit
+	.audit/$(PIP) pip-audit==2.10.1
+	touch $@
+
+# What reads runs, logs and configs needs no torch. Older packages call what newer ones warn of, and pyarrow 15 imports
+# pandas wherever it is installed.
+READING_HALF := tests/detection tests/rules tests/sinks tests/statistics \
+  $(filter-out $(addprefix tests/,runs/test_big_grid.py runs/test_diagnosis.py runs/test_difference.py \
+    runs/test_ranking.py reports/test_progress_plot.py logs/test_event_files.py logs/test_real_trainers.py \
+    cli/test_convert_and_import.py cli/test_found_loss_shown.py cli/test_rule_commands.py cli/test_memory_command.py \
+    cli/test_run_command.py), $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,runs reports logs cli)))) \
+  tests/attack tests/web/test_odd_runs.py tests/web/test_slow_reading.py \
+  $(addprefix tests/test_,config.py folders.py frames.py records.py registry.py schedule.py selector.py text.py writer.py)
+lowest: .lowest/.ready
+	.lowest/bin/python -m pytest -W ignore::DeprecationWarning $(READING_HALF) \
+	  --deselect tests/runs/test_curves.py::test_looking_at_a_run_imports_neither_pandas_nor_a_framework
+
+.lowest/.ready: pyproject.toml tools/lowest_bounds.py
+	test -x .lowest/bin/python || $(PYTHON) -m venv .lowest
+	$(PYTHON) tools/lowest_bounds.py torch transformers > .lowest/requirements.txt
+	.lowest/$(PIP) -r .lowest/requirements.txt $(shell grep -E '^pytest' requirements-dev.txt)
+	.lowest/$(PIP) --no-deps --editable .
+	touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -147,4 +179,4 @@ world: .world/.ready
 	.world/bin/python tests/world --write docs/world.md
 
 clean:
-	rm -rf .venv .venv-bench .world .matrix-* .peers frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .world .audit .lowest .matrix-* .peers frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache

@@ -11,6 +11,18 @@ from vario.sinks import RunHeader
 from vario.sinks.store import Store
 
 NAMES = ("embed.weight", "layers.0.weight", "layers.0.bias", "head.weight")
+ALERT = {
+    "rule": "grad_spike",
+    "kind": "relative",
+    "severity": "page",
+    "step": 5,
+    "rank": 0,
+    "quantity": "gradient",
+    "target": "head.weight",
+    "value": 1.0,
+    "text": "something",
+}
+"""A line of `alerts.jsonl`."""
 STATISTICS = ["norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count"]
 
 

@@ -6,9 +6,7 @@ import random
 import shutil
 import struct
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from odd_tables import changed_table
 
 WORDS = (
     None,
@@ -18,72 +16,99 @@ WORDS = (
     1.5,
     1e308,
     2**63,
+    -(2**63),
     10**30,
+    10**400,
+    float("nan"),
+    float("inf"),
     "x",
     "",
     "\ud800",
     "\x1b[2J",
+    "x" * 70_000,
+    "../../etc",
     [],
     [[]],
     {},
     {"a": 1},
+    {"": {"": [None]}},
     ["x"],
+    [1e999],
     "NaN",
+    "0",
 )
 """Values that a key of a JSON file does not have."""
 DEEP = b"[" * 100_000 + b"]" * 100_000
 NAMES = (b"\xff\xfe", b"a\nb", b"x" * 255, b"%n", b"\x1b[31mred")
 
 
-def damaged_run(random_source: random.Random, folder: str) -> str:
+def damaged_run(chance: random.Random, folder: str) -> str:
     """Spoil one file of a copied run; says what was done."""
     files = sorted(os.path.join(place, name) for place, _, names in os.walk(folder) for name in names if name.isascii())
-    path = random_source.choice(files)
-    return f"{damaged_file(random_source, path)} {os.path.relpath(path, folder)}"
+    if not files:
+        return "nothing is left"
+    path = chance.choice(files)
+    if chance.random() < 0.1:
+        return swap(chance, path, files, folder)
+    return f"{damaged_file(chance, path)} {os.path.relpath(path, folder)}"
 
 
-def damaged_file(random_source: random.Random, path: str) -> str:
+def damaged_file(chance: random.Random, path: str) -> str:
     """Spoil one file; says what was done."""
-    if path.endswith(".json") and random_source.random() < 0.7:
-        return _other_values(random_source, path)
-    if path.endswith(".parquet") and random_source.random() < 0.5:
-        return _other_columns(random_source, path)
+    done = None
+    if path.endswith(".json") and chance.random() < 0.7:
+        done = _other_values(chance, path)
+    elif path.endswith(".jsonl") and chance.random() < 0.7:
+        done = _other_lines(chance, path)
+    elif path.endswith((".parquet", ".arrow")) and chance.random() < 0.6:
+        done = changed_table(chance, path)
     ways = (cut, flip, overwrite, empty, grow, vanish, turn_into_folder, name_oddly)
-    return random_source.choice(ways)(random_source, path)
+    return done or chance.choice(ways)(chance, path)
 
 
-def cut(random_source, path):
+def swap(chance, path, files, folder):
+    """Two files of a kind in each other's place: of another quantity, rank or session."""
+    alike = [other for other in files if other != path and os.path.splitext(other)[1] == os.path.splitext(path)[1]]
+    if not alike:
+        return flip(chance, path) + f" {os.path.relpath(path, folder)}"
+    other = chance.choice(alike)
+    mine, theirs = _read(path), _read(other)
+    _write(path, theirs)
+    if chance.random() < 0.5:
+        _write(other, mine)
+    return f"put {os.path.relpath(other, folder)} in the place of {os.path.relpath(path, folder)}"
+
+
+def cut(chance, path):
     content = _read(path)
-    _write(path, content[: random_source.randrange(len(content) + 1)])
+    _write(path, content[: chance.randrange(len(content) + 1)])
     return "cut"
 
 
-def flip(random_source, path):
+def flip(chance, path):
     content = bytearray(_read(path) or b"\0")
-    for _ in range(random_source.choice((1, 1, 4, 64))):
-        content[random_source.randrange(len(content))] ^= 1 << random_source.randrange(8)
+    for _ in range(chance.choice((1, 1, 4, 64))):
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
     _write(path, bytes(content))
     return "flipped bits of"
 
 
-def overwrite(random_source, path):
+def overwrite(chance, path):
     content = bytearray(_read(path) or b"\0")
-    at = random_source.randrange(len(content))
-    junk = random_source.choice(
-        (b"\xff" * 8, bytes(8), struct.pack("<q", -1), struct.pack("<i", 2**31 - 1), b"\x80" * 16)
-    )
+    at = chance.randrange(len(content))
+    junk = chance.choice((b"\xff" * 8, bytes(8), struct.pack("<q", -1), struct.pack("<i", 2**31 - 1), b"\x80" * 16))
     content[at : at + len(junk)] = junk
     _write(path, bytes(content))
     return "overwrote a word of"
 
 
-def empty(random_source, path):
-    _write(path, random_source.choice((b"", b"\n", b"null", b"[]", b"{}", b"\xff\xfe{", DEEP, bytes(4096))))
+def empty(chance, path):
+    _write(path, chance.choice((b"", b"\n", b"null", b"[]", b"{}", b"\xff\xfe{", DEEP, bytes(4096))))
     return "emptied"
 
 
-def grow(random_source, path):
-    _write(path, _read(path) + random_source.choice((b"}", bytes(100), b"PAR1", random_source.randbytes(64))))
+def grow(chance, path):
+    _write(path, _read(path) + chance.choice((b"}", bytes(100), b"PAR1", chance.randbytes(64))))
     return "lengthened"
 
 
@@ -98,24 +123,52 @@ def turn_into_folder(_, path):
     return "made a folder of"
 
 
-def name_oddly(random_source, path):
-    shutil.copy(path, os.path.join(os.path.dirname(path).encode(), random_source.choice(NAMES)))
+def name_oddly(chance, path):
+    shutil.copy(path, os.path.join(os.path.dirname(path).encode(), chance.choice(NAMES)))
     return "copied to an odd name"
 
 
-def _other_values(random_source, path):
-    """One value somewhere in a JSON file becomes another one."""
+def _other_values(chance, path):
+    """One value somewhere in a JSON file becomes another one; or its keys do."""
     try:
         content = json.loads(_read(path))
         places = list(_places(content))
     except (ValueError, TypeError, RecursionError):
-        return flip(random_source, path)
+        return None
     if not places:
-        return "left"
-    holder, key = random_source.choice(places)
-    holder[key] = random_source.choice(WORDS)
-    _write(path, json.dumps(content).encode())
-    return f"changed '{key}' to {holder[key]!a} in"
+        return None
+    text, done = _changed(chance, content, places)
+    _write(path, text.encode(errors="surrogatepass"))
+    return f"{done} in"
+
+
+def _changed(chance, content, places):
+    holder, key = chance.choice(places)
+    way = chance.random()
+    if way < 0.15:
+        del holder[key]
+        return json.dumps(content), f"took '{key}' out"
+    if way < 0.25 and isinstance(content, dict):
+        first = next(iter(content), "x")
+        return f"{{{json.dumps(first)}: {json.dumps(chance.choice(WORDS))}, {json.dumps(content)[1:]}", "doubled a key"
+    holder[key] = chance.choice(WORDS)
+    return json.dumps(content), f"changed '{key}' to {holder[key]!a:.40}"
+
+
+def _other_lines(chance, path):
+    """One line of a file of JSON lines becomes another one."""
+    lines = _read(path).split(b"\n")
+    at = chance.randrange(len(lines))
+    try:
+        content = json.loads(lines[at])
+        text, done = _changed(chance, content, list(_places(content)))
+        lines[at] = text.encode(errors="surrogatepass")
+    except (ValueError, TypeError, IndexError, RecursionError):
+        lines[at], done = chance.choice((b"", b"\0", b"null", b"[]", b"\xff", b"{", DEEP)), "replaced a line"
+    if chance.random() < 0.2:
+        lines *= 50
+    _write(path, b"\n".join(lines))
+    return f"{done} in"
 
 
 def _places(content):
@@ -123,43 +176,6 @@ def _places(content):
         yield content, key
         if isinstance(content[key], (dict, list)):
             yield from _places(content[key])
-
-
-def _other_columns(random_source, path):
-    """A Parquet file that is whole, and not what a writer of runs makes."""
-    try:
-        table = pq.read_table(path)
-    except (OSError, ValueError):
-        return flip(random_source, path)
-    metadata = dict(table.schema.metadata or {})
-    name = random_source.choice(table.column_names)
-    place = table.column_names.index(name)
-    kind = random_source.choice(("drop", "type", "nulls", "extreme", "stamp", "rename", "nothing", "text"))
-    if kind == "drop":
-        table = table.drop([name])
-    elif kind == "type":
-        table = table.set_column(place, name, pa.array(np.arange(table.num_rows, dtype=np.float32)))
-    elif kind == "text":
-        table = table.set_column(place, name, pa.array(["x"] * table.num_rows))
-    elif kind == "nulls":
-        table = table.set_column(place, name, pa.nulls(table.num_rows, table.schema.field(name).type))
-    elif kind == "extreme" and name != "target":
-        extreme = random_source.choice(
-            (-1, 2**31 - 1, -(2**31)) if table.schema.field(name).type == "int32" else (2**62, -(2**62))
-        )
-        column = pa.array([extreme] * table.num_rows).cast(table.schema.field(name).type, safe=False)
-        table = table.set_column(place, name, column)
-    elif kind == "rename":
-        table = table.rename_columns([other if other != name else "x" for other in table.column_names])
-    elif kind == "nothing":
-        table = table.slice(0, 0)
-    known = [key for key in metadata if key.startswith(b"vario.")]
-    if kind == "stamp" and known:
-        metadata[random_source.choice(known)] = random_source.choice(
-            (b"x", b"-1", b"9" * 30, b"[]", b"[[0,0,1000000000000]]", b"{")
-        )
-    pq.write_table(table.replace_schema_metadata(metadata), path)
-    return f"{kind} of '{name}' in"
 
 
 def _read(path):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import pytest
 
 import made_runs
 import vario
-from vario.errors import RunCorrupt, RunError
+from vario.errors import ConfigError, RunCorrupt, RunError
 from vario.run_files import parquet
+from vario.runs.grid import read_grid
 from vario.sinks.encoding import FRAME_FIELDS
 
 STAMP = {"vario.format": "1", "vario.session": "0", "vario.part": "1"}
@@ -81,7 +83,7 @@ def test_many_small_parts_that_come_to_very_much_together_are_refused(tmp_path):
     first = run.path / "rank0/gradient/part-000001.parquet"
     for number in range(2, 5):
         shutil.copy(first, first.with_name(f"part-{number:06d}.parquet"))
-    with pytest.raises(RunCorrupt, match="no writer makes such files"):
+    with pytest.raises(RunCorrupt, match="as hostile files do"):
         run.to_arrow("gradient")
     assert run.steps("gradient").tolist() == [0]
 
@@ -161,3 +163,73 @@ def test_a_large_honest_part_is_read(tmp_path):
     run = with_part(tmp_path / "run", lambda path: pq.write_table(table, path, row_group_size=8192, compression="zstd"))
     assert len(run.steps("gradient")) == num
     assert run.series("a", "gradient").steps[-1] == num - 1
+
+
+MANY = """
+import sys, vario
+from vario.runs.grid import read_grid
+from vario.runs.heat import read_heat
+run = vario.open_run(sys.argv[1])
+asks = dict(everything=run.to_arrow, rows=lambda: run.to_arrow("gradient"), series=lambda: run.series("a", "gradient"),
+            frame=lambda: run.frame(0, "gradient", "all"), heat=lambda: read_heat(run, "gradient"),
+            grid=lambda: read_grid(run, "gradient"), sql=lambda: run.sql("select sum(sum) from gradient"),
+            batches=lambda: sum(table.num_rows for table in run.batches("gradient")))
+for name, ask in asks.items():
+    try:
+        answer = ask()
+        print(name, answer if name == "batches" else "answered")
+        del answer
+    except vario.errors.RunError as error:
+        print(name, "refused" if "VARIO_READ_MB" in str(error) else error)
+print(next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def test_very_many_small_parts_of_several_quantities_and_ranks_stay_within_one_limit(tmp_path):
+    """Each quantity of each rank fits, and all that one answer needs of them does not; batches read everything."""
+    run = with_part(tmp_path / "run", lambda path: write_many(path, 100_000, 1))
+    first = run.path / "rank0/gradient/part-000001.parquet"
+    raw = first.read_bytes()
+    # Bytes that nobody reads make a file look as if it held more.
+    footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    first.write_bytes(raw[:footer] + bytes(100_000) + raw[footer:])
+    shutil.rmtree(run.path / "rank0/scalar")
+    shutil.copytree(run.path / "rank0", run.path / "rank1")
+    for folder in (run.path / "rank0/gradient", run.path / "rank0/weight", run.path / "rank1/gradient"):
+        folder.mkdir(exist_ok=True)
+        for number in range(1, 10):
+            if not (folder / f"part-{number:06d}.parquet").exists():
+                (folder / f"part-{number:06d}.parquet").hardlink_to(first)
+    done = subprocess.run(
+        [sys.executable, "-c", MANY, str(run.path)], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    found = dict(line.split(" ", 1) for line in done[:-1])
+    assert {name: found[name] for name in ("everything", "frame", "series", "heat", "grid", "batches")} == {
+        **dict.fromkeys(("everything", "frame", "series", "heat", "grid"), "refused"),
+        "batches": "900000",
+    }
+    assert int(done[-1]) < 500, done
+
+
+def test_rows_that_are_scattered_over_targets_and_steps_are_not_spread_out(tmp_path):
+    """20,000 rows, each of a target and a step of its own, would be a table of 400 million cells."""
+    num = 20_000
+    target = pa.array([f"layer.{index}" for index in range(num)]).dictionary_encode()
+    table = rows(num).set_column(0, SCHEMA.field("step"), pa.array(np.arange(num)))
+    table = table.set_column(table.column_names.index("target"), SCHEMA.field("target"), target)
+    run = with_part(tmp_path / "run", lambda path: pq.write_table(table.cast(SCHEMA), path))
+    with pytest.raises(RunCorrupt, match="scattered over 400,000,000 places"):
+        read_grid(run, "gradient")
+
+
+def test_a_reader_that_trusts_a_run_may_take_more_memory(tmp_path, monkeypatch):
+    run = with_part(tmp_path / "run", lambda path: write_many(path, 1 << 20, 1))
+    first = run.path / "rank0/gradient/part-000001.parquet"
+    (first.parent / "part-000002.parquet").hardlink_to(first)
+    with pytest.raises(RunCorrupt, match="VARIO_READ_MB=") as refused:
+        run.to_arrow("gradient")
+    monkeypatch.setenv("VARIO_READ_MB", re.search(r"VARIO_READ_MB=(\d+)", str(refused.value))[1])
+    assert run.to_arrow("gradient").num_rows == 2 << 20
+    monkeypatch.setenv("VARIO_READ_MB", "much")
+    with pytest.raises(ConfigError, match=r"^VARIO_READ_MB: expected a whole number of megabytes"):
+        run.to_arrow("gradient")

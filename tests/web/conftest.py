@@ -8,8 +8,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from web_client import SCRIPT_NAME, serving, write_ranks
 
-import little_trainings
-
 
 @pytest.fixture
 def serve():
@@ -20,6 +18,8 @@ def serve():
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     """A folder of runs: one in order, one that broke at step 60, one of two ranks, and one with a nasty name."""
+    import little_trainings  # and torch with it, which other tests here do not need
+
     place = tmp_path_factory.mktemp("served")
     little_trainings.train(place / "healthy", steps=60)
     little_trainings.train(place / "deeper" / "broken", steps=60, nan_step=45)

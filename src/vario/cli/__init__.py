@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from vario.cli.commands import Command, command_names, load
 from vario.cli.output import EscapedRecords, say
@@ -53,7 +52,7 @@ def _dispatch(words: list[str]) -> int:
         print(f"vario {__version__}")
         return 0
     name, *rest = words
-    if name not in command_names() and Path(name).is_dir():
+    if name not in command_names() and os.path.isdir(name):
         # `vario DIR`: show what is in there.
         name, rest = "serve", words
     if name not in OWN_SCRIPTS and logging.lastResort is not None:

@@ -64,15 +64,15 @@ def find_history(path: str | os.PathLike[str]) -> History:
 def _find(place: Path) -> History:
     if place.name == FILE and NAME.fullmatch(place.absolute().parent.name):
         place = place.parent
-    if place.is_file():
+    if os.path.isfile(place):
         return read_file(place)
-    if not place.is_dir():
-        if place.exists():
+    if not os.path.isdir(place):
+        if os.path.exists(place):
             raise RunNotFound(f"{place}: neither a file nor a folder; what comes through a pipe has to be saved first")
         raise RunNotFound(_nowhere(place))
-    if NAME.fullmatch(place.absolute().name) and (place / FILE).is_file():
+    if NAME.fullmatch(place.absolute().name) and os.path.isfile(place / FILE):
         return read_checkpoint(place)
-    if not (place / FILE).is_file() and is_run(place):
+    if not os.path.isfile(place / FILE) and is_run(place):
         return vario_run.read(place)
     return _read_folder(place)
 
@@ -215,7 +215,7 @@ def _named_logs(folder: Path, names: list[str], texts: list[Path]) -> Iterator[P
 
 def _nowhere(place: Path) -> str:
     parent = place.parent
-    names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+    names = [entry.name for entry in parent.iterdir()] if os.path.isdir(parent) else []
     if not names:
         return f"{place}: there is no such file or folder"
     return f"{place}: there is no such file or folder. In {parent}: {suggestion(place.name, names)}"

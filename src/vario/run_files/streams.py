@@ -51,6 +51,8 @@ class Batches:
         arrays = [batch.column(index) for index in range(batch.num_columns)]
         place = self.schema.get_field_index("target")
         if place >= 0:
+            if not isinstance(arrays[place], pa.DictionaryArray):
+                raise ValueError("its names are not kept as a dictionary")
             names = arrays[place].dictionary
             if self._names is not None and len(names) < len(self._names):
                 raise ValueError("its names became fewer")

@@ -15,6 +15,7 @@ from vario.detection.alerts import SEVERITIES, Alert, Incident
 from vario.detection.incidents import collect
 from vario.rules import RULES
 from vario.run_files import open_file
+from vario.run_files.columns import MOST_STEP
 from vario.runs.folder import RunFolder
 from vario.text import reason
 
@@ -55,7 +56,7 @@ def has_alerts(run: RunFolder) -> bool:
 
 def told_incidents(run: RunFolder) -> list[Incident]:
     """The incidents as each rank, and a watching process, told them at the time."""
-    return list(_parsed(run, "incidents.jsonl", Incident.from_json))
+    return list(_parsed(run, "incidents.jsonl", _incident))
 
 
 def _lead(incident: Incident) -> tuple[str, int, str | None]:
@@ -82,14 +83,43 @@ def _parsed(run: RunFolder, name: str, parse: Callable[[Mapping[str, Any]], Foun
 
 def _alert(plain: Mapping[str, Any]) -> Alert:
     """The alert of a line; refuses one that no rule can have written."""
-    found = Alert.from_json(plain)
-    texts = (found.rule, found.quantity, found.text, found.statistic, found.target or "", *found.others)
-    wholes = (found.step, found.rank or 0, found.micro_step, found.stage, found.since or 0)
-    if not all(isinstance(text, str) for text in texts) or not all(isinstance(whole, int) for whole in wholes):
-        raise TypeError("a text, or a whole number, is something else")
-    if found.severity not in SEVERITIES:
-        raise ValueError(f"unknown severity '{found.severity}'")
+    return _checked(Alert.from_json(plain))
+
+
+def _incident(plain: Mapping[str, Any]) -> Incident:
+    """The incident of a line; refuses one that no detector can have written."""
+    found = Incident.from_json(plain)
+    for alert in (found.lead, *found.alerts):
+        _checked(alert)
+    _check_words(found.cause, found.advice, found.place or "", found.scope)
+    _check_severity(found.severity)
     return found
+
+
+def _checked(found: Alert) -> Alert:
+    target = "" if found.target is None else found.target
+    _check_words(
+        found.rule, found.quantity, found.text, found.statistic, found.kind, found.scope, target, *found.others
+    )
+    for whole in (found.step, found.micro_step, found.stage, found.rank, found.since):
+        # Null stands for "all ranks" and "at once"; nothing else that is false does.
+        if whole is not None and not (isinstance(whole, int) and -1 <= whole <= MOST_STEP):
+            raise TypeError(f"{whole!r:.40} is not a step, rank or number that can be")
+    if found.step is None:
+        raise TypeError("it has no step")
+    _check_severity(found.severity)
+    return found
+
+
+def _check_words(*words: object) -> None:
+    for word in words:
+        if not isinstance(word, str):
+            raise TypeError(f"{word!r:.40} stands where a text has to be")
+
+
+def _check_severity(severity: object) -> None:
+    if severity not in SEVERITIES:
+        raise ValueError(f"unknown severity {severity!r:.40}")
 
 
 def _lines(run: RunFolder, name: str) -> Iterator[tuple[Mapping[str, Any], int]]:

@@ -17,15 +17,16 @@ MAX_FOLDERS = 20_000
 
 def run_folders(directory: Path) -> list[Path]:
     """Folders right below this one that hold a run, by name."""
-    if not directory.is_dir():
-        return []
-    return sorted(entry for entry in directory.iterdir() if is_run(entry))
+    try:
+        return sorted(entry for entry in directory.iterdir() if is_run(entry))
+    except (OSError, ValueError):
+        return []  # there is none, it is not ours to read, or no file can have that name
 
 
 def runs_below(directory: Path) -> list[Path]:
     """Folders that hold a run, anywhere below this one; hidden folders, and links that lie deeper, are not followed."""
     found = {*run_folders(directory)}
-    level = [directory] if directory.is_dir() else []
+    level = [directory] if os.path.isdir(directory) else []
     num_seen = 0
     for _ in range(MAX_DEPTH):
         inner: list[Path] = []
@@ -73,12 +74,12 @@ def find_run(path: str | os.PathLike[str]) -> Path:
 
 
 def _nothing_at(place: Path) -> str:
-    if place.is_dir() and (deeper := runs_below(place)):
+    if os.path.isdir(place) and (deeper := runs_below(place)):
         others = f", and {len(deeper) - 1} more" if len(deeper) > 1 else ""
         return f"{place}: not a run, and no runs right in it, but deeper: {deeper[0]}{others} (`vario ls {place}`)."
-    if place.is_dir():
+    if os.path.isdir(place):
         found = f"{place}: not a run, and no runs in it. A run is a folder with a run.json and rank0/ in it."
-    elif place.exists():
+    elif os.path.exists(place):
         found = f"{place}: not a folder. A run is a folder with a run.json and rank0/ in it."
     else:
         found = f"{place}: there is no such folder."

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vario.errors import RunNotFound
+from vario.errors import ConfigError, RunNotFound
 from vario.runs import status
 from vario.runs.failures import what_failed, with_victims
 from vario.runs.status import PartOff, RankState
+from vario.statistics import STATISTICS, columns_needed
+
+USUAL = ("norm", "rms", "absmax")
+"""Statistics that tell the size of a tensor, the best first."""
 
 
 class RunFolder:
@@ -120,6 +125,33 @@ class RunFolder:
     def dropped_steps(self) -> int:
         """Steps that could not be recorded, on the rank that lost the most."""
         return max((int(content.get("dropped_steps") or 0) for content in self._rank_status()), default=0)
+
+    @property
+    def statistics(self) -> list[str]:
+        """What can be worked out from the columns that were recorded."""
+        chosen = self.config.get("statistics")
+        if chosen is None:
+            return [found.name for found in STATISTICS]
+        columns = columns_needed(name for name in chosen if name in STATISTICS)
+        return [found.name for found in STATISTICS if columns.issuperset(found.part.needs)]
+
+    @property
+    def usual_statistic(self) -> str:
+        """The one that is meant where none is named: the norm, or what comes nearest of those that were recorded."""
+        known = self.statistics
+        return next((name for name in (*USUAL, *known) if name in known), USUAL[0])
+
+    def check_recorded(self, needs: Sequence[str], statistic: str) -> None:
+        """Refuse a statistic whose columns were not recorded."""
+        chosen = self.config.get("statistics")
+        if chosen is None:
+            return
+        recorded = columns_needed(name for name in chosen if name in STATISTICS)
+        if missing := [name for name in needs if name not in recorded]:
+            raise ConfigError(
+                f"statistic: '{statistic}' needs {' and '.join(missing)}, which this run did not record. "
+                f"Recorded for: {', '.join(chosen)}."
+            )
 
     @property
     def rank_contents(self) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, merge
 from vario.runs.arrays import numbers
+from vario.runs.budget import SUMMARY_BYTES, Budget, check_cells
 from vario.runs.run import Run
 from vario.runs.store_reader import summaries
 
@@ -47,10 +48,11 @@ def read_grid(run: Run, quantity: str, first_step: int | None = None) -> Grid:
         return _scalars(run, first_step)
     places: dict[str, int] = {}
     pieces, steps_of, targets_of, orders_of = [], [], [], []
+    budget = Budget(SUMMARY_BYTES)
     for rank in run.ranks:
         if quantity not in run.quantities(rank):
             continue
-        table = run.columns(quantity, ["step", "order", "target", *COLUMNS], rank, first_step)
+        table = run.columns(quantity, ["step", "order", "target", *COLUMNS], rank, first_step, budget)
         if not table.num_rows:
             continue
         target = table.column("target").combine_chunks()
@@ -63,6 +65,7 @@ def read_grid(run: Run, quantity: str, first_step: int | None = None) -> Grid:
         return Grid(quantity, (), np.zeros(0), np.zeros(0, np.int64), {}, np.zeros((0, 0), np.bool_))
     rows, at, when = np.concatenate(pieces), np.concatenate(targets_of), np.concatenate(steps_of)
     steps, columns = np.unique(when, return_inverse=True)
+    check_cells(run.path, len(places) * len(steps), len(rows), rows.itemsize * len(COLUMNS))
     order = np.full(len(places), LAST)
     np.minimum.at(order, at, np.concatenate(orders_of).astype(np.float64))
     merged = _merged(rows, at * len(steps) + columns.reshape(-1), len(places) * len(steps))
@@ -106,10 +109,11 @@ def _derived(grid: Values) -> dict[str, Values]:
 def _scalars(run: Run, first_step: int | None) -> Grid:
     places: dict[str, int] = {}
     steps_of, targets_of, values_of = [], [], []
+    budget = Budget(SUMMARY_BYTES)
     for rank in run.ranks:
         if "scalar" not in run.quantities(rank):
             continue
-        table = run.columns("scalar", ["step", "target", "value"], rank, first_step)
+        table = run.columns("scalar", ["step", "target", "value"], rank, first_step, budget)
         if table.num_rows:
             target = table.column("target").combine_chunks()
             names = target.dictionary.to_pylist()
@@ -122,6 +126,7 @@ def _scalars(run: Run, first_step: int | None) -> Grid:
     steps, columns = np.unique(np.concatenate(steps_of), return_inverse=True)
     keys = np.concatenate(targets_of) * len(steps) + columns.reshape(-1)
     size = len(places) * len(steps)
+    check_cells(run.path, size, len(keys), keys.itemsize)
     with np.errstate(all="ignore"):
         means = np.bincount(keys, np.concatenate(values_of), size) / np.bincount(keys, minlength=size)
     values = means.reshape(len(places), len(steps))

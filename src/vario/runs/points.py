@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vario.errors import ConfigError
 from vario.records import COLUMNS, COUNT, HELD, INFS, NANS, Table, merge
 from vario.runs.arrays import numbers
-from vario.runs.budget import Budget
+from vario.runs.budget import SUMMARY_BYTES, Budget
 from vario.runs.pieces import Part, Stream, Wanted
 from vario.runs.plans import View
 from vario.runs.run import Rank, Run
@@ -140,14 +140,14 @@ def overlapping(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
 def merged_points(pieces: Sequence[_Piece], quantity: str, statistic: str, holders: Holders) -> Points | None:
     """The rows of some pieces, merged; None where there are none."""
     needs = ("value",) if quantity == "scalar" else (*STATISTICS.get(statistic, "statistic").needs, "nans", "infs")
-    budget = Budget()
+    budget = Budget(SUMMARY_BYTES)
     places_of: dict[str, int] = {}
     rows_of, codes_of, groups_of, steps_of, ranks_of = [], [], [], [], []
     for rank, piece, wanted in pieces:
         if rank not in holders.ranks:
             continue
         table = one_table([piece.read(["step", "target", *needs], wanted)], ())
-        budget.take(piece, table.nbytes)
+        budget.take(piece, table.nbytes, table.num_rows)
         if not table.num_rows:
             continue
         column = table.column("target").chunk(0)

@@ -19,6 +19,7 @@ from vario.records import Frame
 from vario.rules import RULES, Chosen, Rule, choose
 from vario.runs import status
 from vario.runs.arrays import numbers
+from vario.runs.budget import Budget
 from vario.runs.run import Run
 from vario.runs.store_reader import summaries
 from vario.text import reason
@@ -99,7 +100,8 @@ def check(
     detector = RunDetector(chosen, run.world_size, run.layout.alike, failed)
     alerts: list[Alert] = []
     num_steps = 0
-    walks = {rank: rank_steps(run, rank, detector.memory(rank), keep) for rank in run.ranks}
+    budget = Budget()
+    walks = {rank: rank_steps(run, rank, detector.memory(rank), budget, keep) for rank in run.ranks}
     for number, steps in _side_by_side(walks):
         num_steps += 1
         alerts += detector.see(number, steps)
@@ -137,7 +139,9 @@ def facts_of(run: Run, rank: int) -> Facts:
     return Facts.read(rank, run.world_size, run.structure(rank), coordinates=content.get("coordinates") or {})
 
 
-def rank_steps(run: Run, rank: int, memory: Memory, keep: Callable[[str, int], bool] | None = None) -> Iterator[Step]:
+def rank_steps(
+    run: Run, rank: int, memory: Memory, budget: Budget, keep: Callable[[str, int], bool] | None = None
+) -> Iterator[Step]:
     """The steps of one rank in order, each complete."""
     facts = facts_of(run, rank)
     scalars = _scalars(run, rank)
@@ -145,7 +149,7 @@ def rank_steps(run: Run, rank: int, memory: Memory, keep: Callable[[str, int], b
     stand_in = _stand_in(run, rank)
     for quantity in run.quantities(rank):
         if quantity != "scalar" and quantity not in PASSED_OVER:
-            for frame in frames_of(quantity, run.to_arrow(quantity, rank)):
+            for frame in frames_of(quantity, run.all_rows(quantity, rank, budget)):
                 if keep is None or keep(quantity, frame.step):
                     frames.setdefault(frame.step, []).append(frame)
                     if quantity == stand_in:

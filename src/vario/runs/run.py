@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from vario.records import COLUMNS, HELD, Collective, Structure, merge
 from vario.runs import sql, status
 from vario.runs.alerts import read_alerts, read_incidents
 from vario.runs.arrays import numbers, take
+from vario.runs.budget import SUMMARY_BYTES, Budget
 from vario.runs.collectives import read_collectives
 from vario.runs.finding import find_run, run_folders
 from vario.runs.folder import RunFolder
@@ -32,7 +33,7 @@ from vario.runs.structure import read_structure
 from vario.runs.tables import all_columns, in_order, merge_ranks, together
 from vario.runs.unmerged import LeftOut, differing, unmerged_of
 from vario.selector import pattern_matcher
-from vario.statistics import STATISTICS, columns_needed
+from vario.statistics import STATISTICS
 from vario.text import unknown
 
 log = logging.getLogger("vario")
@@ -41,8 +42,6 @@ Rank = int | Literal["all"]
 """One rank, or all of them merged: shares of a parameter add up to the whole, and replicas count once."""
 
 SIDED = ("activation", "activation_gradient")
-USUAL = ("norm", "rms", "absmax")
-"""Statistics that tell the size of a tensor, the best first."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,10 @@ class Run(RunFolder):
     def steps(self, quantity: str = "scalar", rank: Rank = 0) -> npt.NDArray[np.int64]:
         """The steps at which a quantity was recorded, in order."""
         if rank == "all":
-            found = {int(step) for number in self.ranks for step in self.steps(quantity, number)}
-            return np.array(sorted(found), np.int64)
+            found = np.zeros(0, np.int64)
+            for number in self.ranks:
+                found = np.union1d(found, self.steps(quantity, number))
+            return found
         if quantity not in self.quantities(rank):
             return np.zeros(0, np.int64)
         return self.reader(rank, quantity).steps(self.sessions)
@@ -193,7 +194,11 @@ class Run(RunFolder):
             sessions, recorded = self.sessions, self.ranks
             having = [number for number in recorded if quantity in self.quantities(number)]
             columns = all_columns(quantity)
-            read = {number: self.reader(number, quantity).read(columns, sessions, step=step) for number in having}
+            budget = Budget()
+            read = {
+                number: self.reader(number, quantity).read(columns, sessions, step=step, budget=budget)
+                for number in having
+            }
             tables = {number: in_order(table) for number, table in read.items() if table.num_rows}
             if len(tables) < 2:
                 return self.frame(step, quantity, next(iter([*tables, *having, *recorded])))
@@ -215,9 +220,19 @@ class Run(RunFolder):
 
     def to_arrow(self, quantity: str | None = None, rank: int = 0) -> Any:
         """All rows as a pyarrow Table, in the order they were observed: of one quantity, or of all as in `frame`."""
+        budget = Budget()
         if quantity is None:
-            return together({name: self.to_arrow(name, rank) for name in self._tensor_quantities(rank)})
-        return in_order(self._checked_reader(rank, quantity).read(all_columns(quantity), self.sessions))
+            return together({name: self.all_rows(name, rank, budget) for name in self._tensor_quantities(rank)})
+        return self.all_rows(quantity, rank, budget)
+
+    def all_rows(self, quantity: str, rank: int, budget: Budget) -> Any:
+        """As `to_arrow`, as part of an answer whose rows share a budget."""
+        reader = self._checked_reader(rank, quantity)
+        return in_order(reader.read(all_columns(quantity), self.sessions, budget=budget))
+
+    def batches(self, quantity: str, rank: int = 0) -> Iterator[Any]:
+        """All rows as pyarrow Tables, one for each file, oldest first: a run of any size in little memory."""
+        yield from map(in_order, self._checked_reader(rank, quantity).batches(all_columns(quantity), self.sessions))
 
     def to_pandas(self, quantity: str | None = None, rank: int = 0) -> Any:
         """All rows as a pandas DataFrame: of one quantity, or of all as in `frame`."""
@@ -235,9 +250,16 @@ class Run(RunFolder):
         }
         return sql.ask(query, readers, self.sessions)
 
-    def columns(self, quantity: str, names: Sequence[str], rank: int, first: int | None = None) -> Any:
+    def columns(
+        self,
+        quantity: str,
+        names: Sequence[str],
+        rank: int,
+        first: int | None = None,
+        budget: Budget | None = None,
+    ) -> Any:
         """Chosen columns of all rows of a quantity, or of those from a step on, as a pyarrow Table, in no order."""
-        return self._checked_reader(rank, quantity).read(names, self.sessions, first=first)
+        return self._checked_reader(rank, quantity).read(names, self.sessions, first=first, budget=budget)
 
     def bad_rows(self, quantity: str, rank: int) -> Any:
         """The bad rows of the first part of a quantity that has any NaN or Inf but masks; None when all is finite."""
@@ -271,12 +293,13 @@ class Run(RunFolder):
         names = [target, f"{target}:output"] if quantity in SIDED and ":" not in target else [target]
         sessions = self.sessions
         for name in names:
+            budget = Budget(SUMMARY_BYTES)
             tables = [
                 table
                 for alike in self._groups(name, quantity, rank)
                 for table in first_of_each_step(
                     [
-                        self.reader(number, quantity).read(columns, sessions, target=name)
+                        self.reader(number, quantity).read(columns, sessions, target=name, budget=budget)
                         for number in alike
                         if quantity in self.quantities(number)
                     ]
@@ -315,33 +338,6 @@ class Run(RunFolder):
         if self._layout_read is None or self._layout_read[0] != ranks:
             self._layout_read = ranks, Layout(ranks, self.structure)
         return self._layout_read[1]
-
-    @property
-    def statistics(self) -> list[str]:
-        """What can be worked out from the columns that were recorded."""
-        chosen = self.config.get("statistics")
-        if chosen is None:
-            return [found.name for found in STATISTICS]
-        columns = columns_needed(name for name in chosen if name in STATISTICS)
-        return [found.name for found in STATISTICS if columns.issuperset(found.part.needs)]
-
-    @property
-    def usual_statistic(self) -> str:
-        """The one that is meant where none is named: the norm, or what comes nearest of those that were recorded."""
-        known = self.statistics
-        return next((name for name in (*USUAL, *known) if name in known), USUAL[0])
-
-    def check_recorded(self, needs: Sequence[str], statistic: str) -> None:
-        """Refuse a statistic whose columns were not recorded."""
-        chosen = self.config.get("statistics")
-        if chosen is None:
-            return
-        recorded = columns_needed(name for name in chosen if name in STATISTICS)
-        if missing := [name for name in needs if name not in recorded]:
-            raise ConfigError(
-                f"statistic: '{statistic}' needs {' and '.join(missing)}, which this run did not record. "
-                f"Recorded for: {', '.join(chosen)}."
-            )
 
     def _ranks(self, rank: Rank) -> list[int]:
         if rank == "all":

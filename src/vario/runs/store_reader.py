@@ -113,16 +113,27 @@ class QuantityReader:
         target: str | None = None,
         step: int | None = None,
         first: int | None = None,
+        budget: Budget | None = None,
     ) -> Any:
-        """Chosen columns of the rows of one target, at or from one step or all, without those a resume took back."""
+        """Chosen columns of the rows of one target, at or from one step or all, without those a resume took back.
+
+        An answer that is made of several readers' rows shares one `budget`.
+        """
         wanted = Wanted(target, first if step is None else step, step)
         tables = []
-        budget = Budget()
+        budget = budget or Budget()
         for piece, limit in self.shown(sessions):
             if not wanted.by_step or wanted.may_hold(piece.span):
                 tables.append(piece.read(columns, wanted.at_most(limit)))
-                budget.take(piece, tables[-1].nbytes)
+                budget.take(piece, tables[-1].nbytes, tables[-1].num_rows)
         return one_table(tables, columns)
+
+    def batches(self, columns: Sequence[str], sessions: Sessions) -> Iterator[Any]:
+        """The rows of one file after the other, each within what a file may come to, without those taken back."""
+        for piece, limit in self.shown(sessions):
+            table = piece.read(columns, EVERYTHING.at_most(limit))
+            if table.num_rows:
+                yield one_table([table], columns)
 
     def shown(self, sessions: Sessions) -> Iterator[tuple[Stream | Part, int | None]]:
         """Each piece and the step from which its rows were taken back by a later session."""

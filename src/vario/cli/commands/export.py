@@ -7,6 +7,7 @@ column. The HTML file opens without a server and without a network. Nothing is o
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from vario.cli import arguments as shared
@@ -62,7 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_page(run: Path, arguments: argparse.Namespace) -> int:
-    import os
 
     from vario.cli import output
     from vario.errors import ConfigError, RunError
@@ -71,7 +71,7 @@ def _write_page(run: Path, arguments: argparse.Namespace) -> int:
     place = Path(arguments.html)
     if arguments.quantity is not None or arguments.output is not None:
         raise ConfigError("--html: takes no --quantity and no --output; the page holds all that was recorded")
-    if place.exists() and not arguments.force:
+    if os.path.exists(place) and not arguments.force:
         raise RunError(f"{place} exists already. Add --force to overwrite it.")
     text = report_html(run).encode()
     unfinished = place.with_name(place.name + ".tmp")

@@ -8,6 +8,7 @@ Trainer's own console output, and vario's runs. Without an option the summary is
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,7 +134,7 @@ def _place(arguments: argparse.Namespace) -> Path:
     outputs = Path(arguments.outputs)
     if named := arguments.path or arguments.checkpoint:
         return _existing(Path(named), outputs)
-    if not outputs.exists() and arguments.outputs == DEFAULT_OUTPUTS:
+    if not os.path.exists(outputs) and arguments.outputs == DEFAULT_OUTPUTS:
         raise RunNotFound("there is no folder ./outputs here. Name what to read: `vario progress PATH`.")
     return outputs
 

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise MissingExtra("the dashboard", "web") from error
         raise
     folder = Path(arguments.directory)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise RunNotFound(f"{folder}: there is no such folder. Start a run with `vario run`, or name another folder.")
     is_private = arguments.uds is not None or security.is_loopback(arguments.host)
     if not arguments.token and not is_private:

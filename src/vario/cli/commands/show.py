@@ -8,7 +8,7 @@ that has such a target is taken; without --statistic it is the norm. Numbers you
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vario.runs.finding import is_found
 
     name, pattern = arguments.run, arguments.pattern
-    if name is None and Path(pattern).is_dir():
+    if name is None and os.path.isdir(pattern):
         # `vario show RUN`: the one word was the run.
         name, pattern = pattern, "*"
     elif name is not None and not is_found(name) and is_found(pattern):
