@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -59,7 +61,11 @@ def test_a_run_that_is_left_open_says_how_its_script_ended(tmp_path, ending):
     results = []
     for middle in ("leaving = type('None', (), {'trained': lambda _, seconds: None})()\n", OPEN):
         (tmp_path / "train.py").write_text(start + middle + ending + "\n")
-        results.append(subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True))
+        # A background job inherits that Ctrl-C is ignored.
+        heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        results.append(
+            subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, preexec_fn=heard)
+        )
     plain, watched = results
     said = [line for line in watched.stdout.splitlines() if line.startswith("run: ")]
     assert said == ([] if ENDINGS[ending] is None else [f"run: {ENDINGS[ending]}"])

@@ -97,7 +97,7 @@ def test_event_files_are_read_beside_a_pipe(capsys, tmp_path):
 
 
 def test_a_name_that_no_system_takes_is_refused(capsys, tmp_path):
-    assert "cannot be read" in refusal(capsys, tmp_path / ("x" * 300))
+    assert "there is no such file" in refusal(capsys, tmp_path / ("x" * 300))
 
 
 def test_a_folder_that_may_not_be_entered_says_so(tmp_path):

@@ -8,7 +8,9 @@ from torch import nn
 
 from models import Perceptron, batch
 from vario.backends.torch.discovery import Search, live_optimizers, models_in_training
-from vario.backends.torch.naming import clean, named_modules, named_parameters, structure, unwrap
+from vario.backends.torch.naming import clean, named_modules, named_parameters, unwrap
+from vario.backends.torch.targets import Targets
+from vario.selector import Selector
 
 
 @pytest.fixture(autouse=True)
@@ -86,8 +88,9 @@ def test_the_structure_names_shapes_dtypes_and_shared_weights():
     model = nn.ModuleDict({"a": nn.Linear(2, 3), "b": nn.Linear(2, 3, bias=False)})
     model["b"].weight = model["a"].weight
     model["a"].bias.requires_grad_(False)
-    described = structure({"net.": model})
-    assert described["parameters"] == [
+    described = Targets({"net": model}, Selector()).structure()
+    kept = ("name", "shape", "dtype", "trainable", "shared_with")
+    assert [{key: parameter[key] for key in kept} for parameter in described["parameters"]] == [
         {
             "name": "net.a.weight",
             "shape": [3, 2],
