@@ -8,6 +8,9 @@ from vario.package import release_of
 FSDP2_ON_CPU = (release_of(torch.__version__) or (0, 0)) >= (2, 9)
 NO_FSDP2 = "fully_shard on the CPU does not run on torch 2.6, and adds up gradients instead of averaging them on 2.8"
 
+needs_torchao = pytest.mark.skipif(
+    (release_of(torch.__version__) or (0, 0)) < (2, 11), reason="torchao 0.18 cannot be imported with torch before 2.11"
+)
 needs_fsdp2 = pytest.mark.skipif(not FSDP2_ON_CPU, reason=NO_FSDP2)
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 import vario
 from models import Language, Partial, Perceptron
+from releases import needs_fsdp2, needs_torchao
 from thorough import cases
 from vario.analysis.parameters import StateBytes, state_bytes
 from vario.errors import ConfigError, ModelError
@@ -124,6 +125,7 @@ def test_eight_bits_per_weight_keep_their_size():
     assert state_bytes(model, "fp32") == StateBytes(64 * 32 + 4 * 32, 0, 0)
 
 
+@needs_torchao
 def test_weights_that_torchao_quantized_count_in_full_and_keep_their_packed_size():
     # In a process of its own: where torchao is to be found, transformers imports it and warns.
     if not TORCHAO.is_dir():
@@ -171,6 +173,7 @@ dist.destroy_process_group()
 """
 
 
+@needs_fsdp2
 @pytest.mark.parametrize("world", cases([1, 2], [2]))
 def test_a_sharded_model_counts_in_full_and_weighs_what_this_rank_holds(world):
     import socket
@@ -184,7 +187,9 @@ def test_a_sharded_model_counts_in_full_and_weighs_what_this_rank_holds(world):
         for rank in range(world)
     ]
     for rank in ranks:
-        counted, gradients, *printed = rank.communicate(timeout=120)[0].splitlines()
+        said = rank.communicate(timeout=120)[0].splitlines()
+        # Before torch 2.9 gloo says here that it is connected.
+        counted, gradients, *printed = (line for line in said if not line.startswith("[Gloo]"))
         assert rank.returncode == 0
         assert counted == f"76 32 (8, 4) {76 * 4 // world}"
         assert gradients == "4 [] True"

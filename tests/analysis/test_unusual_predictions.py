@@ -402,6 +402,8 @@ def test_adapters_are_predicted_with_checkpointing_of_both_kinds():
     whole, small = predict_memory(base, **options), predict_memory(adapted, **options)
     assert small.kind_peaks["gradients"] == 4 * vario.count_parameters(adapted, trainable_only=True)
     assert small.kind_peaks["gradients"] < whole.kind_peaks["gradients"] / 20
+    # transformers 4 checkpoints in the reentrant way, which trains no adapter without this.
+    adapted.enable_input_require_grads()
     less = predict_memory(adapted, **options, checkpointing=True)
     assert less.kind_peaks["activations"] < small.kind_peaks["activations"] / 2
     for reentrant in (True, False):
