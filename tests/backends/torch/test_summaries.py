@@ -157,7 +157,7 @@ def test_a_sparse_tensor_is_measured_as_the_dense_one_it_stands_for(reduced, spa
 @both
 def test_a_sparse_tensor_that_names_an_element_twice_is_added_up_first(reduced):
     indices = torch.tensor([[0, 2, 2, 4]])
-    tensor = torch.sparse_coo_tensor(indices, torch.tensor([1.0, 2.0, -5.0, 0.5]), (6,), check_invariants=False)
+    tensor = torch.sparse_coo_tensor(indices, torch.tensor([1.0, 2.0, -5.0, 0.5]), (6,), check_invariants=True)
     (row,) = reduced(tensor)
     check(row, tensor.to_dense())
     assert not tensor.is_coalesced()
