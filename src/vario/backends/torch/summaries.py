@@ -12,7 +12,7 @@ import torch
 
 from vario.backends.torch import cpu
 from vario.backends.torch.aten import AtenRows
-from vario.backends.torch.small_tensors import is_small, summarise_together
+from vario.backends.torch.small_tensors import LEAST_TOGETHER, is_small, summarise_together
 from vario.backends.torch.tensors import flat, is_inside_transform, local_part, unseen
 from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Table, empty_table, merge_all
 
@@ -89,10 +89,10 @@ class TorchSummaries:
     ) -> tuple[list[int | None], Sequence[int]]:
         """Reduce the small ones together: the row of each, and which tensors are still to be reduced."""
         rows: list[int | None] = [None] * len(tensors)
-        if is_inside_transform():
+        if len(tensors) < LEAST_TOGETHER or is_inside_transform():
             return rows, range(len(tensors))
         chosen = [index for index, tensor in enumerate(tensors) if is_small(tensor)]
-        if not chosen:
+        if len(chosen) < LEAST_TOGETHER:
             return rows, range(len(tensors))
         factor = 1.0 if scale is None else float(scale)
         small = tensors if len(chosen) == len(tensors) else [tensors[index] for index in chosen]
