@@ -142,7 +142,7 @@ def write_steps(rank_folder: Path, size: Size, session: int, first: int, last: i
         encoder = StreamEncoder("gradient", part, session, frozenset(COLUMNS))
         with open(stream := part_path(rank_folder, "gradient", part), "wb") as file:
             for step in range(begin, min(last, begin + steps_per_part)):
-                file.write(encoder.encode_frame(Frame("gradient", step, 0, names, order, rows.table(step))))
+                file.write(encoder.encode_frames([Frame("gradient", step, 0, names, order, rows.table(step))]))
         compactor.add(stream)
         while compactor.num_waiting > 2:
             time.sleep(0.02)
@@ -153,7 +153,7 @@ def write_steps(rank_folder: Path, size: Size, session: int, first: int, last: i
         encoder = StreamEncoder("scalar", scalar_part, session, frozenset(COLUMNS))
         with open(stream := part_path(rank_folder, "scalar", scalar_part), "wb") as file:
             for step in range(begin, min(last, begin + scalar_steps)):
-                file.write(encoder.encode_scalars(Scalars(step, 1.75e9 + 0.25 * step, scalars(step))))
+                file.write(encoder.encode_scalars([Scalars(step, 1.75e9 + 0.25 * step, scalars(step))]))
         compactor.add(stream)
     compactor.finish()
 

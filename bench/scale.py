@@ -77,7 +77,7 @@ def numbers(num_steps: int) -> None:
         for step in range(-200, num_steps):
             if not step:
                 cpu = time.process_time()
-            monitor.log(accuracy=1.0 / (step + 300))
+            monitor.log(loss=1.0 / (step + 300))
             monitor.step()
         monitor.wait()
         print(f"{(time.process_time() - cpu) / num_steps * 1e6:.0f} us a step", flush=True)

@@ -42,6 +42,9 @@ from vario.writer import Writer
 
 log = logging.getLogger("vario")
 
+AT_ONCE_SECONDS = 1e-3
+"""A record that took longer to build had to wait for its device."""
+
 
 class Monitor:
     """Watches one model until it is closed; also a context manager. Made by `vario.watch`."""
@@ -378,15 +381,34 @@ class Monitor:
             observer.begin_step(self._clock.step)
         self.frames.begin_step(observer.quantity for observer in self._observers if observer.watching)
 
-    def _deliver(self, build: Callable[[], StepRecord]) -> None:
-        """On the writer's thread: wait for a step's numbers and give them to every sink."""
-        try:
-            record = build()
-        except Exception as error:  # noqa: BLE001 - the failure policy
-            self.switch_off("frames", error)
+    def _deliver(self, builds: Sequence[Callable[[], StepRecord]]) -> None:
+        """On the writer's thread: wait for the numbers of these steps and give them to every sink."""
+        records: list[StepRecord] = []
+        for build in builds:
+            began = time.monotonic()
+            try:
+                records.append(build())
+            except Exception as error:  # noqa: BLE001 - the failure policy
+                self.switch_off("frames", error)
+            # Steps that are there go together; nobody waits for one that is still being computed.
+            if time.monotonic() - began > AT_ONCE_SECONDS:
+                self._write(records)
+                records = []
+        self._write(records)
+
+    def _write(self, records: list[StepRecord]) -> None:
+        if not records:
             return
+        one_by_one = []
         for name, sink in self.sinks.items():
-            self.guarded(f"sink {name}", sink.write)(record)
+            write_all = getattr(sink, "write_all", None)
+            if write_all is None:
+                one_by_one.append(self.guarded(f"sink {name}", sink.write))
+            else:
+                self.guarded(f"sink {name}", write_all)(records)
+        for record in records:
+            for write in one_by_one:
+                write(record)
         self._note()
 
     def _note(self) -> None:

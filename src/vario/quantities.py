@@ -14,7 +14,7 @@ from vario.registry import Registry
 SCALAR = "scalar"
 """Plain numbers: what you log, step time, memory. They are always kept."""
 
-LOSS, LOSS_LOCAL, LOSS_BACKWARD = "loss", "loss_local", "loss_backward"
+LOSS, LOSS_LOCAL, LOSS_BACKWARD = LOSSES = "loss", "loss_local", "loss_backward"
 """Plain numbers that are the loss: as somebody logs it, as the model returns it, as backward is called on it."""
 
 

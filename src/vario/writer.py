@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from vario.records import StepRecord
 
@@ -19,20 +19,30 @@ Build = Callable[[], StepRecord]
 class Writer:
     """Waits for the device, builds each step's record and hands it on, in step order, off the training thread."""
 
-    def __init__(self, deliver: Callable[[Build], None]) -> None:
+    def __init__(self, deliver: Callable[[Sequence[Build]], None]) -> None:
+        """`deliver` is called with all steps that wait, at least one."""
         self._deliver = deliver
-        self._queue: queue.Queue[Build | None] = queue.Queue(MAX_WAITING_STEPS)
+        self._waiting: deque[Build] = deque()
+        """Steps stay here until they are delivered."""
+        self._changed = threading.Condition(threading.Lock())
+        self._closing = False
         self.num_refused = 0
         self._thread = threading.Thread(target=self._run, name="vario-writer", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while True:
-            build = self._queue.get()
-            if build is None:
-                return
-            self._deliver(build)
-            self._queue.task_done()
+            with self._changed:
+                while not self._waiting:
+                    if self._closing:
+                        return
+                    self._changed.wait()
+                builds = list(self._waiting)
+            self._deliver(builds)
+            with self._changed:
+                for _ in builds:
+                    self._waiting.popleft()
+                self._changed.notify_all()
 
     def runs_here(self) -> bool:
         """Whether the calling thread is the writer's own."""
@@ -40,18 +50,25 @@ class Writer:
 
     def put(self, build: Build) -> bool:
         """Hand over one step; False when the writer is too far behind to take it."""
-        try:
-            self._queue.put(build, timeout=MAX_WAIT_SECONDS)
-        except queue.Full:
-            self.num_refused += 1
-            return False
+        with self._changed:
+            if len(self._waiting) >= MAX_WAITING_STEPS and not self._changed.wait_for(
+                lambda: len(self._waiting) < MAX_WAITING_STEPS, MAX_WAIT_SECONDS
+            ):
+                self.num_refused += 1
+                return False
+            self._waiting.append(build)
+            if len(self._waiting) == 1:
+                self._changed.notify_all()
         return True
 
     def wait(self) -> None:
         """Wait until everything that was handed over is written."""
-        self._queue.join()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting)
 
     def close(self) -> None:
         """Write everything that waits, then stop."""
-        self._queue.put(None)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
         self._thread.join()

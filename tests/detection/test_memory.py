@@ -148,15 +148,41 @@ def test_a_series_watched_one_step_in_ten_is_known_after_a_dozen_observations():
 
 
 @pytest.mark.parametrize("linear", [True, False])
-def test_a_single_series_is_followed_as_one_of_several_to_the_last_bit(linear):
+def test_a_plain_number_is_followed_as_one_of_several_series_to_the_last_bit(linear):
     chance = np.random.default_rng(0)
     alone, among_others = Trend(linear), Trend(linear)
-    odd = [np.nan, np.inf, -np.inf, 0.0, -1.0, 1e200, 1e308, -1e308, 1e-300]
     for step in range(600):
-        value = float(chance.lognormal(0, 2)) if step % 7 else float(chance.choice(odd))
+        value = float(chance.lognormal(0, 2)) if step % 7 else float(chance.choice([np.nan, np.inf, 0.0, -1.0, 1e-300]))
         number = step if step % 5 else None
-        with np.errstate(all="ignore"):
-            one = alone.update(("x",), np.array([value]), number)
-            both = among_others.update(("x", "y"), np.array([value, 1.0]), number)
-        for field in ("usual", "spread", "distance", "z", "step_off", "gap", "usual_gap", "peak", "age", "warmth"):
-            np.testing.assert_array_equal(getattr(one, field), getattr(both, field)[:1], err_msg=f"{field}, {step}")
+        one = alone.follow("x", value, number)
+        both = among_others.update(("x", "y"), np.array([value, 1.0]), number)
+        is_known = np.isfinite(value) and (linear or value > 0)
+        assert (one is not None) == is_known
+        if one is not None:
+            for field in ("usual", "spread", "distance", "age", "warmth"):
+                np.testing.assert_array_equal(getattr(one, field), getattr(both, field)[0], err_msg=f"{field}, {step}")
+            assert one.fast - one.slow == both.gap[0]
+        for field in Trend.fields:
+            np.testing.assert_array_equal(alone[field][0], among_others[field][0], err_msg=f"{field}, {step}")
+
+
+def test_a_plain_number_beyond_all_measure_is_neither_compared_nor_learnt():
+    trend = Trend(linear=True)
+    for step in range(20):
+        trend.follow("x", 1.0, step)
+    before = {field: trend[field][0] for field in trend.fields}
+    for value in (1e200, -1e308, np.inf, np.nan):
+        assert trend.follow("x", value, 20) is None
+    assert {field: trend[field][0] for field in trend.fields} == before
+
+
+def test_a_streak_and_a_last_number_of_one_name_are_those_of_many():
+    streak, last = Streak(), Last()
+    lengths = [streak.follow("a", is_true) for is_true in (True, True, False, True)]
+    assert lengths == [1, 2, 0, 1]
+    assert streak.update(("a", "b"), np.array([True, True])).tolist() == [2, 1]
+    assert math.isnan(last.swap_one("a", 3.0, 7))
+    values, steps = last.swap(("a",), np.array([4.0]), 9)
+    assert (values.tolist(), steps.tolist()) == ([3.0], [7.0])
+    assert last.swap_one("a", 5.0, 11) == 4.0
+    assert last.read("step", ("a",)).tolist() == [11.0]

@@ -12,7 +12,7 @@ from made_runs import NAMES, check_rows, frame, header, record, small_parts, sum
 from vario.errors import RunCorrupt, RunTaken, RunTooNew
 from vario.records import COLUMNS
 from vario.runs.run import open_run
-from vario.sinks import SINKS, in_memory
+from vario.sinks import SINKS, encoding, in_memory
 from vario.sinks.store import Store
 
 
@@ -36,6 +36,35 @@ def test_what_is_written_is_read_back_live_and_closed(tmp_path):
         "structure.json",
         "writer-0-0.json",
     ]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4096])
+def test_steps_that_come_together_are_read_as_if_they_had_come_one_by_one(tmp_path, monkeypatch, rows):
+    monkeypatch.setattr(encoding, "MOST_TOGETHER", rows)
+    together, alone = Store(part_steps=8, small_part_bytes=0), Store(part_steps=8, small_part_bytes=0)
+    names = [NAMES, NAMES[::-1], (*NAMES, "late"), NAMES[:1]]
+    records = [
+        record(step, *(frame(step, micro_step=micro, targets=names[step % 4]) for micro in range(2)))
+        for step in range(20)
+    ]
+    for name, store in (("together", together), ("alone", alone)):
+        store.open(header(tmp_path / name))
+    for first, last in ((0, 1), (1, 9), (9, 20)):
+        together.write_all(records[first:last])
+        for one in records[first:last]:
+            alone.write(one)
+        for quantity in ("gradient", "scalar"):
+            tables = [open_run(tmp_path / name).to_arrow(quantity) for name in ("together", "alone")]
+            assert rows_of(tables[0]) == rows_of(tables[1])
+            assert tables[0].num_rows
+    for store in (together, alone):
+        store.close("finished", None)
+    tables = [open_run(tmp_path / name).to_arrow("gradient") for name in ("together", "alone")]
+    assert rows_of(tables[0]) == rows_of(tables[1])
+
+
+def rows_of(table):
+    return sorted(map(repr, table.to_pylist()))
 
 
 def test_parts_are_sorted_by_target_step_and_micro_step(tmp_path):

@@ -17,6 +17,9 @@ from vario.records import HELD
 QUIET_STEPS = 10
 """Steps without a finding after which the same finding is news again."""
 
+MOST_KINDS_OF_STEPS = 64
+"""By what they hold, for as many it is remembered which rules look at them."""
+
 
 class ChosenRule(Protocol):
     """A rule and its options."""
@@ -39,24 +42,40 @@ class Detector:
         """`failed` is told when a rule raises, which ends it; without it the error is raised."""
         self._chosen = [found for found in chosen if found.rule.over == over]
         self._failed = failed
+        self._asked: dict[frozenset[str], list[tuple[Rule, Mapping[str, Any]]]] = {}
+        """The rules that have something to look at in a step of these quantities and plain numbers."""
 
     def see(self, step: Step | RanksStep, rank: int | None) -> list[Alert]:
         """What begins in this step."""
         alerts: list[Alert] = []
         _note_intervals(step)
-        for found in list(self._chosen):
+        for rule, options in self._rules_for(step):
             try:
-                for finding in found.rule.findings(step, found.options):
+                for finding in rule.look(step, **options):
                     finding = _from_batch(finding, step)
-                    alert = found.rule.alert(finding, step.number, _rank(finding, step, rank))
+                    alert = rule.alert(finding, step.number, _rank(finding, step, rank))
                     if _is_news(alert, step):
                         alerts.append(alert)
             except Exception as error:
                 if self._failed is None:
                     raise
-                self._chosen.remove(found)
-                self._failed(f"rule {found.rule.name}", error)
+                self._chosen = [found for found in self._chosen if found.rule is not rule]
+                self._asked.clear()
+                self._failed(f"rule {rule.name}", error)
         return alerts
+
+    def _rules_for(self, step: Step | RanksStep) -> list[tuple[Rule, Mapping[str, Any]]]:
+        names = frozenset(step.quantities.union(step.scalars)) if isinstance(step, Step) else frozenset()
+        asked = self._asked.get(names)
+        if asked is None:
+            if len(self._asked) >= MOST_KINDS_OF_STEPS:
+                self._asked.clear()
+            asked = self._asked[names] = [
+                (found.rule, {**found.rule.options, **found.options})
+                for found in self._chosen
+                if isinstance(step, RanksStep) or found.rule.looks_at(names)
+            ]
+        return asked
 
 
 def _from_batch(finding: Finding, step: Step | RanksStep) -> Finding:

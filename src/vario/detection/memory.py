@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ LARGEST = 1e150
 KNOWN = 12
 """Observations without which a series is not known, however long it was watched."""
 
+_NOTHING = np.zeros((0, 0))
+_NOWHERE = np.zeros(0, np.int64)
+
 
 class PerSeries:
     """Vectors with one entry per series name; names that are new get room."""
@@ -34,9 +37,11 @@ class PerSeries:
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
+        self._table: Values = _NOTHING
         self._vectors: dict[str, Values] = {}
-        """Made when they are needed: rules name what they remember anew in each step, and mostly it is there."""
-        self._last: tuple[Sequence[str], Positions] = ((), np.zeros(0, np.int64))
+        """The rows of the table. Made when they are needed: rules name what they remember anew in each step, and mostly
+        it is there."""
+        self._last: tuple[Sequence[str], Positions] = ((), _NOWHERE)
 
     def at(self, names: Sequence[str]) -> Positions:
         """Where these series have their entries."""
@@ -46,22 +51,34 @@ class PerSeries:
             self._rows.setdefault(name, len(self._rows))
         missing = len(self._rows) - len(next(iter(self._made().values())))
         if missing > 0:
-            room = max(missing, len(self._rows))
-            for key, vector in self._vectors.items():
-                self._vectors[key] = np.concatenate([vector, np.full(room, self.fields[key])])
+            self._fill(dict(self._vectors), max(missing, len(self._rows)))
         self._last = names, np.array([self._rows[name] for name in names], np.int64)
         return self._last[1]
 
     def _made(self) -> dict[str, Values]:
         if not self._vectors:
-            self._vectors = {name: np.full(16, start) for name, start in self.fields.items()}
+            self._fill({}, 16)
         return self._vectors
+
+    def _fill(self, known: Mapping[str, Values], room: int) -> None:
+        """Make the table of what is known, with room for more series."""
+        length = max(map(len, known.values()), default=0)
+        starts = np.array(list(self.fields.values()))
+        self._table = np.repeat(starts[:, None], length + room, axis=1)
+        self._vectors = dict(zip(self.fields, self._table, strict=True))
+        for name, vector in known.items():
+            self._vectors[name][: len(vector)] = vector
 
     def read(self, field: str, names: Sequence[str]) -> Values:
         """One number of each of these series."""
         rows = self.at(names)
         found: Values = self._made()[field][rows]
         return found
+
+    def row(self, name: str) -> int:
+        """Where one series has its entries."""
+        found = self._rows.get(name)
+        return int(self.at((name,))[0]) if found is None else found
 
     @property
     def names(self) -> list[str]:
@@ -79,10 +96,8 @@ class PerSeries:
     def restore(self, saved: Mapping[str, npt.NDArray[np.generic]]) -> None:
         """Take up what was saved."""
         self._rows = {str(name): row for row, name in enumerate(saved["names"])}
-        self._last = ((), np.zeros(0, np.int64))
-        for key, start in self.fields.items():
-            found = saved[key].astype(np.float64) if key in saved else np.full(len(self._rows), start)
-            self._vectors[key] = np.concatenate([found, np.full(16, start)])
+        self._last = ((), _NOWHERE)
+        self._fill({key: saved[key].astype(np.float64) for key in self.fields if key in saved}, len(self._rows) + 16)
 
 
 @dataclass(frozen=True)
@@ -130,6 +145,21 @@ class Deviation:
         return float(self.distance[index] if self.is_linear else np.exp(self.distance[index]))
 
 
+class Departure(NamedTuple):
+    """How one plain number compares with its own past; see Deviation."""
+
+    value: float
+    usual: float
+    spread: float
+    distance: float
+    fast: float
+    """The mean of the last few, this one included; of logarithms, unless the trend is linear."""
+    slow: float
+    """The mean of many."""
+    age: float
+    warmth: float
+
+
 class Trend(PerSeries):
     """Level, spread, fast and slow mean of many series: outliers move it little, NaN and Inf not at all."""
 
@@ -150,8 +180,6 @@ class Trend(PerSeries):
         With the step's number a series that is watched rarely is known sooner: a dozen observations do.
         """
         rows = self.at(targets)
-        if len(rows) == 1 and (found := self._update_one(targets, values, int(rows[0]), step)) is not None:
-            return found
         with np.errstate(all="ignore"):
             x = values if self._linear else np.log(values)
         seen = np.isfinite(x)
@@ -211,45 +239,40 @@ class Trend(PerSeries):
             is_linear=self._linear,
         )
 
-    def _update_one(self, targets: Sequence[str], values: Values, row: int, step: int | None) -> Deviation | None:
-        """The same for a single series, as plain numbers are, in a tenth of the time; None where it is not finite."""
-        vectors = self._made()
-        kept = {name: vector.item(row) for name, vector in vectors.items()}
-        value = values.item(0)
+    def follow(self, name: str, value: float, step: int | None = None) -> Departure | None:
+        """The same for one plain number, in a tenth of the time; None where it is not finite."""
+        row = self.row(name)
+        # In the order of `fields`.
+        level, dev, fast, slow, usual_gap, peak, age, born = self._table[:, row].tolist()
         x = value if self._linear else (np.log(value).item() if value > 0 else math.nan)
-        level, dev, fast, slow = kept["level"], kept["dev"], kept["fast"], kept["slow"]
-        usual_gap, peak, age, born = kept["usual_gap"], kept["peak"], kept["age"], kept["born"]
         # Beyond this the arithmetic of arrays and of numbers part: one makes an Inf where the other raises.
         if not abs(x) + abs(level) + dev + abs(fast) + abs(slow) + usual_gap + peak < LARGEST:
             return None
         if age == 0:
             level = fast = slow = x
         spread = max(1.25 * dev, self._floor)
-        distance, step_off = x - level, x - fast
+        distance = x - level
         is_young = age < YOUNG
         cut = distance if is_young else min(max(distance, -3 * spread), 3 * spread)
         own = 1 / (age + 1)
         rate, slow_rate = max(LEVEL_RATE, own), max(SLOW, own)
         fast, slow = fast + max(FAST, own) * (x - fast), slow + slow_rate * (x - slow)
-        gap = fast - slow
-        size = abs(gap)
+        size = abs(fast - slow)
         bounded = size if is_young else min(size, 3 * usual_gap + self._floor / 10)
         is_known = not math.isnan(born)
-        vectors["level"][row] = level + rate * cut
-        vectors["dev"][row] = dev + rate * (abs(cut) - dev)
-        vectors["fast"][row], vectors["slow"][row] = fast, slow
-        vectors["usual_gap"][row] = usual_gap + slow_rate * (bounded - usual_gap)
-        vectors["peak"][row] = 0.0 if is_young else max(PEAK_DECAY * peak, min(abs(distance), 3 * max(peak, spread)))
-        vectors["age"][row] = age + 1
-        if not is_known and step is not None:
-            vectors["born"][row] = step
+        self._table[:, row] = (
+            level + rate * cut,
+            dev + rate * (abs(cut) - dev),
+            fast,
+            slow,
+            usual_gap + slow_rate * (bounded - usual_gap),
+            0.0 if is_young else max(PEAK_DECAY * peak, min(abs(distance), 3 * max(peak, spread))),
+            age + 1,
+            born if is_known or step is None else step,
+        )
         known_for = age if step is None else max(age, step - born if is_known else 0.0)
         usual = level if self._linear else np.exp(level).item()
-        warmth = known_for if age >= KNOWN else age
-        numbers = (usual, spread, distance, distance / spread, step_off, gap, usual_gap, peak, age, warmth)
-        names = ("usual", "spread", "distance", "z", "step_off", "gap", "usual_gap", "peak", "age", "warmth")
-        columns: dict[str, Any] = dict(zip(names, np.array(numbers, np.float64)[:, None], strict=True))
-        return Deviation(targets, values, is_linear=self._linear, **columns)
+        return Departure(value, usual, spread, distance, fast, slow, age, known_for if age >= KNOWN else age)
 
 
 class Streak(PerSeries):
@@ -263,6 +286,13 @@ class Streak(PerSeries):
         count: Values = np.where(is_true, self["count"][rows] + 1, 0.0)
         self["count"][rows] = count
         return count
+
+    def follow(self, name: str, is_true: bool) -> int:
+        """The length of one streak, this observation included: `update` for a plain number, in a tenth of the time."""
+        row, counts = self.row(name), self["count"]
+        length = counts.item(row) + 1 if is_true else 0.0
+        counts[row] = length
+        return int(length)
 
 
 class Longest(PerSeries):
@@ -304,6 +334,13 @@ class Last(PerSeries):
         value, when = self["value"][rows], self["step"][rows]
         self["value"][rows], self["step"][rows] = values, float(step)
         return value, when
+
+    def swap_one(self, name: str, value: float, step: int) -> float:
+        """The same for one number, without the step that was remembered."""
+        row, values = self.row(name), self["value"]
+        last = values.item(row)
+        values[row], self["step"][row] = value, step
+        return last
 
 
 Kind = TypeVar("Kind", bound=PerSeries)

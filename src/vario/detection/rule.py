@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vario.detection.alerts import Alert, Kind, Scope, Severity
-from vario.detection.step import RanksStep, Step
 from vario.errors import ConfigError
 from vario.text import unknown
 
@@ -80,7 +79,7 @@ class Rule:
     is_symptom: bool
     """Whether it shows what a fault led to rather than the fault: an earlier alert is nearer to the cause."""
     needs: frozenset[str]
-    """Quantities without all of which there is nothing to look at; empty: it looks at every step."""
+    """Quantities and plain numbers without all of which there is nothing to look at; empty: it looks at every step."""
     options: Mapping[str, Any]
     """Names and defaults."""
     summary: str
@@ -90,11 +89,10 @@ class Rule:
     """What to do then, in one or two sentences that begin with a verb."""
     module: str = field(default="")
 
-    def findings(self, step: Step | RanksStep, options: Mapping[str, Any]) -> Iterable[Finding]:
-        """What it finds in a step."""
-        if self.needs and isinstance(step, Step) and self.needs.isdisjoint(step.quantities):
-            return ()
-        return self.look(step, **{**self.options, **options})
+    def looks_at(self, names: Collection[str]) -> bool:
+        """Whether there is something to look at in a step of these quantities and plain numbers."""
+        groups = tuple(need for need in self.needs if need.endswith("/"))
+        return not self.needs or any(name in self.needs or name.startswith(groups) for name in names)
 
     def alert(self, finding: Finding, step: int, rank: int | None) -> Alert:
         """A finding as an alert."""
@@ -145,7 +143,8 @@ def rule(
 ) -> Callable[[Look], Rule]:
     """Turn a function over a step into a rule of the function's name.
 
-    `needs`: the quantities it looks at, with spaces between. It is not asked about steps that have none of them.
+    `needs`: the quantities and plain numbers it looks at, with spaces between; `setting/` stands for all numbers whose
+    names begin so. It is not asked about steps that have none of them.
 
     Its keyword arguments are the rule's options. The first line of its docstring says what it finds; paragraphs that
     begin with `Why:` and `Next:` say why that matters and what to do then.

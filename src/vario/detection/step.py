@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.detection.memory import Deviation, Flags, Last, Memory, Trend, Values
+from vario.detection.memory import Departure, Deviation, Flags, Last, Memory, Trend, Values
+from vario.quantities import LOSSES
 from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, StepRecord, Table, merge
 
 STATISTICS: dict[str, Callable[[Table], Values]] = {
@@ -165,6 +166,7 @@ class Step:
         self._rows: dict[str, Rows] = {}
         self._parts: dict[tuple[str, str], Rows] = {}
         self._deviations: dict[str, Deviation | None] = {}
+        self._departures: dict[str, Departure | None] = {}
 
     @property
     def was_skipped(self) -> bool:
@@ -194,6 +196,8 @@ class Step:
 
     def rows(self, quantity: str, part: str = "") -> Rows:
         """All rows of a quantity, or those named `...:part`; none where it was not watched in this step."""
+        if quantity not in self.quantities:
+            return _no_rows(quantity)
         if quantity not in self._rows:
             self._rows[quantity] = _merge([frame for frame in self.frames if frame.quantity == quantity], quantity)
         if not part:
@@ -209,6 +213,8 @@ class Step:
 
         Rules that ask for the same share it, and it learns from a step once.
         """
+        if quantity not in self.quantities:
+            return None
         name = f"{quantity}:{part} {statistic}"
         if name not in self._deviations:
             rows = self.rows(quantity, part)
@@ -220,16 +226,20 @@ class Step:
             self._deviations[name] = found
         return self._deviations[name]
 
-    def scalar_trend(self, name: str, *, linear: bool = False, floor: float = 0.02) -> Deviation | None:
-        """How a plain number compares with its own past; None where it was not logged in this step."""
-        key = f"{SCALARS}:{name}"
-        if key not in self._deviations:
-            found = None
-            if name in self.scalars:
-                trend = self.memory.get(key, Trend(linear, floor))
-                found = trend.update((name,), np.array([self.scalars[name]]), self.number)
-            self._deviations[key] = found
-        return self._deviations[key]
+    def scalar_trend(self, name: str, *, linear: bool = False, floor: float = 0.02) -> Departure | None:
+        """How a plain number compares with its own past; None where none was logged in this step, or no finite one."""
+        if name not in self.scalars:
+            return None
+        if name not in self._departures:
+            trend = self.memory.get(f"{SCALARS}:{name}", Trend(linear, floor))
+            self._departures[name] = trend.follow(name, self.scalars[name], self.number)
+        return self._departures[name]
+
+    @cached_property
+    def loss(self) -> tuple[str, Departure] | None:
+        """The loss, by its name, and how it compares with its own past: as logged, or else as found."""
+        known = ((name, self.scalar_trend(name, linear=True, floor=1e-6)) for name in LOSSES)
+        return next(((name, found) for name, found in known if found is not None), None)
 
 
 def _merge(frames: Sequence[Frame], quantity: str) -> Rows:

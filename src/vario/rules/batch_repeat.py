@@ -11,7 +11,7 @@ from vario.rules import Finding, RanksStep, Step, rule
 from vario.text import number
 
 
-@rule("exact", name="data_repeat")
+@rule("exact", name="data_repeat", needs="batch_repeated")
 def batch_repeat(step: Step, share: float = 0.5, distance: float = 0.1, steps: int = 2) -> Iterator[Finding]:
     """A batch whose rows were seen a moment ago.
 
@@ -25,12 +25,10 @@ def batch_repeat(step: Step, share: float = 0.5, distance: float = 0.1, steps: i
     if repeated is None:
         return
     near = step.scalars.get("batch_distance", np.inf)
-    count = step.memory.get("data_repeat", Streak()).update(
-        ("batch",), np.array([repeated >= share and near < distance])
-    )[0]
+    count = step.memory.get("data_repeat", Streak()).follow("batch", repeated >= share and near < distance)
     if count >= steps:
         yield Finding(
-            text=f"{number(100 * repeated, 3)} % of the batch's rows were seen a moment ago, {int(count)} times now",
+            text=f"{number(100 * repeated, 3)} % of the batch's rows were seen a moment ago, {count} times now",
             quantity="scalar",
             target="batch_repeated",
             value=repeated,

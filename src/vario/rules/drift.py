@@ -8,7 +8,7 @@ import numpy as np
 
 from vario.detection.memory import Calm, Streak
 from vario.detection.telling import MOST_TOLD, WARM, tell
-from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
+from vario.quantities import LOSSES
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
@@ -19,7 +19,7 @@ CALM = 20
 """Observations in a row without a departure."""
 
 
-@rule("relative")
+@rule("relative", needs=" ".join(("activation", "weight", "gradient", "update", *LOSSES)))
 def drift(
     step: Step,
     activation: float = 2.0,
@@ -102,6 +102,7 @@ def _offsets(step: Step, share: float, times: float) -> Iterator[Finding]:
 
 def _learnt(step: Step) -> float:
     """The share by which the loss of the last few steps is below that of many."""
-    known = (step.scalar_trend(name, linear=True, floor=1e-6) for name in (LOSS, LOSS_LOCAL, LOSS_BACKWARD))
-    loss = next((trend for trend in known if trend is not None), None)
-    return 0.0 if loss is None else max(0.0, -float(loss.gap[0]) / max(abs(float(loss.usual[0])), 1e-12))
+    if step.loss is None:
+        return 0.0
+    _, loss = step.loss
+    return max(0.0, (loss.slow - loss.fast) / max(abs(loss.usual), 1e-12))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from vario.detection.memory import Last, Streak, Trend
-from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
+from vario.quantities import LOSSES
 from vario.rules import Finding, Step, rule
 from vario.text import number, size
 
 EVALUATION = ("eval_loss", "val_loss", "valid_loss", "validation_loss", "test_loss")
 
 
-@rule("relative", is_quiet=True)
+@rule("relative", is_quiet=True, needs=" ".join(LOSSES))
 def plateau(step: Step, steps: int = 500, share: float = 0.005) -> Iterator[Finding]:
     """A loss that has stopped falling.
 
@@ -23,29 +24,27 @@ def plateau(step: Step, steps: int = 500, share: float = 0.005) -> Iterator[Find
     Next: Check with `vario show lr` whether the learning rate is still high enough. If it is, try a larger model, and
     work out how low this loss can get.
     """
-    loss = _loss(step)
-    if loss is None:
+    if step.loss is None:
         return
-    trend = step.memory.get("plateau", Trend(linear=True))
-    trend.update(("loss",), np.array([loss]))
-    mean = trend.read("slow", ("loss",))[0]
+    _, loss = step.loss
     best = step.memory.get("plateau best", Last())
-    known, when = (best.read(name, ("loss",))[0] for name in ("value", "step"))
-    if np.isnan(known) or mean < known - share * abs(known):
-        best.swap(("loss",), np.array([mean]), step.number)
+    row = best.row("loss")
+    known, when = best["value"].item(row), best["step"].item(row)
+    if math.isnan(known) or loss.slow < known - share * abs(known):
+        best.swap_one("loss", loss.slow, step.number)
     elif step.number - when >= steps:
         yield Finding(
             f"the loss has not fallen by {number(100 * share)} % for {int(step.number - when)} steps",
             "scalar",
             "loss",
-            loss,
+            loss.value,
             high=known,
             scope="global",
             strength=0.1,
         )
 
 
-@rule("relative", is_quiet=True)
+@rule("relative", is_quiet=True, needs=" ".join((*LOSSES, *EVALUATION)))
 def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
     """A validation loss that rises while the training loss falls.
 
@@ -54,16 +53,13 @@ def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
     Next: Go back to the checkpoint with the lowest validation loss. Then add rows, dropout or weight decay, or train
     for fewer epochs.
     """
-    training = _loss(step)
-    if training is not None:
-        trend = step.memory.get("overfitting", Trend(linear=True))
-        trend.update(("loss",), np.array([training]))
+    if step.loss is not None:
+        step.memory.get("overfitting", Last()).swap_one("loss", step.loss[1].fast, step.number)
     for name in EVALUATION:
         value = step.scalars.get(name)
         if value is None or not np.isfinite(value):
             continue
-        trend = step.memory.get("overfitting", Trend(linear=True))
-        now = trend.read("fast", ("loss",))[0]
+        now = step.memory.get("overfitting", Last()).read("value", ("loss",))[0]
         best = step.memory.get("overfitting best", Last())
         lowest = best.read("value", (name,))[0]
         if np.isnan(lowest) or value < lowest:
@@ -80,7 +76,7 @@ def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
             )
 
 
-@rule("relative", is_quiet=True)
+@rule("relative", is_quiet=True, needs="gradient_applied")
 def clipping_often(step: Step, share: float = 0.9, steps: int = 100) -> Iterator[Finding]:
     """Gradients clipped at nearly every step.
 
@@ -93,14 +89,13 @@ def clipping_often(step: Step, share: float = 0.9, steps: int = 100) -> Iterator
         return
     norms = [float(np.sqrt(np.nansum(rows.statistic("norm") ** 2))) for rows in (before, after)]
     trend = step.memory.get("clipping_often", Trend(linear=True))
-    age = trend.update(("clipped",), np.array([float(norms[1] < 0.99 * norms[0])])).age[0]
-    mean = trend.read("slow", ("clipped",))[0]
-    if age >= steps and mean > share:
+    found = trend.follow("clipped", float(norms[1] < 0.99 * norms[0]))
+    if found is not None and found.age >= steps and found.slow > share:
         yield Finding(
-            f"gradients are clipped at {number(100 * mean, 3)} % of the steps, now from {number(norms[0])} to "
+            f"gradients are clipped at {number(100 * found.slow, 3)} % of the steps, now from {number(norms[0])} to "
             f"{number(norms[1])}",
             "gradient_applied",
-            value=mean,
+            value=found.slow,
             high=share,
             scope="global",
             strength=0.1,
@@ -138,8 +133,3 @@ def memory_growth(step: Step, share: float = 0.1, steps: int = 100) -> Iterator[
             scope="global",
             strength=0.1,
         )
-
-
-def _loss(step: Step) -> float | None:
-    known = (step.scalars.get(name) for name in (LOSS, LOSS_LOCAL, LOSS_BACKWARD))
-    return next((value for value in known if value is not None), None)

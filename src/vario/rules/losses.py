@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from vario.detection.memory import Last, Streak, Trend, Values
-from vario.detection.telling import WARM, compared
-from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
+from vario.detection.telling import WARM
+from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL, LOSSES
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
 
-@rule("relative", is_quiet=True, is_symptom=True)
+@rule("relative", is_quiet=True, is_symptom=True, needs=" ".join(LOSSES))
 def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Iterator[Finding]:
     """A loss far from its usual value, for one step.
 
@@ -21,27 +22,22 @@ def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Itera
 
     Next: Look at the alerts of the steps before: `vario check --all` lists them.
     """
-    for name in (LOSS, LOSS_LOCAL, LOSS_BACKWARD):
-        deviation = step.scalar_trend(name, linear=True, floor=1e-6)
-        if deviation is None:
-            continue
-        off = float(deviation.distance[0])
-        if (
-            deviation.warmth[0] >= WARM
-            and abs(deviation.z[0]) > threshold
-            and abs(off) > share * abs(deviation.usual[0])
-        ):
-            yield Finding(
-                f"{name} is {number(deviation.values[0])}, {compared(deviation, 0)}",
-                "scalar",
-                name,
-                deviation.values[0],
-                low=deviation.low(0),
-                high=deviation.high(0),
-                scope="batch",
-                strength=abs(float(deviation.z[0])),
-            )
+    if step.loss is None:
         return
+    name, found = step.loss
+    reach = threshold * found.spread
+    if found.warmth >= WARM and abs(found.distance) > max(reach, share * abs(found.usual)):
+        low, high = found.usual - 3 * found.spread, found.usual + 3 * found.spread
+        yield Finding(
+            f"{name} is {number(found.value)}, usually {number(found.usual)} ({number(low)} to {number(high)})",
+            "scalar",
+            name,
+            found.value,
+            low=low,
+            high=high,
+            scope="batch",
+            strength=abs(found.distance) / found.spread,
+        )
 
 
 LATELY = 8
@@ -50,7 +46,7 @@ KEPT = tuple(f"{back} back" for back in reversed(range(56)))
 LEAST_KNOWN = 32
 
 
-@rule("relative", is_symptom=True)
+@rule("relative", is_symptom=True, needs=" ".join(LOSSES))
 def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterator[Finding]:
     """A loss that has moved to another level and stays there.
 
@@ -65,17 +61,20 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
         return
     memory = step.memory.get(f"loss_shift {name}", Last())
     losses = np.append(memory.read("value", KEPT)[1:], step.scalars[name])
-    memory.swap(KEPT, losses, step.number)
-    before, lately = losses[:-LATELY], losses[-LATELY:]
-    when = np.arange(len(losses), dtype=np.float64) - len(losses)
-    known = np.isfinite(before)
-    if known.sum() < LEAST_KNOWN:
+    memory["value"][: len(KEPT)] = losses
+    newest = losses.tolist()
+    seen = [loss for loss in newest[:-LATELY] if math.isfinite(loss)]
+    if len(seen) < LEAST_KNOWN:
         return
-    level = float(np.sort(lately)[1:-1].mean())
-    low, high = float(before[known].min()), float(before[known].max())
+    # Without the lowest and the highest: one bad batch is no level.
+    level = sum(sorted(newest[-LATELY:])[1:-1]) / (LATELY - 2)
+    low, high = min(seen), max(seen)
     # Most steps end here: the two levels cannot be as far apart as it takes.
     if max(abs(level - low), abs(level - high)) <= share * max(low, -high):
         return
+    before, lately = losses[:-LATELY], losses[-LATELY:]
+    when = np.arange(len(losses), dtype=np.float64) - len(losses)
+    known = np.isfinite(before)
     # A falling loss leaves its mean by itself, so it is compared with the line through those before; spikes apart.
     rest = (before - _line(when[:-LATELY][known], before[known], when[:-LATELY]))[known]
     rest -= np.median(rest)
@@ -84,7 +83,6 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
     noise = max(float(np.std(before - _line(at, before, at), ddof=2)), 1e-3 * abs(float(before.mean())))
     expected = _line(at, before, when[-LATELY:])
     off = lately - expected
-    # Without the lowest and the highest: one bad batch is no level.
     shift = float(np.sort(off)[1:-1].mean())
     # A fall that flattens leaves the line, and stays at the level it had reached.
     reached = level - float(before[-LATELY:].mean())
@@ -110,7 +108,7 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
         )
 
 
-@rule("relative", is_symptom=True)
+@rule("relative", is_symptom=True, needs=" ".join(LOSSES))
 def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
     """A loss that swings from step to step far more widely than it did.
 
@@ -122,18 +120,17 @@ def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int =
     name = _name(step)
     if name is None:
         return
-    last, _ = step.memory.get(f"loss_swings {name} last", Last()).swap(
-        ("loss",), np.array([step.scalars[name]]), step.number
-    )
-    if np.isnan(last[0]):
+    last = step.memory.get(f"loss_swings {name} last", Last()).swap_one("loss", step.scalars[name], step.number)
+    if np.isnan(last):
         return
-    swing = abs(step.scalars[name] - float(last[0]))
+    swing = abs(step.scalars[name] - last)
     trend = step.memory.get(f"loss_swings {name}", Trend(linear=True, floor=1e-9))
-    found = trend.update(("swing",), np.array([swing]), step.number)
-    lately, usual = trend.read("fast", ("swing",))[0], float(found.usual[0])
-    level = abs(float(last[0]))
-    is_wide = found.warmth[0] >= 1.5 * WARM and lately > times * usual and lately > share * level
-    count = step.memory.get(f"loss_swings {name} wide", Streak()).update(("swing",), np.array([bool(is_wide)]))[0]
+    found = trend.follow("swing", swing, step.number)
+    if found is None:
+        return
+    lately, usual = found.fast, found.usual
+    is_wide = found.warmth >= 1.5 * WARM and lately > times * usual and lately > share * abs(last)
+    count = step.memory.get(f"loss_swings {name} wide", Streak()).follow("swing", is_wide)
     if count >= steps:
         yield Finding(
             f"{name} swings by {number(lately)} from step to step, usually by {number(usual)}",
@@ -143,7 +140,7 @@ def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int =
             high=times * usual,
             scope="batch",
             strength=float(np.log(lately / max(usual, 1e-12))),
-            since=step.number - int(count) + 1,
+            since=step.number - count + 1,
         )
 
 

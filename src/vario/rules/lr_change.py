@@ -18,7 +18,7 @@ STEADY = 1e-4
 """Two ratios of successive rates this near to each other are one and the same decay or growth."""
 
 
-@rule("exact")
+@rule("exact", needs="lr lr/")
 def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: float = 1.03) -> Iterator[Finding]:
     """A learning rate that jumps, falls to zero, or grows or shrinks exponentially.
 

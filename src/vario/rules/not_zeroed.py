@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from vario.detection.memory import Streak
 from vario.rules import Finding, Step, rule
 from vario.text import number
 
 
-@rule("exact")
+@rule("exact", needs="gradient_left_over")
 def not_zeroed(step: Step, steps: int = 3) -> Iterator[Finding]:
     """Gradients of the update before that were never zeroed.
 
@@ -23,15 +21,15 @@ def not_zeroed(step: Step, steps: int = 3) -> Iterator[Finding]:
     left = step.scalars.get("gradient_left_over")
     if left is None:
         return
-    count = step.memory.get("not_zeroed", Streak()).update(("gradient",), np.array([left > 0]))[0]
+    count = step.memory.get("not_zeroed", Streak()).follow("gradient", left > 0)
     if count >= steps:
         yield Finding(
-            f"gradients still contain {number(left)} that the update before has used, {int(count)} steps in a row",
+            f"gradients still contain {number(left)} that the update before has used, {count} steps in a row",
             "scalar",
             "gradient_left_over",
             left,
             high=0.0,
             scope="global",
             strength=1.0,
-            since=step.number - int(count) + 1,
+            since=step.number - count + 1,
         )

@@ -16,7 +16,7 @@ THAWING = ("trainable_parameters", "parameters_in_optimizer")
 """More of these is fine-tuning that goes on with further layers; fewer is something that stopped learning."""
 
 
-@rule("exact")
+@rule("exact", needs=f"update {PREFIX}")
 def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
     """Modules that left training mode, parameters that were frozen, an optimizer option that changed.
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from vario.detection.memory import Streak
 from vario.rules import Finding, Step, rule
 
 
-@rule("exact")
+@rule("exact", needs="skipped_step")
 def skipped_updates(step: Step, steps: int = 8) -> Iterator[Finding]:
     """Updates skipped by the loss scaler several times in a row.
 
@@ -22,7 +20,7 @@ def skipped_updates(step: Step, steps: int = 8) -> Iterator[Finding]:
     """
     if "skipped_step" not in step.scalars:
         return
-    count = step.memory.get("skipped_updates", Streak()).update(("skipped",), np.array([step.was_skipped]))[0]
+    count = step.memory.get("skipped_updates", Streak()).follow("skipped", step.was_skipped)
     if count >= steps and step.number > 20:
-        text = f"the loss scaler has skipped {int(count)} updates in a row"
+        text = f"the loss scaler has skipped {count} updates in a row"
         yield Finding(text, "scalar", "skipped_step", count, scope="global", strength=count)

@@ -10,7 +10,7 @@ from vario.rules import Finding, Step, rule
 from vario.text import duration
 
 
-@rule("exact")
+@rule("exact", needs="step_seconds")
 def stalled(step: Step, times: float = 10.0, seconds: float = 60.0) -> Iterator[Finding]:
     """A step that took ten times as long as usual, and at least a minute.
 
@@ -19,11 +19,10 @@ def stalled(step: Step, times: float = 10.0, seconds: float = 60.0) -> Iterator[
     Next: Find out what the slowest rank did in that time. Run `vario watch` beside the training: it names the rank
     while it still hangs.
     """
-    took = step.scalars.get("step_seconds")
-    deviation = step.scalar_trend("step_seconds")
-    if took is None or deviation is None or deviation.age[0] < 5:
+    found = step.scalar_trend("step_seconds")
+    if found is None or found.age < 5:
         return
-    usual = float(deviation.usual[0])
+    took, usual = found.value, found.usual
     if took > max(times * usual, seconds):
         yield Finding(
             f"a step took {duration(took)}, usually {duration(usual)}",

@@ -85,12 +85,13 @@ def _reach(step: Step) -> dict[str, float]:
 
 def _stray(step: Step, clean_steps: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Rows of weights that changed between updates, where that is not what the loop does from its beginning on."""
-    rows = step.rows("stray")
     watched = step.memory.get("unexplained_change", Last())
-    begun = watched.read("value", ("begun",))[0]
-    if np.isnan(begun):
-        begun = float(step.number)
-        watched.swap(("begun",), np.array([begun]), step.number)
+    row = watched.row("begun")
+    if np.isnan(begun := watched["value"].item(row)):
+        begun = watched["value"][row] = float(step.number)
+    if step.quantities.isdisjoint(("stray", "weight")):
+        return np.zeros(0, np.int64)
+    rows = step.rows("stray")
     weights = step.rows("weight")
     largest = step.memory.get("unexplained_change largest", Last())
     known = largest.read("value", rows.targets)

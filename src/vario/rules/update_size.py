@@ -23,7 +23,7 @@ def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Fin
     if not len(ratios):
         return
     middle = float(np.median(ratios))
-    count = step.memory.get("update_high", Streak()).update(("all",), np.array([middle > limit]))[0]
+    count = step.memory.get("update_high", Streak()).follow("all", middle > limit)
     if count >= steps:
         yield Finding(
             f"updates are {number(100 * middle, 3)} % of the weights (median of {len(ratios)} matrices)",
@@ -33,11 +33,11 @@ def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Fin
             high=limit,
             scope="global",
             strength=float(np.log(middle / limit)),
-            since=step.number - int(count) + 1,
+            since=step.number - count + 1,
         )
 
 
-@rule("limit")
+@rule("limit", needs="update lr")
 def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Finding]:
     """Updates that are nothing beside the weights they change.
 
@@ -49,14 +49,14 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
     ratios = _ratios(step)
     rate = step.scalars.get("lr", np.nan)
     peak = step.memory.get("update_low", Last())
-    known = np.fmax(np.fmax(peak.read("value", ("rate",))[0], rate), 0.0)
-    peak.swap(("rate",), np.array([known]), step.number)
+    row = peak.row("rate")
+    known = peak["value"][row] = np.fmax(np.fmax(peak["value"][row], rate), 0.0)
     if not len(ratios) or step.was_skipped:
         return
     middle = float(np.median(ratios))
     # A schedule that ends at zero makes small updates, as it should.
     is_low = middle < limit and not rate < 0.01 * known
-    count = step.memory.get("update_low streak", Streak()).update(("all",), np.array([is_low]))[0]
+    count = step.memory.get("update_low streak", Streak()).follow("all", is_low)
     if count >= steps:
         yield Finding(
             f"updates are {number(middle)} of the weights (median of {len(ratios)} matrices)",
@@ -66,7 +66,7 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
             low=limit,
             scope="global",
             strength=1.0,
-            since=step.number - int(count) + 1,
+            since=step.number - count + 1,
         )
 
 

@@ -44,7 +44,10 @@ class RunHeader:
 
 
 class Sink(Protocol):
-    """Takes the records of one rank, in step order."""
+    """Takes the records of one rank, in step order.
+
+    One with a method `write_all(records)` gets all that wait at once instead.
+    """
 
     name: ClassVar[str]
 

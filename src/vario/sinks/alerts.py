@@ -110,7 +110,8 @@ class Alerts:
         found = self._detector.see(step, None if self._is_alone else self._rank)
         for alert in found:
             self._append("alerts.jsonl", alert.to_json())
-        self.alerts = [*self.alerts, *found][-1000:]
+        if found:
+            self.alerts = [*self.alerts, *found][-1000:]
         self._tell(self._incidents.add(step.number, found))
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self._save()

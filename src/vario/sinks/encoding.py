@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ FORMAT = 1
 WHOLE_NUMBERS = frozenset({"count", "nans", "infs", "zeros"})
 MOST_NAME_BYTES = 4096
 """A longer name is cut: readers take so much of names and no more."""
+MOST_TOGETHER = 4096
+"""Rows of several frames that are put into one batch."""
 TARGET = pa.dictionary(pa.int32(), pa.string())
 
 FRAME_FIELDS: list[Any] = [
@@ -90,17 +92,19 @@ class StreamEncoder:
         """How many names the dictionary holds by now."""
         return len(self._codes)
 
-    def encode_frame(self, frame: Frame) -> bytes:
-        """The bytes of one frame."""
-        num_rows = len(frame.targets)
+    def encode_frames(self, frames: Sequence[Frame]) -> bytes:
+        """The bytes of some frames, as one batch."""
+        lengths = [len(frame.targets) for frame in frames]
+        num_rows = sum(lengths)
+        summaries = np.concatenate([frame.summaries for frame in frames])
         columns = [
-            arrow_column(np.full(num_rows, frame.step, np.int64)),
-            arrow_column(np.full(num_rows, frame.micro_step, np.int32)),
-            arrow_column(np.asarray(frame.order, np.int32)),
-            self._target_column(frame.targets),
+            arrow_column(np.repeat(np.array([frame.step for frame in frames], np.int64), lengths)),
+            arrow_column(np.repeat(np.array([frame.micro_step for frame in frames], np.int32), lengths)),
+            arrow_column(np.concatenate([np.asarray(frame.order, np.int32) for frame in frames])),
+            self._target_column([name for frame in frames for name in frame.targets]),
         ]
         for position, name in enumerate(COLUMNS):
-            values = frame.summaries[:, position]
+            values = summaries[:, position]
             if name not in self._columns:
                 columns.append(pa.nulls(num_rows, pa.int64() if name in WHOLE_NUMBERS else pa.float64()))
             elif name in WHOLE_NUMBERS:
@@ -111,15 +115,16 @@ class StreamEncoder:
                 columns.append(arrow_column(values, ~np.isnan(values) if position in (MIN, MAX) else None))
         return self._encode(columns)
 
-    def encode_scalars(self, scalars: Scalars) -> bytes:
-        """The bytes of one step's plain numbers."""
-        num_rows = len(scalars.values)
+    def encode_scalars(self, steps: Sequence[Scalars]) -> bytes:
+        """The bytes of some steps' plain numbers, as one batch."""
+        lengths = [len(step.values) for step in steps]
+        values = [value for step in steps for value in step.values.values()]
         return self._encode(
             [
-                arrow_column(np.full(num_rows, scalars.step, np.int64)),
-                arrow_column(np.full(num_rows, scalars.time, np.float64)),
-                self._target_column(list(scalars.values)),
-                arrow_column(np.fromiter(scalars.values.values(), np.float64, num_rows)),
+                arrow_column(np.repeat(np.array([step.step for step in steps], np.int64), lengths)),
+                arrow_column(np.repeat(np.array([step.time for step in steps], np.float64), lengths)),
+                self._target_column([name for step in steps for name in step.values]),
+                arrow_column(np.array(values, np.float64)),
             ]
         )
 
@@ -140,7 +145,7 @@ class StreamEncoder:
 
     def _target_column(self, targets: Sequence[str]) -> Any:
         # Most steps see the same targets, and comparing lists of the same string objects costs microseconds.
-        names = list(targets)
+        names = targets if isinstance(targets, list) else list(targets)
         if self._last_column is not None and names == self._last_targets:
             return self._last_column
         fresh = [name for name in dict.fromkeys(names) if name not in self._codes]
@@ -152,6 +157,20 @@ class StreamEncoder:
         self._last_column = pa.DictionaryArray.from_arrays(arrow_column(indices), self._dictionary)
         self._last_targets = names
         return self._last_column
+
+
+def in_batches(frames: Sequence[Frame]) -> Iterator[list[Frame]]:
+    """Small frames together: a batch of a few rows costs as much as one of many."""
+    some: list[Frame] = []
+    num_rows = 0
+    for frame in frames:
+        num_rows += len(frame.targets)
+        if some and num_rows > MOST_TOGETHER:
+            yield some
+            some, num_rows = [], len(frame.targets)
+        some.append(frame)
+    if some:
+        yield some
 
 
 def arrow_column(values: npt.NDArray[Any], known: npt.NDArray[np.bool_] | None = None) -> Any:

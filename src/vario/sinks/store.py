@@ -12,17 +12,17 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from vario.errors import RunTaken
 from vario.processes import this_process
-from vario.records import COLUMNS, StepRecord
+from vario.records import COLUMNS, Frame, StepRecord
 from vario.run_files.shapes import COLLECTIVES
 from vario.sinks import PartsOff, RunHeader
 from vario.sinks.compaction import Compactor
-from vario.sinks.encoding import FORMAT, StreamEncoder
+from vario.sinks.encoding import FORMAT, StreamEncoder, in_batches
 from vario.sinks.folder import Claim, claim, leading_rank, read_json, write_json
 from vario.sinks.holding import has_lost
 from vario.sinks.live_file import LiveFile
@@ -46,11 +46,10 @@ class _Stream:
         self.num_steps = 0
         self._last_step: int | None = None
 
-    def add(self, step: int, encoded: bytes) -> None:
+    def add(self, steps: set[int], encoded: bytes) -> None:
         self.file.append(encoded, self.encoder.num_names)
-        if step != self._last_step:
-            self.num_steps += 1
-            self._last_step = step
+        self.num_steps += len(steps - {self._last_step})
+        self._last_step = max(steps)
 
 
 class Store:
@@ -107,15 +106,19 @@ class Store:
 
     def write(self, record: StepRecord) -> None:
         """Append one step; what the disk does not take waits in memory and is tried again with the next step."""
+        self.write_all([record])
+
+    def write_all(self, records: Sequence[StepRecord]) -> None:
+        """Append steps."""
         if self._waiting_bytes() >= self._backlog_bytes and not self._attempt("record", self._flush):
-            self.dropped_steps += 1
+            self.dropped_steps += len({record.step for record in records})
             return
-        self._waiting_steps.add(record.step)
-        self._last_step = record.step
+        self._waiting_steps.update(record.step for record in records)
+        self._last_step = records[-1].step
         if self._established:
-            self._encode(record)
+            self._encode(records)
         else:
-            self._unopened.append(record)
+            self._unopened += records
         if not self._attempt("record", self._flush):
             return
         self._waiting_steps.clear()
@@ -124,8 +127,9 @@ class Store:
         for quantity, stream in list(self._streams.items()):
             if self._is_due(stream):
                 self._attempt("close a part", lambda quantity=quantity: self._rotate(quantity))  # type: ignore[misc]
-        if abs(record.scalars.time - self._status_time) >= STATUS_SECONDS:
-            self._status_time = record.scalars.time
+        now = records[-1].scalars.time
+        if abs(now - self._status_time) >= STATUS_SECONDS:
+            self._status_time = now
             self._check_holding()
             self._attempt("write rank.json", self._write_rank)
 
@@ -157,17 +161,22 @@ class Store:
             self._attempt("write rank.json", lambda: self._write_rank(state, error, ended))
             self._attempt("write run.json", lambda: self._write_run(state, error, ended))
 
-    def _encode(self, record: StepRecord) -> None:
-        for collective in record.collectives:
-            self._collectives[collective.target] = dataclasses.asdict(collective)
-            self._collectives_are_new = True
-        for frame in record.frames:
-            if len(frame.targets):
-                stream = self._stream(frame.quantity)
-                stream.add(record.step, stream.encoder.encode_frame(frame))
-        if record.scalars.values:
+    def _encode(self, records: Sequence[StepRecord]) -> None:
+        frames: dict[str, list[Frame]] = {}
+        for record in records:
+            for collective in record.collectives:
+                self._collectives[collective.target] = dataclasses.asdict(collective)
+                self._collectives_are_new = True
+            for frame in record.frames:
+                if len(frame.targets):
+                    frames.setdefault(frame.quantity, []).append(frame)
+        for quantity, found in frames.items():
+            stream = self._stream(quantity)
+            for some in in_batches(found):
+                stream.add({frame.step for frame in some}, stream.encoder.encode_frames(some))
+        if scalars := [record.scalars for record in records if record.scalars.values]:
             stream = self._stream("scalar")
-            stream.add(record.step, stream.encoder.encode_scalars(record.scalars))
+            stream.add({one.step for one in scalars}, stream.encoder.encode_scalars(scalars))
 
     def _stream(self, quantity: str) -> _Stream:
         stream = self._streams.get(quantity)
@@ -232,8 +241,9 @@ class Store:
     def _flush(self) -> None:
         if not self._established:
             self._establish()
-        while self._unopened:
-            self._encode(self._unopened.pop(0))
+        if self._unopened:
+            waiting, self._unopened = self._unopened, []
+            self._encode(waiting)
         try:
             self._flush_streams()
         except FileNotFoundError:

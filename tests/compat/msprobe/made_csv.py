@@ -63,8 +63,15 @@ def interrupted(code, has_begun):
         while not has_begun():
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes at once
-        return process.stderr.read()
+        # One that comes just before a call that blocks is heard after that call, which is never: people press again.
+        for _ in range(10):
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes at once
+            try:
+                return process.communicate(timeout=20)[1]
+            except subprocess.TimeoutExpired:
+                continue
+        os.killpg(process.pid, signal.SIGKILL)
+        raise AssertionError("Ctrl-C was not heard: " + process.communicate()[1])
 
 
 def scalars(folder):

@@ -45,15 +45,18 @@ class UpdateRows:
 
     def called(self, optimizer: Any) -> None:
         """An optimizer is called: see what has changed since the last update, and what it finds."""
-        self._guarded(self._called, optimizer)
+        if self._has_last or self._is_needed(optimizer):
+            self._guarded(self._called, optimizer)
 
     def began(self, optimizer: Any) -> None:
         """It gets its gradients."""
-        self._guarded(self._began, optimizer)
+        if self._measures and self._is_needed(optimizer):
+            self._guarded(self._began, optimizer)
 
     def ended(self, optimizer: Any) -> None:
         """It has updated the weights."""
-        self._guarded(self._ended, optimizer)
+        if self._is_needed(optimizer):
+            self._guarded(self._ended, optimizer)
 
     def _guarded(self, call: Callable[[Any], None], optimizer: Any) -> None:
         try:
@@ -83,12 +86,10 @@ class UpdateRows:
             held.begin(now, optimizer)
 
     def _began(self, optimizer: Any) -> None:
-        if self._measures and self._is_needed(optimizer) and (held := self._of(optimizer)).is_measured:
+        if (held := self._of(optimizer)).is_measured:
             held.take_gradients(self._targets.applied_gradient, self._scale(optimizer))
 
     def _ended(self, optimizer: Any) -> None:
-        if not self._is_needed(optimizer):
-            return
         held = self._of(optimizer)
         self._forget_last(held)
         if held.look() is None:
