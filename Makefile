@@ -49,12 +49,15 @@ browser:
 demo: $(READY) page
 	$(BIN)/vario demo --serve
 
+# Files in the order of tests/conftest.py, not the one with most tests first: those are short.
+BY_FILE := --dist loadfile --no-loadscope-reorder
+
 # Two files of tests at a time, and before that two parts of the set-up.
 test: ready
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not thorough"
+	$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not thorough"
 
 test-all: ready
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 $(BY_FILE)
 
 ready:
 	$(MAKE) --no-print-directory -j 2 page-checks lint peers browser
@@ -135,7 +138,7 @@ TORCH_HALF := tests/backends tests/probes tests/integrations tests/end_to_end te
 NOT_IN_MATRIX := torch|transformers|mypy|ruff|vermin|playwright|schemathesis|pandas-stubs|pyarrow-stubs|types-PyYAML
 
 matrix: $(MATRIX)/.ready | .peers/torchao
-	$(MATRIX)/bin/python -m pytest -n 2 --dist loadfile -m "not thorough" --color=no \
+	$(MATRIX)/bin/python -m pytest -n 2 $(BY_FILE) -m "not thorough" --color=no \
 	  --junitxml=$(MATRIX)/results.xml $(TORCH_HALF)
 
 $(MATRIX)/.ready: pyproject.toml requirements-dev.txt

@@ -18,6 +18,12 @@ os.environ.pop("COLUMNS", None)
 os.environ.pop("LINES", None)
 
 
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first: two processes that share the files should both be busy to the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_ignore_collect(collection_path, config):
     """With `-m gpu` only files that have such tests are read: others need packages that a GPU machine may lack."""
     if config.option.markexpr != "gpu" or collection_path.name == "tests":
