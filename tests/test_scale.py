@@ -70,7 +70,12 @@ def test_a_parameter_more_costs_a_few_calls(kind):
 @pytest.mark.parametrize("rule", [found.part for found in RULES if found.part.needs], ids=lambda rule: rule.name)
 def test_a_rule_says_and_learns_nothing_where_what_it_needs_is_missing(rule):
     memory = Memory()
-    step = Step(3, 0.0, {"loss": 1.0, "lr": 0.1, "skipped_step": 0.0}, [], Facts(), memory)
+    names = ("loss", "loss_local", "loss_backward", "eval_loss", "lr", "lr/1", "step_seconds", "skipped_step")
+    names = (*names, "batch_repeated", "gradient_left_over", "setting/1/betas", "accuracy")
+    numbers = {name: 1.0 for name in names if not rule.looks_at([name])}
+    step = Step(3, 0.0, numbers, [], Facts(), memory)
+    assert "accuracy" in numbers
+    assert not rule.looks_at(numbers)
     assert not list(rule.look(step, **rule.options))
     assert not memory.save()
 

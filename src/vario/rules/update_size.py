@@ -48,6 +48,8 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
     """
     ratios = _ratios(step)
     rate = step.scalars.get("lr", np.nan)
+    if not len(ratios) and np.isnan(rate):
+        return
     peak = step.memory.get("update_low", Last())
     row = peak.row("rate")
     known = peak["value"][row] = np.fmax(np.fmax(peak["value"][row], rate), 0.0)
