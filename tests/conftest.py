@@ -32,6 +32,15 @@ def pytest_ignore_collect(collection_path, config):
     return None if any(b"mark.gpu" in file.read_bytes() for file in files) else True
 
 
+@pytest.fixture(autouse=True, scope="module")
+def the_environment_is_as_before():
+    """Trainers of transformers 4 leave their precision in the environment, and child processes inherit it."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys() - {"PYTEST_CURRENT_TEST"}:
+        del os.environ[name]
+
+
 @pytest.fixture(autouse=True)
 def nothing_of_a_test_watches_the_next():
     """Monitors that a test leaves open are closed; what a closed one leaves on modules is a fault of that test."""
