@@ -171,6 +171,9 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python bench/dashboard.py
 	.venv-bench/bin/python bench/memory.py
 	.venv-bench/bin/python bench/progress.py
+	.venv-bench/bin/python bench/scale.py tensors 10000
+	.venv-bench/bin/python bench/scale.py numbers 10000
+	.venv-bench/bin/python bench/scale.py memory 10000
 
 # Real packages with loops of their own, in an environment of its own: they pull each other's versions up and down.
 .world/.ready: pyproject.toml requirements-world.txt
