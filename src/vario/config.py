@@ -23,6 +23,8 @@ from vario.text import shown, unknown
 
 ATTENTION_ORDERS = ("b,s,h,d", "s,b,h,d", "b,h,s,d")
 """Which axis of queries and keys is which: batch, sequence, head, dimension."""
+IF_TAKEN = ("raise", "new", "wait")
+
 ACTIONS = ("escalate", "snapshot", "checkpoint", "stop")
 """What a Monitor can do about an incident."""
 MOST_NAME_BYTES = 240
@@ -118,6 +120,10 @@ class Config:
     resume: bool = False
     """Go on writing into the run `name` instead of refusing a folder that already holds a run."""
 
+    if_taken: str = "raise"
+    """What to do where another process writes the run `name`, or the folder holds a run already: `raise`; `new` makes
+    a folder of its own, `<name>-2`; `wait` waits until that process has ended, and resumes. On one process only."""
+
     first_step: int | None = None
     """Number of the first step; unset: 0, or the one after the last recorded when resuming."""
 
@@ -180,6 +186,11 @@ class Config:
             raise ConfigError(f"engine: expected a name, got {self.engine!r}")
         if self.resume and self.name is None:
             raise ConfigError("resume: needs the name of the run to go on with. Add name = '...'")
+        if self.if_taken not in IF_TAKEN:
+            known = "', '".join(IF_TAKEN)
+            raise ConfigError(f"if_taken: expected one of '{known}', got {self.if_taken!r}")
+        if self.if_taken == "wait" and not self.resume:
+            raise ConfigError("if_taken: 'wait' needs resume = true. Without it, a folder with a run stays taken.")
         if not isinstance(self.directory, (str, os.PathLike)) or "\0" in str(self.directory):
             raise ConfigError(f"directory: expected a folder, got {self.directory!r}")
         if self.name is not None:

@@ -8,13 +8,19 @@ import re
 import socket
 import time
 import zlib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vario.errors import ConfigError, RunTaken
+from vario.sinks import RunHeader, Sink
 from vario.sinks.agreement import Proposal, agree, is_started_again
 
 log = logging.getLogger("vario")
 
+WAIT_SECONDS = 1.0
+"""How often a process that waits for a run looks whether it is free."""
 JOBS = ".jobs"
 """The folder, beside the runs, in which ranks of one job find out which run is theirs."""
 
@@ -29,6 +35,44 @@ def run_folder(directory: Path, name: str | None, resume: bool, rank: int, world
     if is_started_again() or (name is None and world_size > 1):
         return _job_folder(directory, name, rank, world_size)
     return (_new_folder(directory) if name is None else directory / name), False
+
+
+def open_sinks(sinks: Mapping[str, Sink], header: RunHeader) -> RunHeader:
+    """Open all sinks, the store first: where its folder is taken it may get another. Returns the header they got."""
+    if "store" in sinks:
+        header = _take_folder(sinks["store"], header)
+    for name, sink in sinks.items():
+        if name != "store":
+            sink.open(header)
+    return header
+
+
+def _take_folder(store: Sink, header: RunHeader) -> RunHeader:
+    wanted, choice = header, header.config.get("if_taken")
+    if choice != "raise" and header.world_size > 1:
+        raise ConfigError(
+            f"if_taken: '{choice}' is for one process, and this job has {header.world_size}. Leave out the name: then "
+            "every job gets a folder of its own."
+        )
+    nth, has_told = 1, False
+    while True:
+        try:
+            store.open(header)
+        except RunTaken as error:
+            if choice == "new":
+                nth += 1
+                header = replace(wanted, path=wanted.path.with_name(f"{wanted.path.name}-{nth}"), resume=False)
+                continue
+            if choice != "wait":
+                raise
+            if not has_told:
+                has_told = True
+                log.warning("%s Waiting until it has ended.", str(error).removesuffix(" Stop it first."))
+            time.sleep(WAIT_SECONDS)
+        else:
+            if nth > 1:
+                log.warning("%s is taken; this run is %s", wanted.path, header.path)
+            return header
 
 
 def _job_folder(directory: Path, name: str | None, rank: int, world_size: int) -> tuple[Path, bool]:

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +24,7 @@ from vario.config import Config
 from vario.detection.alerts import Incident
 from vario.ending import ending
 from vario.errors import ConfigError, TrainingStop
-from vario.folders import run_folder
+from vario.folders import open_sinks, run_folder
 from vario.forks import let_go_in_forks
 from vario.frames import StepFrames
 from vario.header import run_header
@@ -41,9 +42,6 @@ from vario.statistics import columns_needed
 from vario.writer import Writer
 
 log = logging.getLogger("vario")
-
-AT_ONCE_SECONDS = 1e-3
-"""A record that took longer to build had to wait for its device."""
 
 
 class Monitor:
@@ -110,7 +108,7 @@ class Monitor:
         # First the probes: a wrong option must not leave a run behind.
         self._attach_probes(probes)
         self._open_sinks()
-        self._writer = Writer(self._deliver)
+        self._writer = Writer(self._write, partial(self.switch_off, "frames"))
         self._step_began = time.monotonic()
         self._begin_step()
         self._watched.attach(self)
@@ -124,11 +122,9 @@ class Monitor:
         folder, resume = Path(config.directory) / (config.name or "unwritten"), config.resume
         if "store" in config.sinks:
             ranks = (watched.rank, watched.world_size)
-            self.path, resume = run_folder(Path(config.directory), config.name, resume, *ranks)
-            folder = self.path
-        header = run_header(folder, resume, config, watched, self.group)
-        for sink in self.sinks.values():
-            sink.open(header)
+            folder, resume = run_folder(Path(config.directory), config.name, resume, *ranks)
+        header = open_sinks(self.sinks, run_header(folder, resume, config, watched, self.group))
+        self.path = header.path if "store" in config.sinks else None
         self._clock.step = max((sink.first_step for sink in self.sinks.values()), default=config.first_step or 0)
 
     def _attach_probes(self, more: Sequence[Probe]) -> None:
@@ -381,24 +377,8 @@ class Monitor:
             observer.begin_step(self._clock.step)
         self.frames.begin_step(observer.quantity for observer in self._observers if observer.watching)
 
-    def _deliver(self, builds: Sequence[Callable[[], StepRecord]]) -> None:
-        """On the writer's thread: wait for the numbers of these steps and give them to every sink."""
-        records: list[StepRecord] = []
-        for build in builds:
-            began = time.monotonic()
-            try:
-                records.append(build())
-            except Exception as error:  # noqa: BLE001 - the failure policy
-                self.switch_off("frames", error)
-            # Steps that are there go together; nobody waits for one that is still being computed.
-            if time.monotonic() - began > AT_ONCE_SECONDS:
-                self._write(records)
-                records = []
-        self._write(records)
-
-    def _write(self, records: list[StepRecord]) -> None:
-        if not records:
-            return
+    def _write(self, records: Sequence[StepRecord]) -> None:
+        """On the writer's thread: give these steps to every sink."""
         one_by_one = []
         for name, sink in self.sinks.items():
             write_all = getattr(sink, "write_all", None)

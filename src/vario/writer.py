@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,8 @@ MAX_WAITING_STEPS = 16
 """Steps that may wait to be written, and so the most a kill can lose."""
 MAX_WAIT_SECONDS = 1.0
 """How long training waits for a writer that is that far behind, before a step goes unrecorded."""
+AT_ONCE_SECONDS = 1e-3
+"""A record that took longer to build had to wait for its device."""
 
 Build = Callable[[], StepRecord]
 
@@ -19,9 +22,10 @@ Build = Callable[[], StepRecord]
 class Writer:
     """Waits for the device, builds each step's record and hands it on, in step order, off the training thread."""
 
-    def __init__(self, deliver: Callable[[Sequence[Build]], None]) -> None:
-        """`deliver` is called with all steps that wait, at least one."""
-        self._deliver = deliver
+    def __init__(self, write: Callable[[Sequence[StepRecord]], None], failed: Callable[[Exception], None]) -> None:
+        """`write` gets the records of steps that wait, one or more; `failed` is told of one that cannot be built."""
+        self._write = write
+        self._failed = failed
         self._waiting: deque[Build] = deque()
         """Steps stay here until they are delivered."""
         self._changed = threading.Condition(threading.Lock())
@@ -43,6 +47,21 @@ class Writer:
                 for _ in builds:
                     self._waiting.popleft()
                 self._changed.notify_all()
+
+    def _deliver(self, builds: Sequence[Build]) -> None:
+        records: list[StepRecord] = []
+        for build in builds:
+            began = time.monotonic()
+            try:
+                records.append(build())
+            except Exception as error:  # noqa: BLE001 - the Monitor's failure policy
+                self._failed(error)
+            # Steps that are there go together; one that had to be waited for is written at once.
+            if records and time.monotonic() - began > AT_ONCE_SECONDS:
+                self._write(records)
+                records = []
+        if records:
+            self._write(records)
 
     def runs_here(self) -> bool:
         """Whether the calling thread is the writer's own."""

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 import vario
 from made_runs import check_rows, frame, header, record
@@ -129,6 +130,79 @@ def test_of_two_trainings_that_come_at_the_same_instant_one_is_recorded(tmp_path
     who = run.series("who", "scalar").values.tolist()
     assert len(set(who[:5])) == len(set(who[5:])) == 1, "rows of two processes are mixed"
     assert run.parts_off == []
+
+
+COMER = """
+import sys
+import torch
+import vario
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with vario.watch(model, optimizer, directory=".", name="one", every=1, **{options}) as monitor:
+    print(monitor.path.name, flush=True)
+    sys.stdin.readline()
+    for step in range(5):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def comer(folder, **options):
+    command = [sys.executable, "-c", COMER.format(options=options)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=folder, text=True, env=environment, **pipes)
+
+
+def test_a_process_that_comes_second_gets_a_folder_of_its_own_where_that_is_asked_for(tmp_path):
+    with comer(tmp_path) as first:
+        assert first.stdout.readline() == "one\n"
+        with comer(tmp_path, if_taken="new", resume=True) as second, comer(tmp_path, if_taken="new") as third:
+            names = {second.stdout.readline(), third.stdout.readline()}
+            assert names == {"one-2\n", "one-3\n"}
+            said = [process.communicate("go\n")[1] for process in (second, third, first)]
+    assert "one is taken; this run is one-" in said[0]
+    for name in ("one", "one-2", "one-3"):
+        run = vario.open_run(tmp_path / name)
+        assert (run.state, run.steps("gradient").tolist()) == ("finished", list(range(5)))
+
+
+def test_a_process_that_waits_goes_on_when_the_other_has_ended(tmp_path):
+    with comer(tmp_path) as first:
+        assert first.stdout.readline() == "one\n"
+        with comer(tmp_path, if_taken="wait", resume=True) as second:
+            assert "is still writing this run. Waiting until it has ended." in second.stderr.readline()
+            assert vario.open_run(tmp_path / "one").sessions[0]["first_step"] == 0
+            first.communicate("go\n")
+            assert second.stdout.readline() == "one\n"
+            second.communicate("go\n")
+    run = vario.open_run(tmp_path / "one")
+    assert (run.state, run.steps("gradient").tolist()) == ("finished", list(range(10)))
+    assert [session["first_step"] for session in run.sessions] == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"if_taken": "overwrite"}, "if_taken: expected one of 'raise', 'new', 'wait', got 'overwrite'"),
+        ({"if_taken": "wait"}, "if_taken: 'wait' needs resume = true"),
+    ],
+)
+def test_what_cannot_be_done_about_a_taken_run_is_refused(tmp_path, options, words):
+    with pytest.raises(vario.errors.ConfigError) as refused:
+        vario.watch(torch.nn.Linear(1, 1), directory=tmp_path, name="one", **options)
+    assert words in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranks_of_a_job_do_not_choose_folders_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(vario.errors.ConfigError, match="'new' is for one process, and this job has 2"):
+        vario.watch(torch.nn.Linear(1, 1), directory=tmp_path, name="one", if_taken="new")
+    assert not list(tmp_path.iterdir())
 
 
 def elsewhere(folder, seconds_ago):
