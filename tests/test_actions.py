@@ -22,12 +22,12 @@ def lines(monitor):
 
 
 def snapshots(monitor):
-    """{name: (arrays, description)} of a run."""
+    """{name: (arrays, description)} of a run, the earliest first."""
     found = {}
     for path in sorted((monitor.path / "rank0" / "snapshots").glob("*.npz")):
         with np.load(path) as arrays:
             found[path.stem] = dict(arrays), json.loads(path.with_suffix(".json").read_text())
-    return found
+    return dict(sorted(found.items(), key=lambda item: item[1][1]["step"]))
 
 
 def steps_with(monitor, quantity):
