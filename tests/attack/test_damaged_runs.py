@@ -4,6 +4,8 @@ import contextlib
 import io
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from cases import PLAN, batches, run_batch
 from hostile_runs import seeds, spoiled  # noqa: F401 - a fixture
@@ -120,3 +122,31 @@ def test_ten_times_the_plan_is_twenty_thousand_cases_of_every_kind():
     assert 10 * sum(PLAN.values()) >= 20_000
     assert 10 * (PLAN["run"] + PLAN["command"]) >= 2_400
     assert 10 * (PLAN["log"] + PLAN["config"]) >= 1_600
+
+
+def test_numbers_that_cannot_be_and_times_that_are_missing_end_no_question(seeds, tmp_path, capsys):  # noqa: F811
+    """What ten times as many cases of the above have found."""
+    run = tmp_path / "run"
+    shutil.copytree(seeds / "ranks", run)
+    for rank in (0, 1):
+        for part in (run / f"rank{rank}/gradient").glob("*.parquet"):
+            rewrite(part, "infs", lambda column: pa.array([2**63 - 1] * len(column), pa.int64()))
+    assert max(vario.open_run(run).frame(5, "gradient", "all").column("infs").to_pylist()) == 2**62
+    shutil.rmtree(run)
+    shutil.copytree(seeds / "live", run)
+    live = run / "rank0/weight.live.arrow"
+    live.write_bytes(live.read_bytes()[:700])
+    assert vario.open_run(run).to_arrow().num_rows
+    shutil.rmtree(run)
+    shutil.copytree(seeds / "parts", run)
+    for part in (run / "rank0/scalar").glob("*.parquet"):
+        rewrite(part, "time", lambda column: pa.nulls(len(column), pa.float64()))
+    for words in (("progress", run), ("watch", run, "--once", "--keep")):
+        main([str(word) for word in words])
+        assert "a row has no time" in capsys.readouterr().err
+
+
+def rewrite(part, name, change):
+    table = pq.read_table(part)
+    at = table.column_names.index(name)
+    pq.write_table(table.set_column(at, table.schema.field(at), change(table.column(at))), part)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from vario.records import COLUMNS
 
@@ -14,7 +15,7 @@ SCALAR_COLUMNS = ("step", "time", "target", "value")
 FRAME_COLUMNS = ("step", "micro_step", "order", "target", *COLUMNS)
 _WHOLE = frozenset({"count", "nans", "infs", "zeros", "points", "bad"})
 _KINDS = {"step": "int64", "first_step": "int64", "last_step": "int64", "micro_step": "int32", "order": "int32"}
-_NEVER_NULL = ("step", "first_step", "last_step", "micro_step", "order")
+_NEVER_NULL = ("step", "first_step", "last_step", "micro_step", "order", "time")
 MOST_STEP = (1 << 63) - 1
 """What a column of steps can hold."""
 
@@ -24,6 +25,11 @@ def kind_of(column: str) -> str:
     if column == "target":
         return "dictionary<values=string, indices=int32, ordered=0>"
     return _KINDS.get(column) or ("int64" if column in _WHOLE else "double")
+
+
+def type_of(column: str) -> Any:
+    """The same as a type of Arrow."""
+    return pa.dictionary(pa.int32(), pa.string()) if column == "target" else pa.type_for_alias(kind_of(column))
 
 
 def columns_of(quantity: str) -> tuple[str, ...]:
@@ -42,7 +48,7 @@ def check_schema(schema: Any, needed: Iterable[str]) -> None:
 
 
 def check_rows(table: Any) -> None:
-    """Refuse rows without a step, or with one that cannot be; a ValueError says which."""
+    """Refuse rows without a step or time, or with a step that cannot be; a ValueError says which."""
     for name in _NEVER_NULL:
         if name not in table.column_names:
             continue

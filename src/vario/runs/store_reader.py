@@ -21,6 +21,7 @@ from vario.errors import RunCorrupt
 from vario.quantities import is_quantity
 from vario.records import COLUMNS, Table
 from vario.run_files import entries_of, list_names
+from vario.run_files.columns import type_of
 from vario.runs.arrays import numbers
 from vario.runs.budget import Budget, check_num_names
 from vario.runs.outlines import OutlineFile, Outlines, cover, settled
@@ -235,7 +236,7 @@ def taken_back_from(session: int, sessions: Sessions) -> int | None:
 def one_table(tables: Sequence[Any], columns: Sequence[str]) -> Any:
     """Tables of several pieces as one, with one dictionary."""
     tables = [table.replace_schema_metadata(None) for table in tables]
-    whole = pa.concat_tables(tables) if tables else pa.table({name: pa.array([], pa.int64()) for name in columns})
+    whole = pa.concat_tables(tables) if tables else pa.table({name: pa.array([], type_of(name)) for name in columns})
     return whole.unify_dictionaries().combine_chunks()
 
 

@@ -9,8 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from vario.records import COLUMNS, merge
+from vario.run_files.columns import kind_of
 from vario.runs.arrays import numbers, take
 from vario.runs.store_reader import summaries
+
+LIMITS = -(2**62), 2**62
+IS_COUNT = np.array([kind_of(name) == "int64" for name in COLUMNS])
 
 
 def all_columns(quantity: str) -> list[str]:
@@ -55,6 +59,8 @@ def merge_ranks(tables: Mapping[int, Any], part_of: Callable[[str, int], int | N
             groups.append(group)
     every = {rank: summaries(table) for rank, table in tables.items()}
     merged = merge(np.stack([every[rank][position] for rank, position in kept]), np.array(groups), len(rows))
+    # Sums of counts that a damaged file makes up may be no whole numbers any more.
+    np.clip(merged, *LIMITS, out=merged, where=IS_COUNT)
     first = next(iter(tables.values()))
     columns: dict[str, Any] = {
         "step": np.full(len(rows), first.column("step")[0].as_py()),
