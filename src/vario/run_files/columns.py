@@ -16,6 +16,7 @@ FRAME_COLUMNS = ("step", "micro_step", "order", "target", *COLUMNS)
 _WHOLE = frozenset({"count", "nans", "infs", "zeros", "points", "bad"})
 _KINDS = {"step": "int64", "first_step": "int64", "last_step": "int64", "micro_step": "int32", "order": "int32"}
 _NEVER_NULL = ("step", "first_step", "last_step", "micro_step", "order", "time")
+_TYPES: dict[str, Any] = {"int64": pa.int64(), "int32": pa.int32(), "double": pa.float64()}
 MOST_STEP = (1 << 63) - 1
 """What a column of steps can hold."""
 
@@ -29,7 +30,7 @@ def kind_of(column: str) -> str:
 
 def type_of(column: str) -> Any:
     """The same as a type of Arrow."""
-    return pa.dictionary(pa.int32(), pa.string()) if column == "target" else pa.type_for_alias(kind_of(column))
+    return _TYPES.get(kind_of(column)) or pa.dictionary(pa.int32(), pa.string())
 
 
 def columns_of(quantity: str) -> tuple[str, ...]:
