@@ -8,61 +8,43 @@ from typing import Any
 import torch
 
 from vario.backends.torch import hooks
-from vario.backends.torch.instances import live_instances
+from vario.backends.torch.instances import derived
 from vario.steps import Clock
 
 
 class LossScaling:
-    """Follows the GradScaler of a training loop, given or found; one left over from elsewhere scales no loss."""
+    """Follows the GradScaler of a training loop: the one given, or whichever scales the losses."""
 
     def __init__(self, scaler: torch.amp.GradScaler | None, after_step: Callable[..., None]) -> None:
         self._after_step = after_step
         self._given = scaler
         self._scaler = scaler
         """The one that scaled the latest loss."""
-        self._followed: list[torch.amp.GradScaler] = []
-        self._unused: list[torch.amp.GradScaler] = []
-        """Those that had scaled nothing when they were found."""
-        self._searched = scaler is not None
         self.undo = hooks.Undos()
 
     def attach(self) -> None:
-        """Follow the scaler that was given, or those there are."""
+        """Follow the scaler that was given, or all of the process: one made later is used through the same methods."""
+        # GradScaler has no hooks, and only it knows of the losses it scaled and the steps it skipped.
         if self._given is not None:
-            self._follow(self._given)
-        else:
-            self._search()
-
-    def forward_began(self) -> None:
-        """Look once more: a scaler made after the Monitor is there by the first forward pass."""
-        if not self._searched:
-            self._searched = True
-            self._search()
-
-    def _search(self) -> None:
-        for candidate in live_instances(torch.amp.GradScaler):
-            if candidate.is_enabled():
-                self._follow(candidate)
-
-    def _follow(self, scaler: torch.amp.GradScaler) -> None:
-        if any(scaler is known for known in self._followed):
+            scaler = self._given
+            self.undo.add(hooks.around(scaler, "scale", lambda *args: self._scaled(scaler)))
+            self.undo.add(hooks.around(scaler, "step", lambda *args: self._stepped(scaler, *args)))
             return
-        self._followed.append(scaler)
-        if getattr(scaler, "_scale", None) is None:  # a disabled one has none
-            self._unused.append(scaler)
+        for kind in (torch.amp.GradScaler, *derived(torch.amp.GradScaler)):
+            for name, call in (("scale", self._scaled), ("step", self._stepped)):
+                if name in vars(kind):
+                    self.undo.add(hooks.around(kind, name, call))
 
-        def after_scale(*_: Any) -> None:
+    def _scaled(self, scaler: torch.amp.GradScaler, *_: Any) -> None:
+        if scaler.is_enabled():
             self._scaler = scaler
 
-        # GradScaler has no hooks, and only it knows of the losses it scaled and the steps it skipped.
-        self.undo.add(hooks.around(scaler, "scale", after_scale))
-        self.undo.add(hooks.around(scaler, "step", self._after_step))
+    def _stepped(self, scaler: torch.amp.GradScaler, *args: Any) -> None:
+        if scaler.is_enabled():
+            self._after_step(*args)
 
     def scale(self) -> torch.Tensor | None:
         """The scale on its device; None without a scaler or before it scaled anything."""
-        if self._scaler is None:
-            # `scaler.scale(model(batch))` looks up `scale` before the forward pass that found the scaler.
-            self._scaler = next((one for one in self._unused if getattr(one, "_scale", None) is not None), None)
         if self._scaler is None or not self._scaler.is_enabled():
             return None
         return self._scaler._scale
