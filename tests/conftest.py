@@ -1,10 +1,12 @@
 import os
-from importlib.metadata import version
+from importlib.metadata import distributions
 
 # Before anything loads OpenMP: the tensors of tests are tiny, and threads that wait for each other's share of them keep
 # whole cores busy, on a busy machine for minutes.
 # Two for torch 2.6: for one, its inductor adds up the gradient of an embedding wrongly, watched or not.
-os.environ.setdefault("OMP_NUM_THREADS", "2" if version("torch").startswith("2.6.") else "1")
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "2" if any(found.version.startswith("2.6.") for found in distributions(name="torch")) else "1"
+)
 
 import sys
 import time
