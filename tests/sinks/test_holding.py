@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-import torch
 
 import vario
 from made_runs import check_rows, frame, header, record
@@ -122,6 +121,7 @@ race(train("one", resume=True), 2, leave=False)
 
 @pytest.mark.slow
 def test_of_two_trainings_that_come_at_the_same_instant_one_is_recorded(tmp_path):
+    pytest.importorskip("torch")
     done = run_race(tmp_path, RACE.format(start="import vario.errors") + TRAININGS)
     assert done.returncode == 0, done.stderr
     run = vario.open_run(tmp_path / "one")
@@ -157,6 +157,7 @@ def comer(folder, **options):
 
 
 def test_a_process_that_comes_second_gets_a_folder_of_its_own_where_that_is_asked_for(tmp_path):
+    pytest.importorskip("torch")
     with comer(tmp_path) as first:
         assert first.stdout.readline() == "one\n"
         with comer(tmp_path, if_taken="new", resume=True) as second, comer(tmp_path, if_taken="new") as third:
@@ -170,6 +171,7 @@ def test_a_process_that_comes_second_gets_a_folder_of_its_own_where_that_is_aske
 
 
 def test_a_process_that_waits_goes_on_when_the_other_has_ended(tmp_path):
+    pytest.importorskip("torch")
     with comer(tmp_path) as first:
         assert first.stdout.readline() == "one\n"
         with comer(tmp_path, if_taken="wait", resume=True) as second:
@@ -191,6 +193,7 @@ def test_a_process_that_waits_goes_on_when_the_other_has_ended(tmp_path):
     ],
 )
 def test_what_cannot_be_done_about_a_taken_run_is_refused(tmp_path, options, words):
+    torch = pytest.importorskip("torch")
     with pytest.raises(vario.errors.ConfigError) as refused:
         vario.watch(torch.nn.Linear(1, 1), directory=tmp_path, name="one", **options)
     assert words in str(refused.value)
@@ -198,6 +201,7 @@ def test_what_cannot_be_done_about_a_taken_run_is_refused(tmp_path, options, wor
 
 
 def test_ranks_of_a_job_do_not_choose_folders_one_by_one(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(vario.errors.ConfigError, match="'new' is for one process, and this job has 2"):
