@@ -49,7 +49,9 @@ function RunPage(props: { run: string }) {
   const answer = useAnswer<RunHome>("run", { run: props.run });
   const home = useFresh(answer.value);
   const query = useStore(wanted);
-  const isOpen = home !== null && (home.state === "running" || home.state === "stalled");
+  // As it was told, not as news have it: the end of a run is told before the last numbers arrive, and `bye` after them.
+  const told = answer.value?.state;
+  const isOpen = told === "running" || told === "stalled";
   useStream(isOpen ? { run: props.run, cursor: answer.value?.cursor, ...query } : null);
   useHeard({ bye: answer.again, reset: () => window.dispatchEvent(new Event("server-back")) });
   useEffect(

@@ -24,7 +24,7 @@ from vario.text import shown, unknown
 ATTENTION_ORDERS = ("b,s,h,d", "s,b,h,d", "b,h,s,d")
 """Which axis of queries and keys is which: batch, sequence, head, dimension."""
 IF_TAKEN = ("raise", "new", "wait")
-
+"""What a Monitor can do about a run folder that is taken."""
 ACTIONS = ("escalate", "snapshot", "checkpoint", "stop")
 """What a Monitor can do about an incident."""
 MOST_NAME_BYTES = 240
@@ -121,8 +121,8 @@ class Config:
     """Go on writing into the run `name` instead of refusing a folder that already holds a run."""
 
     if_taken: str = "raise"
-    """What to do where another process writes the run `name`, or the folder holds a run already: `raise`; `new` makes
-    a folder of its own, `<name>-2`; `wait` waits until that process has ended, and resumes. On one process only."""
+    """What to do if another process is writing the run `name`, or its folder already holds a run: `raise` an error,
+    start a `new` run in `<name>-2`, or (with `resume`) `wait` for that process to end. Single-process training only."""
 
     first_step: int | None = None
     """Number of the first step; unset: 0, or the one after the last recorded when resuming."""

@@ -49,10 +49,10 @@ def open_sinks(sinks: Mapping[str, Sink], header: RunHeader) -> RunHeader:
 
 def _take_folder(store: Sink, header: RunHeader) -> RunHeader:
     wanted, choice = header, header.config.get("if_taken")
-    if choice != "raise" and header.world_size > 1:
+    if choice in ("new", "wait") and header.world_size > 1:
         raise ConfigError(
-            f"if_taken: '{choice}' is for one process, and this job has {header.world_size}. Leave out the name: then "
-            "every job gets a folder of its own."
+            f"if_taken: '{choice}' works for a single process only, and this job has {header.world_size}. Leave out "
+            "the name: every job then gets its own folder."
         )
     nth, has_told = 1, False
     while True:

@@ -62,7 +62,7 @@ def _stream(table):
     return content.getvalue()
 
 
-def _with_column(table, name, column):
+def with_column(table, name, column):
     return table.set_column(table.column_names.index(name), name, column)
 
 
@@ -94,7 +94,7 @@ def retyped(chance, table, name):
         lambda: pa.array(np.arange(num), pa.timestamp("us")),
         lambda: pa.array([None] * num, pa.decimal128(20, 2)),
     )
-    return _with_column(table, name, chance.choice(kinds)())
+    return with_column(table, name, chance.choice(kinds)())
 
 
 def other_dictionary(chance, table, _):
@@ -113,24 +113,24 @@ def other_dictionary(chance, table, _):
     plain = pa.array(names)
     if pa.types.is_dictionary(kind):
         indices = pa.array(range(len(names)), kind.index_type)
-        return _with_column(
+        return with_column(
             table, "target", pa.DictionaryArray.from_arrays(indices, plain.cast(kind.value_type), safe=False)
         )
-    return _with_column(table, "target", plain.cast(kind))
+    return with_column(table, "target", plain.cast(kind))
 
 
 def other_names(chance, table, _):
     odd = chance.choice(NAMES)
     some = [odd if chance.random() < 0.5 else name for name in table.column("target").to_pylist()]
-    return _with_column(table, "target", pa.array(some).dictionary_encode())
+    return with_column(table, "target", pa.array(some).dictionary_encode())
 
 
 def nulls(chance, table, name):
     kind = table.schema.field(name).type
     if chance.random() < 0.5:
-        return _with_column(table, name, pa.nulls(table.num_rows, kind))
+        return with_column(table, name, pa.nulls(table.num_rows, kind))
     values = [None if chance.random() < 0.2 else value for value in table.column(name).to_pylist()]
-    return _with_column(table, name, pa.array(values, kind))
+    return with_column(table, name, pa.array(values, kind))
 
 
 def extreme(chance, table, name):
@@ -143,7 +143,7 @@ def extreme(chance, table, name):
     for at in range(len(values)):
         if chance.random() < 0.3:
             values[at] = chance.choice(words)
-    return _with_column(table, name, pa.array(values, kind))
+    return with_column(table, name, pa.array(values, kind))
 
 
 def stamped(chance, table, _):

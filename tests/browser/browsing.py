@@ -50,7 +50,7 @@ class Visitor:
         self.address = address
         self.complaints = []
 
-    def __call__(self, query="", width=1280, height=900, dark=False, touch=False):
+    def __call__(self, query="", width=1280, height=900, dark=False, touch=False, script=""):
         context = self._browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", has_touch=touch
         )
@@ -60,6 +60,7 @@ class Visitor:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
         page.on("dialog", lambda dialog: self.complaints.append(f"a dialog: {dialog.message}") or dialog.dismiss())
+        page.add_init_script(script)
         page.goto(self.address + query)
         return page
 

@@ -74,6 +74,28 @@ def test_the_heat_map_grows_with_the_training_and_ends_with_it(visit, training):
     expect(note).to_contain_text("28 columns")
 
 
+LATE_COLUMNS = """
+const listen = EventSource.prototype.addEventListener;
+EventSource.prototype.addEventListener = function (name, hear) {
+  const late = (event) => setTimeout(() => this.readyState !== EventSource.CLOSED && hear(event), 300);
+  listen.call(this, name, name === "progress" ? hear : late);
+};
+"""
+"""A slow network between the first event of a look and those behind it; a stream that was closed tells nothing."""
+
+
+def test_the_last_columns_come_in_though_the_end_was_told_before_them(visit, training):
+    page = visit("?run=training&quantity=gradient", script=LATE_COLUMNS)
+    note = page.locator(".heat-note")
+    expect(note).to_contain_text(re.compile(r"\b[45] columns"))
+    expect(page.locator(".live")).to_have_text("live")
+    training.steps(7)
+    training.monitor.close()
+    expect(note).to_contain_text("12 columns")
+    expect(page.get_by_label("Progress")).to_contain_text("finished")
+    expect(page.locator(".live")).not_to_have_text("live")
+
+
 def test_a_curve_goes_on_with_the_training(visit, training):
     page = visit("?run=training&screen=series&series=scalar|loss|value")
     at = page.locator(".chart-at")

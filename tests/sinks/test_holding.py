@@ -204,7 +204,7 @@ def test_ranks_of_a_job_do_not_choose_folders_one_by_one(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(vario.errors.ConfigError, match="'new' is for one process, and this job has 2"):
+    with pytest.raises(vario.errors.ConfigError, match="'new' works for a single process only, and this job has 2"):
         vario.watch(torch.nn.Linear(1, 1), directory=tmp_path, name="one", if_taken="new")
     assert not list(tmp_path.iterdir())
 

@@ -13,6 +13,7 @@ from vario.errors import RunCorrupt, RunTaken, RunTooNew
 from vario.records import COLUMNS
 from vario.runs.run import open_run
 from vario.sinks import SINKS, encoding, in_memory
+from vario.sinks.live_file import LiveFile
 from vario.sinks.store import Store
 
 
@@ -65,6 +66,25 @@ def test_steps_that_come_together_are_read_as_if_they_had_come_one_by_one(tmp_pa
 
 def rows_of(table):
     return sorted(map(repr, table.to_pylist()))
+
+
+def test_a_step_whose_plain_numbers_are_there_is_whole(tmp_path, monkeypatch):
+    store = Store()
+    store.open(header(tmp_path / "run"))
+    store.write(record(0))
+    seen = []
+
+    def flush(file, whole=LiveFile.flush):
+        whole(file)
+        run = open_run(tmp_path / "run")
+        newest = run.steps("scalar")[-1]
+        seen.append(newest)
+        assert set(range(1, newest + 1)) <= set(run.steps("update").tolist())
+
+    monkeypatch.setattr(LiveFile, "flush", flush)
+    store.write_all([record(step, frame(step, quantity="update")) for step in range(1, 8)])
+    assert 7 in seen
+    store.close("finished", None)
 
 
 def test_parts_are_sorted_by_target_step_and_micro_step(tmp_path):

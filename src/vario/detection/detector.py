@@ -18,7 +18,7 @@ QUIET_STEPS = 10
 """Steps without a finding after which the same finding is news again."""
 
 MOST_KINDS_OF_STEPS = 64
-"""By what they hold, for as many it is remembered which rules look at them."""
+"""How many different sets of quantities and numbers the choice of rules is cached for."""
 
 
 class ChosenRule(Protocol):

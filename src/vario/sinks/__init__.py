@@ -46,7 +46,7 @@ class RunHeader:
 class Sink(Protocol):
     """Takes the records of one rank, in step order.
 
-    One with a method `write_all(records)` gets all that wait at once instead.
+    A sink may also have `write_all(records)`: it is then called once with all records that are waiting.
     """
 
     name: ClassVar[str]

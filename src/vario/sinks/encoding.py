@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -96,12 +97,12 @@ class StreamEncoder:
         """The bytes of some frames, as one batch."""
         lengths = [len(frame.targets) for frame in frames]
         num_rows = sum(lengths)
-        summaries = np.concatenate([frame.summaries for frame in frames])
+        summaries = _joined([frame.summaries for frame in frames])
         columns = [
             arrow_column(np.repeat(np.array([frame.step for frame in frames], np.int64), lengths)),
             arrow_column(np.repeat(np.array([frame.micro_step for frame in frames], np.int32), lengths)),
-            arrow_column(np.concatenate([np.asarray(frame.order, np.int32) for frame in frames])),
-            self._target_column([name for frame in frames for name in frame.targets]),
+            arrow_column(_joined([np.asarray(frame.order, np.int32) for frame in frames])),
+            self._target_column(list(chain.from_iterable(frame.targets for frame in frames))),
         ]
         for position, name in enumerate(COLUMNS):
             values = summaries[:, position]
@@ -118,12 +119,12 @@ class StreamEncoder:
     def encode_scalars(self, steps: Sequence[Scalars]) -> bytes:
         """The bytes of some steps' plain numbers, as one batch."""
         lengths = [len(step.values) for step in steps]
-        values = [value for step in steps for value in step.values.values()]
+        values = list(chain.from_iterable(step.values.values() for step in steps))
         return self._encode(
             [
                 arrow_column(np.repeat(np.array([step.step for step in steps], np.int64), lengths)),
                 arrow_column(np.repeat(np.array([step.time for step in steps], np.float64), lengths)),
-                self._target_column([name for step in steps for name in step.values]),
+                self._target_column(list(chain.from_iterable(step.values for step in steps))),
                 arrow_column(np.array(values, np.float64)),
             ]
         )
@@ -143,9 +144,8 @@ class StreamEncoder:
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
         return self._collected.take()
 
-    def _target_column(self, targets: Sequence[str]) -> Any:
+    def _target_column(self, names: list[str]) -> Any:
         # Most steps see the same targets, and comparing lists of the same string objects costs microseconds.
-        names = targets if isinstance(targets, list) else list(targets)
         if self._last_column is not None and names == self._last_targets:
             return self._last_column
         fresh = [name for name in dict.fromkeys(names) if name not in self._codes]
@@ -171,6 +171,11 @@ def in_batches(frames: Sequence[Frame]) -> Iterator[list[Frame]]:
         some.append(frame)
     if some:
         yield some
+
+
+def _joined(tables: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """One after the other; a single one, which may have very many rows, is not copied."""
+    return tables[0] if len(tables) == 1 else np.concatenate(tables)
 
 
 def arrow_column(values: npt.NDArray[Any], known: npt.NDArray[np.bool_] | None = None) -> Any:

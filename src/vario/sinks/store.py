@@ -256,9 +256,10 @@ class Store:
 
     def _flush_streams(self) -> None:
         first_error: OSError | None = None
-        for stream in self._streams.values():
+        # Plain numbers go last: whoever reads a run while it grows takes a step that has them for a whole one.
+        for quantity in sorted(self._streams, key=lambda name: name == "scalar"):
             try:
-                stream.file.flush()
+                self._streams[quantity].file.flush()
             except OSError as error:
                 first_error = first_error or error
         if first_error is not None:

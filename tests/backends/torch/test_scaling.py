@@ -168,6 +168,43 @@ def test_a_scaler_made_after_watching_began_is_found():
         check(rows(monitor)[0, "gradient", 0, name], gradient)
 
 
+def test_a_scaler_of_a_class_that_is_imported_after_watching_began_is_found():
+    model = Perceptron(dropout=0.0)
+    optimizer = plain(model)
+    expected = own_gradients(model, 0)
+    monitor = watch(model, optimizer, ["gradient"])
+
+    class Sharded(torch.amp.GradScaler):  # as that of FSDP, which scales by itself
+        def scale(self, outputs):
+            self._lazy_init_scale_growth_tracker(outputs.device)
+            return outputs * self._scale
+
+    scaler = Sharded("cpu", init_scale=SCALE)
+    loss = model(batch(0)).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    monitor.close()
+    for name, gradient in expected.items():
+        check(rows(monitor)[0, "gradient", 0, name], gradient)
+
+
+def test_a_scaler_that_trained_before_watching_began_is_found(scaler):
+    model = Perceptron(dropout=0.0)
+    optimizer = plain(model)
+    scaler.scale(model(batch(9)).square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    expected = own_gradients(model, 0)
+    monitor = watch(model, optimizer, ["gradient"])
+    scaler.scale(model(batch(0)).square().mean()).backward()
+    scaler.step(optimizer)
+    monitor.close()
+    for name, gradient in expected.items():
+        check(rows(monitor)[0, "gradient", 0, name], gradient)
+
+
 def test_a_disabled_scaler_changes_nothing():
     model = Perceptron(dropout=0.0)
     optimizer = plain(model)

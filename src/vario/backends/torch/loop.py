@@ -179,6 +179,7 @@ class TrainingLoop(Subscribing):
             self._module_tensors.forward_began(with_gradients)
         if not with_gradients:
             return
+        self._scaling.forward_began()
         self._reports.forward_began()
         if not self._expects_optimizers:
             self._expects_optimizers = True

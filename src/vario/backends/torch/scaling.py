@@ -20,6 +20,9 @@ class LossScaling:
         self._given = scaler
         self._scaler = scaler
         """The one that scaled the latest loss."""
+        self._kinds: set[type[Any]] = set()
+        """Classes whose scalers are followed."""
+        self._has_begun = False
         self.undo = hooks.Undos()
 
     def attach(self) -> None:
@@ -30,10 +33,18 @@ class LossScaling:
             self.undo.add(hooks.around(scaler, "scale", lambda *args: self._scaled(scaler)))
             self.undo.add(hooks.around(scaler, "step", lambda *args: self._stepped(scaler, *args)))
             return
-        for kind in (torch.amp.GradScaler, *derived(torch.amp.GradScaler)):
+        every: set[type[Any]] = {torch.amp.GradScaler, *derived(torch.amp.GradScaler)}
+        for kind in every - self._kinds:
+            self._kinds.add(kind)
             for name, call in (("scale", self._scaled), ("step", self._stepped)):
                 if name in vars(kind):
                     self.undo.add(hooks.around(kind, name, call))
+
+    def forward_began(self) -> None:
+        """Look for further classes, once: some packages import theirs when they make a scaler."""
+        if not self._has_begun and self._given is None:
+            self._has_begun = True
+            self.attach()
 
     def _scaled(self, scaler: torch.amp.GradScaler, *_: Any) -> None:
         if scaler.is_enabled():
