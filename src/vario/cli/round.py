@@ -11,7 +11,7 @@ from vario.cli import output
 from vario.detection.alerts import SEVERITIES, Incident
 from vario.detection.detector import QUIET_STEPS
 from vario.reports.watch_text import incident_line, trouble_line
-from vario.runs.watching import News, RunWatch
+from vario.runs.live.run_watch import News, RunWatch
 from vario.sinks.watch_log import WatchLog
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from vario.detection.alerts import Alert, Incident
 from vario.detection.paragraph import place_of
-from vario.runs.replay import Check
+from vario.runs.findings.replay import Check
 
 STYLES = {"page": "bold red", "warn": "yellow", "note": "cyan"}
 FOLLOWERS_SHOWN = 6

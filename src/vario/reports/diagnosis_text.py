@@ -7,8 +7,8 @@ from rich.text import Text
 
 from vario.detection.paragraph import place_of
 from vario.reports.check_text import STYLES
-from vario.runs.diagnosis import Diagnosis
-from vario.runs.diagnosis_text import diagnosis_text
+from vario.runs.findings.diagnosis import Diagnosis
+from vario.runs.findings.diagnosis_text import diagnosis_text
 from vario.text import size
 
 OTHERS_SHOWN = 8

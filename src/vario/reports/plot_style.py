@@ -129,7 +129,7 @@ def thinned(curve: Curve) -> Curve:
     """Few enough points to draw, with every extreme and every NaN among them."""
     if len(curve) <= MAX_POINTS:
         return curve
-    from vario.runs.downsample import downsample
+    from vario.runs.views.downsample import downsample
 
     positions = np.arange(len(curve))
     kept, _ = downsample(positions, curve.values, MAX_POINTS)

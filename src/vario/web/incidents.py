@@ -7,7 +7,7 @@ from typing import Any
 
 from vario.detection.alerts import Alert, Incident
 from vario.detection.paragraph import in_a_paragraph, place_of
-from vario.runs.alerts import has_alerts
+from vario.runs.findings.stored_alerts import has_alerts
 from vario.runs.run import Run
 from vario.statistics import STATISTICS
 

@@ -32,7 +32,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Replay, and say what was found."""
     from vario.cli import output
-    from vario.runs.replay import check, warn_of_failure
+    from vario.runs.findings.replay import check, warn_of_failure
 
     found = shared.find_run(arguments.run)
     rules = rule_choice.chosen_rules(arguments, found)

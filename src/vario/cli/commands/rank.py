@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Show what changed."""
     from vario.cli import output
     from vario.errors import ConfigError
-    from vario.runs.ranking import rank_changes
+    from vario.runs.findings.changes import rank_changes
 
     if arguments.top < 1:
         raise ConfigError(f"--top: expected a number of lines of at least 1, got {arguments.top}")

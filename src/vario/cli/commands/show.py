@@ -16,7 +16,8 @@ from vario.cli import arguments as shared
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vario.runs.run import Rank, Run, Series
+    from vario.runs.reader import Rank, Series
+    from vario.runs.run import Run
 
 EXAMPLES = """
 vario show loss
@@ -46,7 +47,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show the curves."""
     from vario.cli import output
-    from vario.runs.finding import is_found
+    from vario.runs.files.run_paths import is_found
 
     name, pattern = arguments.run, arguments.pattern
     if name is None and os.path.isdir(pattern):
@@ -78,7 +79,7 @@ def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, 
     """The series of every target that matches, or an error that names the nearest target."""
     from vario.errors import ConfigError
     from vario.quantities import LOSS
-    from vario.runs.loss_series import read_losses
+    from vario.runs.views.loss_series import read_losses
     from vario.text import suggestion, unknown
 
     if not run.ranks:
@@ -115,7 +116,7 @@ def cut(series: Series, last: int | None) -> Series:
 
 def title(series: Series) -> str:
     """What a curve is called."""
-    from vario.runs.losses import FOUND
+    from vario.runs.views.loss_names import FOUND
 
     if series.quantity == "scalar":
         return series.target + (" (found by vario)" if series.target.startswith(FOUND) else "")
@@ -125,7 +126,7 @@ def title(series: Series) -> str:
 def print_plot(console: Console, series: Series, log: bool) -> None:
     """A plot, and a few of its numbers."""
     from vario.reports.terminal_plot import line_plot, spans_decades
-    from vario.runs.downsample import downsample
+    from vario.runs.views.downsample import downsample
     from vario.text import number
 
     steps, values = downsample(series.steps, series.values, 2000)

@@ -90,7 +90,7 @@ def _find(arguments: argparse.Namespace, first: bool = False) -> list[Path]:
     from pathlib import Path
 
     from vario.errors import RunNotFound
-    from vario.runs.finding import find_run, run_folders
+    from vario.runs.files.run_paths import find_run, run_folders
     from vario.runs.run import Run
 
     try:
@@ -109,7 +109,7 @@ def _find(arguments: argparse.Namespace, first: bool = False) -> list[Path]:
 def _rules(arguments: argparse.Namespace, run: Run) -> list[Chosen]:
     from vario.config import read_config
     from vario.rules import choose
-    from vario.runs.replay import rules_of
+    from vario.runs.findings.replay import rules_of
 
     found = choose(read_config(arguments.config).rules) if arguments.config else rules_of(run)
     return [entry for entry in found if arguments.all or entry.rule.over == "ranks"]
