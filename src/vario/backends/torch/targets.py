@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from vario.backends.torch import naming, updates
-from vario.backends.torch.checksums import checksum
+from vario.backends.torch import naming
 from vario.backends.torch.engines import find_engine, optimizers, sharing
 from vario.backends.torch.engines.base import Piece
-from vario.backends.torch.left_overs import LeftOverGradients
-from vario.backends.torch.settings import modules_in_eval, settings, unknown_parameters
+from vario.backends.torch.loop.unzeroed_gradients import LeftOverGradients
+from vario.backends.torch.optimizer import update_direction
+from vario.backends.torch.optimizer.settings import modules_in_eval, settings, unknown_parameters
+from vario.backends.torch.reduce.checksums import checksum
 from vario.errors import ModelError
 from vario.records import Share, Structure
 from vario.selector import Choice
@@ -254,7 +255,11 @@ class Targets:
 
     def sign_agreement(self, optimizer: Any) -> NamedTensors:
         """Names and the share of elements whose gradient points where the momentum does."""
-        return ([], []) if optimizer is None else updates.sign_agreement(optimizer, self._pieces_with_state(optimizer))
+        return (
+            ([], [])
+            if optimizer is None
+            else update_direction.sign_agreement(optimizer, self._pieces_with_state(optimizer))
+        )
 
     def update_histograms(
         self, optimizer: Any, bins: int, low: float, high: float
@@ -262,7 +267,7 @@ class Targets:
         """Names, and histograms of Adam's update and ratio that wait for the device."""
         if optimizer is None:
             return [], lambda: np.empty((0, bins))
-        return updates.update_histograms(optimizer, self._pieces_with_state(optimizer), bins, low, high)
+        return update_direction.update_histograms(optimizer, self._pieces_with_state(optimizer), bins, low, high)
 
     def device_scalars(self) -> dict[str, float]:
         """Memory in use on the model's CUDA devices, in bytes."""
