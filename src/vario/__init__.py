@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from vario.analysis.parameters import count_parameters, format_param_count, get_parameter_breakdown
     from vario.analysis.training import TrainingMetrics, TrainingMonitor, get_gpu_memory_info
     from vario.config import Config
-    from vario.detection.alerts import Alert, Incident
     from vario.errors import ConfigError, ModelError, RunError, VarioError
     from vario.integrations.transformers import MonitorCallback
     from vario.monitor import Monitor
     from vario.records import Frame
+    from vario.rules.api.alerts import Alert, Incident
     from vario.runs.compare.difference import diff
     from vario.runs.findings.desync import first_desync
     from vario.runs.findings.diagnosis import diagnose
@@ -52,8 +52,8 @@ _HOMES = {
     "check": "vario.runs.findings.replay",
     "diagnose": "vario.runs.findings.diagnosis",
     "diff": "vario.runs.compare.difference",
-    "Alert": "vario.detection.alerts",
-    "Incident": "vario.detection.alerts",
+    "Alert": "vario.rules.api.alerts",
+    "Incident": "vario.rules.api.alerts",
     "Config": "vario.config",
     "Frame": "vario.records",
     "VarioError": "vario.errors",

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vario import ending
-from vario.detection.masks import are_masks
 from vario.errors import ConfigError, MissingExtra
 from vario.records import COLUMNS, HELD, Collective, Structure, merge
+from vario.rules.api.masks import are_masks
 from vario.runs.files import sql, status
 from vario.runs.files.arrays import numbers, take
 from vario.runs.files.budget import SUMMARY_BYTES, Budget

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vario.detection.alerts import Alert, Incident
-from vario.detection.rule import stage_of
 from vario.reports.ranking_text import how
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.rule import stage_of
 from vario.runs.findings.changes import Change, rank_changes
 from vario.runs.findings.diagnosis import Diagnosis, Source, diagnosis_of
 from vario.runs.findings.diagnosis_text import diagnosis_text

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vario.cli import arguments as shared
 
 if TYPE_CHECKING:
-    from vario.detection.rule import Rule
+    from vario.rules.api.rule import Rule
 
 EXAMPLES = """
 vario rules
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def describe(rule: Rule) -> dict[str, Any]:
     """What there is to say about one rule."""
-    from vario.detection.rule import SEVERITY
+    from vario.rules.api.rule import SEVERITY
 
     return {
         "name": rule.name,

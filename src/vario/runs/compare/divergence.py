@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vario.detection.memory import Trend
-from vario.detection.rule import stage_of
+from vario.rules.api.rule import stage_of
+from vario.rules.api.series_state import Trend
 from vario.runs.findings.movements import median
 from vario.runs.views.grid import Grid, Values
 

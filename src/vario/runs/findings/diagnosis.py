@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vario.detection.alerts import SEVERITIES, Incident
 from vario.errors import ConfigError
+from vario.rules.api.alerts import SEVERITIES, Incident
 from vario.runs.findings.diagnosis_text import diagnosis_text, others_text
 from vario.runs.findings.onset import Onset, onset_at
 from vario.runs.findings.replay import check, rules_of, warn_of_failure

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vario.detection.alerts import Alert
-from vario.detection.paragraph import in_a_paragraph
+from vario.rules.api.alerts import Alert
+from vario.rules.api.paragraph import in_a_paragraph
 from vario.runs.findings.onset import BadRow, Onset
 from vario.text import number, size
 

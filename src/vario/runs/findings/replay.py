@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from vario.detection.alerts import Alert, Incident
-from vario.detection.detector import Detector
-from vario.detection.incidents import collect
-from vario.detection.memory import Memory
-from vario.detection.step import Facts, RanksStep, Step
 from vario.records import Frame
 from vario.rules import RULES, Chosen, Rule, choose
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.detector import Detector
+from vario.rules.api.incidents import collect
+from vario.rules.api.series_state import Memory
+from vario.rules.api.step_view import Facts, RanksStep, Step
 from vario.runs.files import status
 from vario.runs.files.arrays import numbers
 from vario.runs.files.budget import Budget

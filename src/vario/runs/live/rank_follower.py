@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from vario.detection.memory import Memory
-from vario.detection.step import Facts, Step
 from vario.records import Frame
+from vario.rules.api.series_state import Memory
+from vario.rules.api.step_view import Facts, Step
 from vario.run_files import open_file
 from vario.run_files.columns import check_rows, check_schema, columns_of
 from vario.run_files.streams import MOST_STREAM_BYTES, messages, read_batches, unreadable

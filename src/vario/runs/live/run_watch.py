@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vario import ending
-from vario.detection.alerts import Alert, Incident
-from vario.detection.incidents import Incidents
-from vario.detection.step import Step
 from vario.rules import Chosen
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.incidents import Incidents
+from vario.rules.api.step_view import Step
 from vario.runs.files.rank_failures import in_order_of_failure
 from vario.runs.files.status import RankState
 from vario.runs.findings.replay import RunDetector, facts_of, warn_of_failure
