@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vario.analysis.allocator import replay
+from vario.analysis.formula import estimate
 from vario.analysis.strategies import Strategy, shard
 from vario.backends.gpus import GIB, GPUS, Gpu
 from vario.backends.gpus import find_gpu as find_gpu
@@ -279,8 +280,6 @@ def estimate_model_memory(
     `method` says how it was found: "simulated", or "formula" with a `note` where the model could not be simulated; a
     formula knows what is kept from step to step, and of activations only those of transformers.
     """
-    from vario.analysis.formula import estimate
-
     _check_counts(batch_size=batch_size, sequence_length=sequence_length)
     try:
         found = predict_memory(

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
+from vario.cli import output
+from vario.text import number
 
 if TYPE_CHECKING:
     from vario.runs.run import Run
@@ -36,7 +38,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the runs."""
-    from vario.cli import output
     from vario.runs.files.run_paths import runs_below
     from vario.runs.files.status import is_run
     from vario.runs.run import runs_at
@@ -52,8 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     from datetime import datetime
 
     from rich.table import Table
-
-    from vario.text import number
 
     are_deeper = any(row["path"].parent not in (directory, directory.parent) for row in rows)
     table = Table(
@@ -90,8 +89,6 @@ def grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _as_one(members: list[dict[str, Any]]) -> dict[str, Any]:
-    from vario.text import number
-
     states = [row["state"] for row in members]
     losses = [row["loss"] for row in members if row["loss"] is not None]
     # What is under way or went wrong matters more than the rest.

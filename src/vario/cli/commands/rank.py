@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 
 from vario.cli import arguments as shared
+from vario.cli import output
+from vario.errors import ConfigError
 
 EXAMPLES = """
 vario rank
@@ -33,8 +35,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show what changed."""
-    from vario.cli import output
-    from vario.errors import ConfigError
     from vario.runs.findings.changes import rank_changes
 
     if arguments.top < 1:

@@ -10,6 +10,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
+from vario.cli import output
 
 if TYPE_CHECKING:
     from vario.rules.api.rule import Rule
@@ -31,7 +32,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the rules."""
-    from vario.cli import output
     from vario.rules import RULES, named
 
     wanted = [named(name).name for name in arguments.names]

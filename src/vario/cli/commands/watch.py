@@ -11,6 +11,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
+from vario.errors import ConfigError, RunNotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
     import time
 
     from vario.cli import round as rounds
-    from vario.errors import ConfigError
     from vario.runs.run import Run
 
     for name in ("stall", "interval"):
@@ -89,7 +89,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _find(arguments: argparse.Namespace, first: bool = False) -> list[Path]:
     from pathlib import Path
 
-    from vario.errors import RunNotFound
     from vario.runs.files.run_paths import find_run, run_folders
     from vario.runs.run import Run
 
