@@ -6,8 +6,7 @@ import little_trainings
 import vario
 from vario.runs.findings import changes
 from vario.runs.findings.changes import rank_changes
-from vario.runs.views.big_grid import read_big_grid
-from vario.runs.views.grid import read_grid
+from vario.runs.views.grid import read_big_grid, read_grid
 
 
 def trained(path):

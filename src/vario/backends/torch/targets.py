@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import weakref
@@ -105,7 +104,7 @@ class Targets:
             described = {
                 "name": name,
                 "shape": None,
-                "dtype": _dtype_name(parameter.dtype),
+                "dtype": naming.dtype_name(parameter.dtype),
                 "trainable": parameter.requires_grad,
                 "shared_with": [other for other in names.get(id(parameter), ()) if other != name] or _NONE,
             }
@@ -314,11 +313,6 @@ def _check_shapes(roots: Mapping[str, torch.nn.Module], parameters: Mapping[str,
         if lazy:
             where = f"'{lazy[0]}' of {type(model).__name__}"
             raise ModelError(f"watch: {where} has no shape yet. Call the model once with a batch before.")
-
-
-@functools.cache
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _as_models(models: Any) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from vario.run_files.columns import numpy_kind
+
 
 def numbers(column: Any) -> npt.NDArray[Any]:
     """The numbers of a column; where some are unknown, doubles with a NaN there."""
@@ -15,8 +17,8 @@ def numbers(column: Any) -> npt.NDArray[Any]:
         if column.num_chunks == 1:
             return numbers(column.chunk(0))
         pieces = [numbers(chunk) for chunk in column.chunks]
-        return np.concatenate(pieces) if pieces else np.zeros(0, _kind(column.type))
-    kind = _kind(column.type)
+        return np.concatenate(pieces) if pieces else np.zeros(0, numpy_kind(column.type))
+    kind = numpy_kind(column.type)
     bitmap, values = column.buffers()
     found = np.frombuffer(values, kind)[column.offset : column.offset + len(column)] if values else np.zeros(0, kind)
     if not column.null_count:
@@ -24,12 +26,6 @@ def numbers(column: Any) -> npt.NDArray[Any]:
     known = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
     known = known[column.offset : column.offset + len(column)].astype(np.bool_)
     return np.where(known, found, np.nan) if len(found) else np.full(len(column), np.nan)
-
-
-def _kind(arrow_type: Any) -> np.dtype[Any]:
-    """The numpy type of an Arrow type of numbers; Arrow's own answer needs pandas in some releases."""
-    name = str(arrow_type)
-    return np.dtype({"double": "float64", "float": "float32", "halffloat": "float16"}.get(name, name))
 
 
 def place_of(name: str, names: Any) -> int:

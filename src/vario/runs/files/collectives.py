@@ -8,7 +8,7 @@ from pathlib import Path
 from vario.errors import RunCorrupt
 from vario.records import Collective
 from vario.run_files import shapes
-from vario.runs.files.status import read_json
+from vario.run_files.shapes import read_json
 
 
 def read_collectives(rank_folder: Path) -> list[Collective]:

@@ -6,7 +6,6 @@ import logging
 import re
 import stat
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from vario.errors import RunCorrupt, RunTooNew
 from vario.processes import is_gone
 from vario.run_files import entries_of, shapes
-from vario.run_files import read_json as read_any_json
+from vario.run_files.shapes import read_json
 from vario.runs.files.row_files import FORMAT
 
 log = logging.getLogger("vario")
@@ -76,17 +75,6 @@ def read_run_json(folder: Path) -> dict[str, Any]:
     if version > FORMAT:
         raise RunTooNew(f"{folder}: written by a newer vario (format {version}); pip install -U vario")
     shapes.check_shape(folder / "run.json", content, shapes.RUN)
-    return content
-
-
-def read_json(path: Path, depth: int, shape: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """The object in a JSON file so many levels below the run's folder; None where there is no such file."""
-    try:
-        content = read_any_json(path, depth)
-    except NotADirectoryError:
-        return None
-    if content is not None and shape is not None:
-        shapes.check_shape(path, content, shape)
     return content
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from vario.errors import ConfigError
 from vario.runs.findings.movements import Movement, find_movements
 from vario.runs.reader import RunReader
-from vario.runs.views.big_grid import FEW_CELLS, read_big_grid
-from vario.runs.views.grid import Grid, Steps, Values, read_grid
+from vario.runs.views.grid import FEW_CELLS, Grid, Steps, Values, read_big_grid, read_grid
 from vario.text import unknown
 
 LEAST_WINDOW, MOST_WINDOW = 5, 50
