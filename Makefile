@@ -83,9 +83,9 @@ audit: .audit/.ready
 
 # What reads runs, logs and configs needs no torch. Older packages call what newer ones warn of, and pyarrow 15 imports
 # pandas wherever it is installed.
-READING_HALF := tests/detection tests/rules tests/sinks tests/statistics \
+READING_HALF := tests/rules tests/sinks tests/statistics \
   $(filter-out $(addprefix tests/,runs/test_big_grid.py runs/test_diagnosis.py runs/test_difference.py \
-    runs/test_ranking.py reports/test_progress_plot.py logs/test_event_files.py logs/test_real_trainers.py \
+    runs/test_changes.py reports/test_progress_plot.py logs/test_event_files.py logs/test_real_trainers.py \
     cli/test_convert_and_import.py cli/test_found_loss_shown.py cli/test_rule_commands.py cli/test_memory_command.py \
     cli/test_run_command.py), $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,runs reports logs cli)))) \
   tests/attack tests/web/test_odd_runs.py tests/web/test_slow_reading.py \

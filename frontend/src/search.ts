@@ -1,4 +1,4 @@
-/** What somebody means who types a few words. The server searches by the same rule (src/vario/runs/search.py). */
+/** What somebody means who types a few words. The server searches by the same rule (src/vario/runs/views/name_search.py). */
 
 import { useEffect, useState } from "preact/hooks";
 

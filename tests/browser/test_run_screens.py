@@ -13,7 +13,7 @@ from web_client import serving
 
 import vario
 from thorough import thorough
-from vario.runs.ranking import rank_changes
+from vario.runs.findings.changes import rank_changes
 
 pytestmark = pytest.mark.slow
 

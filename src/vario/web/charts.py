@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from vario.errors import ConfigError
-from vario.runs.curves import Curve, read_curve
-from vario.runs.heat import Heat, read_heat
 from vario.runs.run import Run
-from vario.runs.search import matching
+from vario.runs.views.curves import Curve, read_curve
+from vario.runs.views.heat import Heat, read_heat
+from vario.runs.views.name_search import matching
 from vario.text import suggestion
 from vario.web.answers import ARROW, BYTES, CSV, JSON, Answer, Endpoint, encode
 from vario.web.overview import RUN

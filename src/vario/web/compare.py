@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from vario.runs.alignment import find_translation
-from vario.runs.difference import diff
-from vario.runs.extent import check_size, rows_bytes
-from vario.runs.heat import Heat, read_heat
+from vario.runs.compare.difference import diff
+from vario.runs.compare.name_alignment import find_translation
 from vario.runs.run import Run
+from vario.runs.views.heat import Heat, read_heat
+from vario.runs.views.quantity_extent import check_size, rows_bytes
 from vario.web.answers import BYTES, JSON, Answer, Endpoint
 from vario.web.charts import COLUMNS, FIRST, HEAT_FORMAT, LAST, QUANTITY, ROWS, STATISTIC, heat_answer, the_quantity
 from vario.web.parameters import Parameter

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vario.detection.alerts import Alert, Incident
-from vario.detection.rule import stage_of
 from vario.reports.ranking_text import how
-from vario.runs.alerts import has_alerts
-from vario.runs.diagnosis import Diagnosis, Source, diagnosis_of
-from vario.runs.diagnosis_text import diagnosis_text
-from vario.runs.extent import check_size, rows_bytes
-from vario.runs.onset import BadRow
-from vario.runs.ranking import Change, rank_changes
-from vario.runs.replay import check, warn_of_failure
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.rule import stage_of
+from vario.runs.findings.changes import Change, rank_changes
+from vario.runs.findings.diagnosis import Diagnosis, Source, diagnosis_of
+from vario.runs.findings.diagnosis_text import diagnosis_text
+from vario.runs.findings.onset import BadRow
+from vario.runs.findings.replay import check, warn_of_failure
+from vario.runs.findings.stored_alerts import has_alerts
 from vario.runs.run import Run
-from vario.runs.vitals import spark_of
+from vario.runs.views.quantity_extent import check_size, rows_bytes
+from vario.runs.views.vitals import spark_of
 from vario.web.answers import Endpoint
 from vario.web.charts import QUANTITY
 from vario.web.incidents import Curves, described, described_alert

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vario.detection.alerts import Alert, Incident
-from vario.detection.paragraph import in_a_paragraph, place_of
-from vario.runs.alerts import has_alerts
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.paragraph import in_a_paragraph, place_of
+from vario.runs.findings.stored_alerts import has_alerts
 from vario.runs.run import Run
 from vario.statistics import STATISTICS
 

@@ -11,9 +11,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from vario.errors import ConfigError, VarioError
-from vario.runs.model_order import model_order
-from vario.runs.points import checked_statistic
 from vario.runs.run import Run
+from vario.runs.views.merged_series import checked_statistic
+from vario.runs.views.model_order import model_order
 from vario.text import suggestion
 from vario.web.answers import Endpoint, encode
 from vario.web.charts import QUANTITY, RANK_OR_EACH, SERIES, STATISTIC, read_rank, split_series

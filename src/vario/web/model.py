@@ -9,11 +9,11 @@ import numpy as np
 
 from vario.errors import ConfigError
 from vario.records import ROOT
-from vario.runs.curves import read_curve
-from vario.runs.extent import newest_step
-from vario.runs.heat import read_heat
+from vario.runs.files.unmerged import Unmerged, find_unmerged
 from vario.runs.run import Run
-from vario.runs.unmerged import Unmerged, find_unmerged
+from vario.runs.views.curves import read_curve
+from vario.runs.views.heat import read_heat
+from vario.runs.views.quantity_extent import newest_step
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.overview import RUN
 from vario.web.served import Served

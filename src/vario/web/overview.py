@@ -11,12 +11,12 @@ from typing import Any
 
 from vario.ending import OVER
 from vario.errors import RunError, VarioError
-from vario.runs.brief import read_brief
-from vario.runs.failures import first_failure
+from vario.runs.files.rank_failures import first_failure
+from vario.runs.files.status import read_ranks
+from vario.runs.files.unmerged import find_unmerged
 from vario.runs.run import Run
-from vario.runs.status import read_ranks
-from vario.runs.unmerged import find_unmerged
-from vario.runs.vitals import Pace, read_vitals
+from vario.runs.views.brief import read_brief
+from vario.runs.views.vitals import Pace, read_vitals
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.cursor import cursor_of
 from vario.web.incidents import Curves, described, recorded

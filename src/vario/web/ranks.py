@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from vario.errors import ConfigError
-from vario.runs.curves import Curve, read_curve
-from vario.runs.desync import first_desync
-from vario.runs.extent import rows_bytes
+from vario.runs.findings.desync import first_desync
 from vario.runs.run import Run
+from vario.runs.views.curves import Curve, read_curve
+from vario.runs.views.quantity_extent import rows_bytes
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.charts import FIRST, LAST, POINTS, STATISTIC, described_curve
 from vario.web.overview import RUN

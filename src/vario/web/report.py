@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from vario.errors import ConfigError, RunError
-from vario.runs.curves import read_curve
-from vario.runs.heat import read_heat
 from vario.runs.run import Run
+from vario.runs.views.curves import read_curve
+from vario.runs.views.heat import read_heat
 from vario.web.answers import encode
 from vario.web.built_files import BUILT, why_missing
 from vario.web.charts import described_curve, heat_bytes, heat_head, split_series

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from vario.errors import VarioError
-from vario.runs.curves import Curve, read_curve
-from vario.runs.heat import Heat, read_heat
 from vario.runs.run import Run
-from vario.runs.vitals import RECENT_STEPS, read_vitals
+from vario.runs.views.curves import Curve, read_curve
+from vario.runs.views.heat import Heat, read_heat
+from vario.runs.views.vitals import RECENT_STEPS, read_vitals
 from vario.web.charts import split_series
 from vario.web.cursor import Cursor, cursor_of
 from vario.web.incidents import Curves, described, recorded
