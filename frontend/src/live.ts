@@ -1,52 +1,12 @@
 /** What happens while one looks: one stream of events for the whole tab. */
 
 import { useEffect, useRef } from "preact/hooks";
-import type { Incident, Maybe, RunRow } from "./answers";
-import type { NewColumns } from "./heat/folding";
+import type { Bye, LiveEvents } from "./api";
 import { address, askAgain, isReport, isThere, type Query } from "./server";
 import { createStore } from "./store";
 
-export interface Progress {
-  step: Maybe;
-  state: string;
-  progress: Maybe;
-  eta_seconds: Maybe;
-  steps_per_second: Maybe;
-  vital: { name: string; value: Maybe }[];
-}
-
-export interface NewPoints {
-  curves: {
-    quantity: string;
-    target: string;
-    statistic: string;
-    rank: number | string;
-    steps: number[];
-    values: Maybe[];
-    bad?: (boolean | number)[];
-    times?: Maybe[];
-  }[];
-}
-
-export interface NewRows {
-  /** Rows that are new or have changed. */
-  runs: RunRow[];
-  /** Runs that are not there any more. */
-  gone: string[];
-  /** Whether these are all there are: the server did not know what was seen before. */
-  is_whole: boolean;
-}
-
-export interface Heard {
-  progress?: (body: Progress) => void;
-  heat?: (body: NewColumns) => void;
-  points?: (body: NewPoints) => void;
-  incident?: (body: Incident) => void;
-  runs?: (body: NewRows) => void;
-  /** Too much was missed, or the run began anew: ask for everything again. */
-  reset?: () => void;
-  bye?: () => void;
-}
+/** What to do with each event. */
+export type Heard = { [Name in keyof LiveEvents]?: (body: NonNullable<LiveEvents[Name]>) => void };
 
 /** Whether events are coming in. */
 export const isLive = createStore(false);
@@ -118,10 +78,11 @@ export function useStream(query: Query | null): void {
           const body = JSON.parse(event.data as string) as never;
           listeners.forEach((listener) => listener[name]?.(body));
         });
-      stream.addEventListener("bye", () => {
+      stream.addEventListener("bye", (event) => {
         stream.close();
         isLive.set(false);
-        listeners.forEach((listener) => listener.bye?.());
+        const body = JSON.parse(event.data as string) as Bye;
+        listeners.forEach((listener) => listener.bye?.(body));
       });
     };
     open();

@@ -1,6 +1,7 @@
 /** Asking the server, or, in a report, what was packed into the file. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import type { Answers, Refusal } from "./api";
 import { decodeHeat, type Heat } from "./heat/folding";
 import { createStore } from "./store";
 
@@ -46,7 +47,7 @@ async function fetchPage(page: string, query: Query, signal?: AbortSignal): Prom
   }
   isGone.set(false);
   if (response.ok) return response;
-  const told = (await response.json().catch(() => ({}))) as { error?: string; key?: string | null };
+  const told = (await response.json().catch(() => ({}))) as Partial<Refusal>;
   throw new ServerError(told.error ?? `The server answered ${response.status}.`, response.status, told.key ?? null);
 }
 
@@ -101,8 +102,8 @@ export interface Answer<Value> {
 }
 
 /** The answer of one page; asks anew when the query changes or the server comes back. `null` asks nothing. */
-export function useAnswer<Value>(page: string, query: Query | null): Answer<Value> {
-  return useAsked(page, query, (signal) => source.json(page, query!, signal) as Promise<Value>);
+export function useAnswer<Page extends keyof Answers>(page: Page, query: Query | null): Answer<Answers[Page]> {
+  return useAsked(page, query, (signal) => source.json(page, query!, signal) as Promise<Answers[Page]>);
 }
 
 export function useHeat(page: string, query: Query | null): Answer<Heat> {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Curve } from "../src/answers";
+import type { Curve } from "../src/api";
 import { align, appendPoints, newestAt, type Line } from "../src/curves/lines";
 import { inside } from "../src/curves/moves";
 import { removal } from "../src/curves/removing";
@@ -87,6 +87,7 @@ test("points that come live are appended once", () => {
         steps: [1, 2],
         values: [2, null],
         bad: [false, true],
+        times: [null, null],
       },
     ],
   };

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Incident } from "../src/answers";
+import type { Incident } from "../src/api";
 import { parting, RISING, type Rgb } from "../src/colors";
 import { appendColumns, decodeHeat, foldColumns, foldRows, NOT_FINITE, RECORDED, type Heat } from "../src/heat/folding";
 import { againstUsual, decades, findRange, position } from "../src/heat/range";
@@ -27,6 +27,7 @@ function heat(targets: string[], rows: number[][], groups = targets.map(() => 1)
     is_outline: false,
     low: null,
     high: null,
+    step: columns - 1,
   };
   return { head, targets, groups, first: steps, last: steps, values, flags, columns };
 }

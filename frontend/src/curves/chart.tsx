@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import type { Incident } from "../answers";
+import type { Mark } from "../severity";
 import { useDark, useWidth } from "../theme";
 import { duration, number, plural, whole } from "../words";
 import { align, newestAt, type Drawing, type Line } from "./lines";
@@ -18,7 +18,7 @@ export interface ChartProps {
   /** The stretch that is shown, in units of the axis. */
   first: number | null;
   last: number | null;
-  incidents: readonly Incident[];
+  incidents: readonly Mark[];
   height?: number;
   onZoom: (first: number | null, last: number | null, isDragging?: boolean) => void;
   onRemove?: (line: Line) => void;

@@ -1,7 +1,7 @@
 /** Find a series by a part of its name and add it. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { RunHome } from "../answers";
+import type { RunHome } from "../api";
 import { Choice, Name } from "../parts/basics";
 import { useAnswer } from "../server";
 import { formatSeries } from "../view";
@@ -17,10 +17,7 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
   const [isOpen, setOpen] = useState(false);
   const [current, setCurrent] = useState(0);
   const box = useRef<HTMLDivElement>(null);
-  const answer = useAnswer<{ targets: string[]; total: number }>(
-    "targets",
-    isOpen ? { run: home.run, quantity, search, limit: 50 } : null,
-  );
+  const answer = useAnswer("targets", isOpen ? { run: home.run, quantity, search, limit: 50 } : null);
   const chosen = home.quantities.find((each) => each.name === quantity);
   const found = answer.value?.targets ?? [];
   const used = chosen?.statistics.includes(statistic) ? statistic : (chosen?.default_statistic ?? "value");

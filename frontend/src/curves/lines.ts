@@ -1,8 +1,7 @@
 /** Curves put on one axis, as the chart wants them. */
 
-import type { Curve, Maybe } from "../answers";
+import type { Curve, Maybe, NewPoints } from "../api";
 import { smooth } from "../smoothing";
-import type { NewPoints } from "../live";
 
 export interface Line {
   key: string;

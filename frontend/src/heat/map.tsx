@@ -1,8 +1,8 @@
 /** The layer x step heat map: targets in model order down, steps across. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { Incident } from "../answers";
 import { parting, RISING } from "../colors";
+import type { Mark } from "../severity";
 import { useDark, useWidth } from "../theme";
 import { plural, whole } from "../words";
 import { NOT_FINITE, type Heat } from "./folding";
@@ -17,7 +17,7 @@ import { ALL_OPEN, splitKind, withFolded, type Line } from "./tree";
 export interface HeatMapProps {
   heat: Heat;
   wishes: Wishes;
-  incidents: readonly Incident[];
+  incidents: readonly Mark[];
   isZoomed: boolean;
   label: string;
   /** The row that is shown elsewhere, marked. */
@@ -26,7 +26,7 @@ export interface HeatMapProps {
   onZoomOut: () => void;
   onClosed: (closed: string[]) => void;
   onOnly: (name: string) => void;
-  onIncident: (incident: Incident) => void;
+  onIncident: (incident: Mark) => void;
   ends?: { low: string; high: string };
   middle?: string;
 }

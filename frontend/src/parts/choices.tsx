@@ -1,6 +1,6 @@
 /** Choices that several screens have: each writes the view into the address. */
 
-import type { Quantity } from "../answers";
+import type { Quantity } from "../api";
 import { go } from "../navigation";
 import type { View } from "../view";
 import { inside } from "../curves/moves";

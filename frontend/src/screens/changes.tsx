@@ -1,7 +1,7 @@
 /** What changed lately: of all series, those that left their past furthest. */
 
 import { useState } from "preact/hooks";
-import type { Change, Changes, RunHome } from "../answers";
+import type { Change, RunHome } from "../api";
 import { useKeys } from "../keys";
 import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Name, Spark, Waiting } from "../parts/basics";
@@ -15,7 +15,7 @@ export function ChangesScreen(props: { home: RunHome }) {
   const { lately } = view;
   const top = view.top || "10";
   const [current, setCurrent] = useState(-1);
-  const answer = useAnswer<Changes>("changes", { run: props.home.run, last: lately, top });
+  const answer = useAnswer("changes", { run: props.home.run, last: lately, top });
   const changes = answer.value?.changes ?? [];
   useKeys((key) => {
     const next = nextRow(key, current, changes.length);

@@ -1,6 +1,6 @@
 /** What a comparison says: where two runs part, and what is not alike. */
 
-import type { Comparison, RunHome } from "../answers";
+import type { Comparison, RunHome } from "../api";
 import { link, useView } from "../navigation";
 import { Card } from "../parts/basics";
 import { formatSeries } from "../view";

@@ -1,7 +1,7 @@
 /** Ranks side by side: states, step time or any other number of each, who is slow, who differs. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Curve, RankState, Ranks, RunHome } from "../answers";
+import type { Curve, RankState, RunHome } from "../api";
 import { LINES } from "../colors";
 import { Chart } from "../curves/chart";
 import type { Line } from "../curves/lines";
@@ -20,7 +20,7 @@ export function RanksScreen(props: { home: RunHome }) {
   const [by, setBy] = useState("step_seconds");
   const wished = parseSeries(view.series[0] || `scalar|${by}|value`);
   const quantity = home.quantities.find((each) => each.name === wished.quantity);
-  const names = useAnswer<{ targets: string[]; total: number }>(
+  const names = useAnswer(
     "targets",
     quantity ? { run: home.run, quantity: quantity.name, search: view.only, limit: 200 } : null,
   );
@@ -29,7 +29,7 @@ export function RanksScreen(props: { home: RunHome }) {
     ...wished,
     target: wished.target || (names.of.includes(`quantity=${wished.quantity}&`) ? (names.value?.targets[0] ?? "") : ""),
   };
-  const answer = useAnswer<Ranks>("ranks", chosen.target ? { run: home.run, ...chosen } : null);
+  const answer = useAnswer("ranks", chosen.target ? { run: home.run, ...chosen } : null);
   const found = answer.value;
   // Ranks wait for each other, so the whole step shows nothing: begin with what shows who is slow.
   useEffect(() => setBy(found?.slowest?.by ?? "step_seconds"), [found?.slowest?.by]);

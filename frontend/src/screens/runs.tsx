@@ -1,11 +1,11 @@
 /** All runs under the folder: how each fares, and which to compare. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { RunList, RunRow } from "../answers";
+import type { NewRows, RunRow } from "../api";
 import { NoToken } from "../app";
 import { fold, keyOf, type Line } from "../groups";
 import { useKeys } from "../keys";
-import { useHeard, useStream, type NewRows } from "../live";
+import { useHeard, useStream } from "../live";
 import { CLEARED, go, link } from "../navigation";
 import { Card, Empty, Found, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
 import { nextRow, useStretch } from "../parts/virtual";
@@ -15,7 +15,7 @@ import { ago, duration, moment, number, percent, plural, stepsDone, whole } from
 type Filter = "all" | "running" | "alerts" | "ended";
 
 export function RunsScreen() {
-  const answer = useAnswer<RunList>("runs", {});
+  const answer = useAnswer("runs", {});
   const [rows, setRows] = useState<RunRow[] | null>(null);
   const [search, setSearch] = useState("");
   const [filter, setFilter] = useState<Filter>("all");
