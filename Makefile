@@ -63,7 +63,7 @@ ready:
 	$(MAKE) --no-print-directory -j 2 page-checks lint peers browser
 
 page-checks: page
-	cd frontend && npm run --silent check && npm test --silent
+	cd frontend && npm run --silent check && npm run --silent lint && npm test --silent
 
 # The cases are the same every time; it ends after a quarter of an hour at the latest.
 ATTACKS := tests/attack tests/runs/test_untrusted_folders.py tests/runs/test_bombs.py tests/cli/test_escaped_names.py \

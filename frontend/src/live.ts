@@ -37,6 +37,7 @@ export function useWanted(query: Query): void {
   useEffect(() => {
     wanted.set(query);
     return () => wanted.set({});
+    // oxlint-disable-next-line react/exhaustive-deps -- a query with the same words is the same query
   }, [text]);
 }
 
@@ -60,18 +61,18 @@ export function useStream(query: Query | null): void {
     let stream: EventSource;
     const open = () => {
       stream = new EventSource(address("live", { ...asked, cursor: cursor.current || asked.cursor }));
-      stream.onopen = () => {
+      stream.addEventListener("open", () => {
         pause = RETRY_MS;
         isLive.set(true);
-      };
-      stream.onerror = () => {
+      });
+      stream.addEventListener("error", () => {
         isLive.set(false);
         if (stream.readyState !== EventSource.CLOSED) return void isThere();
         // It refuses, and whatever the page asks for says why.
         void askAgain();
         retry = window.setTimeout(open, pause);
         pause = Math.min(2 * pause, MOST_RETRY_MS);
-      };
+      });
       for (const name of ["progress", "heat", "points", "incident", "runs", "reset"] as const)
         stream.addEventListener(name, (event) => {
           if (event.lastEventId) cursor.current = event.lastEventId;

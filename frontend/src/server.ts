@@ -1,6 +1,6 @@
 /** Asking the server, or, in a report, what was packed into the file. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useState } from "preact/hooks";
 import type { Answers, Refusal } from "./api";
 import { decodeHeat, type Heat } from "./heat/folding";
 import { createStore } from "./store";
@@ -57,7 +57,7 @@ let asking = 0;
 export function noticeGone(): void {
   isGone.set(true);
   window.clearTimeout(asking);
-  asking = window.setTimeout(askAgain, 2000);
+  asking = window.setTimeout(() => void askAgain(), 2000);
 }
 
 export async function askAgain(): Promise<void> {
@@ -123,11 +123,11 @@ function useAsked<Value>(
     isLoading: true,
     of: "",
   });
-  const again = useRef(() => setRound((last) => last + 1)).current;
+  const again = useCallback(() => setRound((last) => last + 1), []);
   useEffect(() => {
     window.addEventListener("server-back", again);
     return () => window.removeEventListener("server-back", again);
-  }, []);
+  }, [again]);
   useEffect(() => {
     if (!wanted) return;
     const stop = new AbortController();
@@ -142,6 +142,7 @@ function useAsked<Value>(
       },
     );
     return () => stop.abort();
+    // oxlint-disable-next-line react/exhaustive-deps -- the address says what `ask` asks for
   }, [wanted, round]);
   return { ...state, again };
 }

@@ -98,9 +98,9 @@ test("columns that come live are appended once, by name", () => {
   const grown = appendColumns(start, news, ["b", "a", "c"], 100);
   assert.deepEqual(grown.targets, ["a", "b", "c"]);
   assert.deepEqual(grown.last, [0, 1, 2, 3]);
-  assert.deepEqual([...grown.values.slice(0, 4)], [1, 2, 10, NaN]);
-  assert.deepEqual([...grown.values.slice(4, 8)], [3, 4, 40, 41]);
-  assert.deepEqual([...grown.values.slice(8)], [NaN, NaN, 7, 8]);
+  assert.deepEqual(Array.from(grown.values.slice(0, 4)), [1, 2, 10, NaN]);
+  assert.deepEqual(Array.from(grown.values.slice(4, 8)), [3, 4, 40, 41]);
+  assert.deepEqual(Array.from(grown.values.slice(8)), [NaN, NaN, 7, 8]);
   assert.equal(grown.flags[11]! & NOT_FINITE, NOT_FINITE);
   assert.equal(appendColumns(grown, news, ["b", "a", "c"], 100), grown);
 });

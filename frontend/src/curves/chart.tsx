@@ -29,13 +29,14 @@ export interface ChartProps {
 export function Chart(props: ChartProps) {
   const { lines, drawing, incidents } = props;
   const isDark = useDark();
-  const [measure, width] = useWidth<HTMLDivElement>();
+  const [measure, width] = useWidth();
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const [cursor, setCursor] = useState<number | null>(null);
   const [isTable, setTable] = useState(false);
   const aligned = useMemo(
     () => align(lines, drawing),
+    // oxlint-disable-next-line react/exhaustive-deps -- `drawing` is a new object at each render
     [lines, drawing.isLog, drawing.smooth, drawing.x, drawing.starts.join()],
   );
   const latest = useRef(props);
@@ -66,12 +67,13 @@ export function Chart(props: ChartProps) {
       made.destroy();
       plot.current = null;
     };
+    // oxlint-disable-next-line react/exhaustive-deps -- new numbers need no new plot, see below
   }, [look, bands.length]);
 
   useEffect(() => {
     if (!plot.current) return;
     plot.current.setData(columns, false);
-    const [low, high] = shownRange(plot.current, props);
+    const [low, high] = shownRange(plot.current, latest.current);
     plot.current.setScale("x", { min: low, max: high });
   }, [columns, props.first, props.last]);
   useEffect(() => plot.current?.redraw(false), [incidents]);
@@ -145,7 +147,7 @@ function missing(line: Line): string {
 function newest(x: readonly number[], last: number | null): number | null {
   if (!x.length) return null;
   if (last === null) return x.length - 1;
-  const after = x.findIndex((place) => place > last);
+  const after = x.findIndex((each) => each > last);
   return after < 0 ? x.length - 1 : Math.max(0, after - 1);
 }
 

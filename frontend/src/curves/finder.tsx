@@ -56,7 +56,6 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
         <input
           class="search"
           type="text"
-          list={undefined}
           data-search
           role="combobox"
           aria-expanded={isOpen}

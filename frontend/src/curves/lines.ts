@@ -39,7 +39,7 @@ export function align(lines: readonly Line[], drawing: Drawing): Aligned {
   const at = new Map(x.map((place, index) => [place, index]));
   const unit = drawing.isLog ? 1 : unitOf(lines);
   const spread = (values: readonly Maybe[], place: readonly Maybe[]): Column => {
-    const column: Column = new Array<undefined>(x.length).fill(undefined);
+    const column: Column = Array.from({ length: x.length }, () => undefined);
     values.forEach((value, index) => {
       const where = place[index];
       if (where === null || where === undefined) return;

@@ -1,6 +1,6 @@
 /** How a chart looks. */
 
-import uPlot from "uplot";
+import type uPlot from "uplot";
 import { tone, type Mark } from "../severity";
 import { ink } from "../theme";
 import { duration, number, power, whole } from "../words";

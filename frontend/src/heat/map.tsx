@@ -41,7 +41,7 @@ const AXIS = 40;
 export function HeatMap(props: HeatMapProps) {
   const { heat, wishes, incidents } = props;
   const isDark = useDark();
-  const [measure, outerWidth] = useWidth<HTMLDivElement>();
+  const [measure, outerWidth] = useWidth();
   const [hover, setHover] = useState<(Cell & { x: number; y: number; isKey?: boolean }) | null>(null);
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -50,6 +50,7 @@ export function HeatMap(props: HeatMapProps) {
 
   const shape = useMemo(
     () => makeShape(heat, wishes),
+    // oxlint-disable-next-line react/exhaustive-deps -- `wishes` is a new object at each render
     [heat, wishes.only, wishes.closed.join("\n"), wishes.colour, wishes.kind],
   );
   const lines = shape.outline.lines.length;

@@ -77,7 +77,7 @@ export function findRings(incidents: readonly Mark[], heat: Heat, shape: Shape):
       incident.place ?? "",
       ...incident.targets,
     ];
-    const line = names.map((name) => lineOf.get(name)).find((found) => found !== undefined);
+    const line = names.map((name) => lineOf.get(name)).find((each) => each !== undefined);
     if (line === undefined) continue;
     const place = placeOf(heat.first, heat.last, incident.step);
     found.set(`${line} ${place}`, { line, place, severity: tone(incident.severity) });

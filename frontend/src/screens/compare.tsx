@@ -174,7 +174,7 @@ function usePartingMark(parting: Place | null): Mark[] {
             },
           ]
         : [],
-    [parting?.step, parting?.target, parting?.quantity],
+    [parting],
   );
 }
 

@@ -54,7 +54,7 @@ export function RunHead(props: { home: RunHome }) {
               ? `took ${duration(home.ended - home.started)}, ended ${ago(home.ended, Date.now() / 1000)}`
               : `started ${moment(home.started)}`}
         </span>
-        {(home.world_size ?? 1) > 1 && <a {...link({ screen: "ranks" })}>{plural(home.world_size!, "rank")}</a>}
+        {home.world_size > 1 && <a {...link({ screen: "ranks" })}>{plural(home.world_size, "rank")}</a>}
         {home.parts_off > 0 && (
           <a class="warning-text" {...link({ screen: "settings" })}>
             {plural(home.parts_off, "part")} off

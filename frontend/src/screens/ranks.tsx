@@ -34,7 +34,7 @@ export function RanksScreen(props: { home: RunHome }) {
   // Ranks wait for each other, so the whole step shows nothing: begin with what shows who is slow.
   useEffect(() => setBy(found?.slowest?.by ?? "step_seconds"), [found?.slowest?.by]);
   const warm = chosen.target.endsWith("_seconds") ? (found?.curves[0]?.steps[1] ?? null) : null;
-  const lines = useMemo(() => toLines(found?.curves ?? [], home.run, isDark), [found, isDark]);
+  const lines = useMemo(() => toLines(found?.curves ?? [], home.run, isDark), [found, home.run, isDark]);
   const choose = (changes: Partial<typeof chosen>) => go({ series: [formatSeries({ ...chosen, ...changes })] });
   const options = [...new Set([chosen.target, ...(names.value?.targets ?? [])])];
   if (!chosen.target && (!quantity || names.value?.targets.length === 0))

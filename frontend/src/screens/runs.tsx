@@ -196,7 +196,7 @@ function Row(props: { line: Line; isCurrent: boolean; isChosen: boolean; onPick:
           {size > 1 ? " · " : ""}
           {ago(row.started, now)}
           {row.host ? ` · ${row.host}` : ""}
-          {(row.world_size ?? 1) > 1 ? ` · ${plural(row.world_size!, "rank")}` : ""}
+          {row.world_size > 1 ? ` · ${plural(row.world_size, "rank")}` : ""}
         </small>
       </span>
       <span role="cell">

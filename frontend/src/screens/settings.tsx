@@ -99,5 +99,5 @@ function text(value: unknown): string {
       return entries.map(([name]) => name).join(", ");
     return entries.map(([name, each]) => `${name}: ${text(each)}`).join(", ");
   }
-  return String(value);
+  return typeof value === "string" ? value : JSON.stringify(value);
 }
