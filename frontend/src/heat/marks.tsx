@@ -55,7 +55,7 @@ export function Flags(props: { flags: Flag[]; height: number; onOpen: (incident:
   );
 }
 
-interface Ring {
+export interface Ring {
   line: number;
   /** In columns from the left. */
   place: number;
