@@ -1,7 +1,7 @@
 /** How urgent something is, and the colour that says so. */
 
 import type { Incident } from "./api";
-import { plural } from "./words";
+import { plural } from "./format";
 
 /** What charts and heat maps draw of an incident, or of something else that is marked like one. */
 export type Mark = Pick<Incident, "step" | "severity" | "title" | "place" | "targets" | "series">;

@@ -4,9 +4,9 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import type { Mark } from "../severity";
 import { useDark, useWidth } from "../theme";
-import { duration, number, plural, whole } from "../words";
+import { duration, number, plural, whole } from "../format";
 import { align, newestAt, type Drawing, type Line } from "./lines";
-import { addPanning, keyMoves } from "./moves";
+import { addPanning, panZoomByKey } from "./pan-zoom";
 import { savePicture } from "./picture";
 import { drawMarks, makeOptions, type Bands } from "./plot";
 import { CurveTable } from "./table";
@@ -106,7 +106,7 @@ export function Chart(props: ChartProps) {
           tabIndex={0}
           role="application"
           aria-label={`${props.title}. Left and right pan, plus and minus zoom, Escape shows all.`}
-          onKeyDown={(event) => plot.current && keyMoves(event, plot.current, props.onZoom)}
+          onKeyDown={(event) => plot.current && panZoomByKey(event, plot.current, props.onZoom)}
         />
       )}
       <ul class="chart-legend">

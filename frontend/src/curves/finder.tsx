@@ -5,7 +5,7 @@ import type { RunHome } from "../api";
 import { Choice, Name } from "../parts/basics";
 import { useAnswer } from "../server";
 import { formatSeries } from "../view";
-import { plural } from "../words";
+import { plural } from "../format";
 
 export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: (series: string) => void }) {
   const { home } = props;

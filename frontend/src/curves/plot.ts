@@ -3,7 +3,7 @@
 import type uPlot from "uplot";
 import { tone, type Mark } from "../severity";
 import { ink } from "../theme";
-import { duration, number, power, whole } from "../words";
+import { duration, number, power, whole } from "../format";
 import type { Drawing, Line } from "./lines";
 import { logTicks } from "./ticks";
 

@@ -1,6 +1,6 @@
 /** The steps below a heat map. */
 
-import { whole } from "../words";
+import { whole } from "../format";
 import type { Heat } from "./folding";
 import type { Layout } from "./layout";
 import { ticks } from "./shape";

@@ -2,7 +2,7 @@
 
 import { useMemo } from "preact/hooks";
 import type { Rgb } from "../colors";
-import { plural } from "../words";
+import { plural } from "../format";
 import { NOT_FINITE, type Heat } from "./folding";
 import { Legend } from "./legend";
 import type { Shape } from "./shape";

@@ -4,7 +4,7 @@ import { useMemo, useRef, useState } from "preact/hooks";
 import { parting, RISING } from "../colors";
 import type { Mark } from "../severity";
 import { useDark, useWidth } from "../theme";
-import { plural, whole } from "../words";
+import { plural, whole } from "../format";
 import { StepAxis } from "./axis";
 import { Cells } from "./canvas";
 import type { Heat } from "./folding";

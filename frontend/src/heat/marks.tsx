@@ -1,7 +1,7 @@
 /** Incidents on the heat map: a flag above the step, a ring on the row. */
 
 import { mostUrgent, tone, type Mark } from "../severity";
-import { plural, whole } from "../words";
+import { plural, whole } from "../format";
 import { parseSeries } from "../view";
 import type { Heat } from "./folding";
 import { placeOf, type Shape } from "./shape";

@@ -9,7 +9,7 @@ import { nextRow } from "../parts/virtual";
 import { isReport, useAnswer } from "../server";
 import { alertsText, inOrder, mostUrgent, tone } from "../severity";
 import { near, parseSeries } from "../view";
-import { plural, whole } from "../words";
+import { plural, whole } from "../format";
 import { startQuantity } from "./home";
 
 export function AlertsScreen(props: { home: RunHome }) {

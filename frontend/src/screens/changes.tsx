@@ -8,7 +8,7 @@ import { Card, Choice, Empty, Name, Spark, Waiting } from "../parts/basics";
 import { nextRow } from "../parts/virtual";
 import { useAnswer } from "../server";
 import { formatSeries } from "../view";
-import { plural, whole } from "../words";
+import { plural, whole } from "../format";
 
 export function ChangesScreen(props: { home: RunHome }) {
   const view = useView();

@@ -11,7 +11,7 @@ import { matches } from "../search";
 import { useAnswer, useHeat } from "../server";
 import type { Mark } from "../severity";
 import { formatSeries, NONE } from "../view";
-import { number, plural } from "../words";
+import { number, plural } from "../format";
 import { hasShared, Parting, shortName, Unlike } from "./comparison";
 import { NoRow, startQuantity } from "./home";
 import { useGroups } from "./series";

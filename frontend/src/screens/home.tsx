@@ -13,7 +13,7 @@ import { matches, useTyped } from "../search";
 import { isReport, useHeat } from "../server";
 import { alertsText, inOrder, mostUrgent, tone, type Mark } from "../severity";
 import { formatSeries, parseSeries, type View } from "../view";
-import { ago, duration, measured, moment, number, percent, plural, scalarTitle, stepsDone, whole } from "../words";
+import { ago, duration, measured, moment, number, percent, plural, scalarTitle, stepsDone, whole } from "../format";
 
 export function HomeScreen(props: { home: RunHome }) {
   const { home } = props;

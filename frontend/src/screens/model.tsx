@@ -7,7 +7,7 @@ import { Card, Empty, Search, Waiting } from "../parts/basics";
 import { useStretch } from "../parts/virtual";
 import { matches } from "../search";
 import { useAnswer } from "../server";
-import { bytes, count, number, percent, whole } from "../words";
+import { bytes, count, number, percent, whole } from "../format";
 
 interface TreeRow {
   key: string;

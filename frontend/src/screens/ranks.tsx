@@ -11,7 +11,7 @@ import { ScaleChoice, stepZoom } from "../parts/choices";
 import { useAnswer } from "../server";
 import { useDark } from "../theme";
 import { formatSeries, parseSeries } from "../view";
-import { duration, number, percent, plural, scalarTitle, whole } from "../words";
+import { duration, number, percent, plural, scalarTitle, whole } from "../format";
 
 export function RanksScreen(props: { home: RunHome }) {
   const { home } = props;

@@ -10,7 +10,7 @@ import { CLEARED, go, link } from "../navigation";
 import { Card, Empty, Found, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
 import { nextRow, useStretch } from "../parts/virtual";
 import { useAnswer } from "../server";
-import { ago, duration, moment, number, percent, plural, stepsDone, whole } from "../words";
+import { ago, duration, moment, number, percent, plural, stepsDone, whole } from "../format";
 
 type Filter = "all" | "running" | "alerts" | "ended";
 

@@ -6,7 +6,7 @@ import { LINES } from "../colors";
 import { Chart } from "../curves/chart";
 import { Finder } from "../curves/finder";
 import { appendPoints, type Line } from "../curves/lines";
-import { removal } from "../curves/removing";
+import { removal } from "../curves/curve-removal";
 import { useHeard, useWanted } from "../live";
 import { go, useView } from "../navigation";
 import { Card, Choice, Empty, Segments, Waiting } from "../parts/basics";
@@ -14,7 +14,7 @@ import { ScaleChoice, stepZoom } from "../parts/choices";
 import { address, isReport, useAnswer } from "../server";
 import { useDark } from "../theme";
 import { NONE, type View } from "../view";
-import { scalarTitle } from "../words";
+import { scalarTitle } from "../format";
 import { rankOptions } from "./home";
 
 const POINTS = 1200;

@@ -3,7 +3,7 @@
 import type { RunHome } from "../api";
 import { Card, Waiting } from "../parts/basics";
 import { useAnswer } from "../server";
-import { moment, plural, whole } from "../words";
+import { moment, plural, whole } from "../format";
 
 export function SettingsScreen(props: { home: RunHome }) {
   const answer = useAnswer("settings", { run: props.home.run });

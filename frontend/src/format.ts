@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Numbers, times and counts as text. */
 
 const THIN = "\u2009";
 
