@@ -29,7 +29,7 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
     return () => document.removeEventListener("pointerdown", close);
   }, []);
   const pressed = (event: KeyboardEvent) => {
-    if (event.key === "ArrowDown") setCurrent(Math.min(found.length - 1, current + 1));
+    if (event.key === "ArrowDown") setCurrent(Math.max(0, Math.min(found.length - 1, current + 1)));
     else if (event.key === "ArrowUp") setCurrent(Math.max(0, current - 1));
     else if (event.key === "Enter" && found[current]) add(found[current]);
     else if (event.key === "Escape") return (setOpen(false), (event.target as HTMLElement).blur());
@@ -60,6 +60,8 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
           role="combobox"
           aria-expanded={isOpen}
           aria-controls="finder-list"
+          aria-autocomplete="list"
+          aria-activedescendant={isOpen && found.length ? optionId(current) : undefined}
           aria-label="Find a series to add"
           placeholder="Find a target  /"
           value={search}
@@ -74,6 +76,7 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
             {found.map((target, index) => (
               <li
                 key={target}
+                id={optionId(index)}
                 role="option"
                 aria-selected={index === current}
                 onPointerEnter={() => setCurrent(index)}
@@ -98,4 +101,9 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
       </div>
     </>
   );
+}
+
+/** The input keeps the focus, so it says which option the arrow keys have reached. */
+function optionId(index: number): string {
+  return `finder-option-${index}`;
 }

@@ -81,6 +81,11 @@ export function usePointer(props: PointerProps) {
       else if (event.pointerType === "mouse" || isShown) click(cell);
       else onShow(cell);
     },
+    // A touch that turned into scrolling has no end of its own; the next mouse move must not go on as its drag.
+    onPointerCancel: () => {
+      start.current = null;
+      setDrag(null);
+    },
     onPointerLeave: (event: PointerEvent) => {
       if (event.pointerType === "mouse" && !drag) onShow(null);
     },
