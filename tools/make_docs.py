@@ -150,7 +150,7 @@ rules = [*(found.part for found in RULES), large_weight]
 
 `step.trend("gradient", "rms")` compares a statistic of every target with its own past, vectorised; what it remembers
 is saved with the run and taken up again on resume. `@rule(..., over="ranks")` gets the same step of all ranks; such
-rules run in `vario watch` and `vario check`, never inside training.
+rules run in `vario follow` and `vario check`, never inside training.
 """
 
 

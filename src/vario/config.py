@@ -212,7 +212,7 @@ class Config:
         known = [*SEVERITIES, *(rule.name for rule in chosen if rule.over == "rank")]
         for key, wanted in self.actions.items():
             if key in over_ranks:
-                raise ConfigError(f"actions.{key}: this rule compares ranks, which only `vario watch` can, afterwards")
+                raise ConfigError(f"actions.{key}: this rule compares ranks, which only `vario follow` can, afterwards")
             if key not in known:
                 raise ConfigError(unknown("actions", str(key), known))
             for name in self.actions_of(key):

@@ -88,13 +88,13 @@ def test_commands_on_damaged_runs_end_with_a_sentence(seeds, tmp_path, batch, re
             ("check", run, "--all"),
             ("diagnose", run),
             ("diagnose", run, "--stored"),
-            ("rank", run),
+            ("changes", run),
             ("ls", tmp_path / "runs"),
             ("diff", run, whole),
             ("diff", whole, run),
             ("export", run, "--output", tmp_path / "out", "--force"),
             ("export", run, "--html", tmp_path / "page.html", "--force"),
-            ("watch", run, "--once", "--keep"),
+            ("follow", run, "--once", "--keep"),
             ("progress", run),
         )
         for words in chance.sample(commands, 2):
@@ -142,7 +142,7 @@ def test_numbers_that_cannot_be_and_times_that_are_missing_end_no_question(seeds
     shutil.copytree(seeds / "parts", run)
     for part in (run / "rank0/scalar").glob("*.parquet"):
         rewrite(part, "time", [None])
-    for words in (("progress", run), ("watch", run, "--once", "--keep")):
+    for words in (("progress", run), ("follow", run, "--once", "--keep")):
         main([str(word) for word in words])
         assert "a row has no time" in capsys.readouterr().err
 

@@ -1,5 +1,6 @@
-"""rules, check, diagnose, rank, diff and watch, as they are typed."""
+"""rules, check, diagnose, changes, diff and follow, as they are typed."""
 
+import contextlib
 import json
 import re
 import shlex
@@ -118,12 +119,12 @@ def test_rules_and_their_options_can_be_chosen(here, capsys):
         (["check", "broken", "--rules", "drift", "--config", "x.toml"], "leave one out"),
         (["check", "brokn"], "Did you mean 'broken'?"),
         (["diagnose", "broken", "--replay", "--stored"], "not allowed with"),
-        (["rank", "broken", "--quantity", "wieght"], "Did you mean 'weight'?"),
-        (["rank", "broken", "--top", "0"], "--top: expected"),
+        (["changes", "broken", "--quantity", "wieght"], "Did you mean 'weight'?"),
+        (["changes", "broken", "--top", "0"], "--top: expected"),
         (["diff", "broken", "well", "--rename", "x"], "expected 'old=>new'"),
         (["diff", "broken", "well", "--quantity", "wieght"], "Did you mean 'weight'?"),
-        (["watch", "nowhere"], "there is no such folder"),
-        (["watch", "vario_runs", "--stall", "0"], "--stall: expected a number above 0"),
+        (["follow", "nowhere"], "there is no such folder"),
+        (["follow", "vario_runs", "--stall", "0"], "--stall: expected a number above 0"),
     ],
 )
 def test_a_mistake_is_answered_with_the_way_out(here, capsys, words, message):
@@ -154,12 +155,25 @@ def test_report_and_ls_tell_of_incidents(here, capsys):
 
 
 def test_what_changed_is_a_line_each(here, capsys):
-    said = answer(capsys, "rank", "broken", "--last", "15", "--top", "3")
+    said = answer(capsys, "changes", "broken", "--last", "15", "--top", "3")
     assert "blocks.1.0" in said
     assert "series compared, up to step 74" in said
-    found = json.loads(answer(capsys, "rank", "broken", "--last", "15", "--top", "3", "--json"))
+    found = json.loads(answer(capsys, "changes", "broken", "--last", "15", "--top", "3", "--json"))
     assert len(found["changes"]) == 3
     assert found["changes"][0]["step"] == 60
+
+
+@pytest.mark.parametrize(("old", "new", "rest"), [("rank", "changes", "--json"), ("watch", "follow", "--help")])
+def test_commands_are_found_under_the_names_they_had(here, capsys, old, new, rest):
+    answers = []
+    for name in (new, old):
+        with contextlib.suppress(SystemExit):  # what --help ends with
+            assert main([name, "broken", rest]) == 0
+        answers.append(capsys.readouterr())
+    assert answers[0].out == answers[1].out
+    assert answers[0].out
+    assert f"`vario {old}` is deprecated: use `vario {new}`." in answers[1].err
+    assert old not in answer(capsys, "--help").split()
 
 
 def test_two_runs_are_compared(here, capsys):
@@ -173,7 +187,7 @@ def test_two_runs_are_compared(here, capsys):
 
 def test_one_look_at_a_run_writes_nothing_but_its_own_folder(here, capsys):
     before = {path for path in (here / "broken").rglob("*") if path.is_file()}
-    said = answer(capsys, "watch", "vario_runs/broken", "--once", "--all", "--json")
+    said = answer(capsys, "follow", "vario_runs/broken", "--once", "--all", "--json")
     (incident,) = [json.loads(line) for line in said.splitlines()]
     assert (incident["event"], incident["lead"]["step"]) == ("incident", 60)
     after = {path for path in (here / "broken").rglob("*") if path.is_file()}
@@ -182,13 +196,13 @@ def test_one_look_at_a_run_writes_nothing_but_its_own_folder(here, capsys):
         "watch/incidents.jsonl",
     }
     # What the ranks found by themselves is told without --all, and the run is over.
-    assert ": step 60: activation of 'blocks.1.0:output'" in answer(capsys, "watch", "vario_runs/broken")
-    assert answer(capsys, "watch", "vario_runs", "--all-runs") == ""
+    assert ": step 60: activation of 'blocks.1.0:output'" in answer(capsys, "follow", "vario_runs/broken")
+    assert answer(capsys, "follow", "vario_runs", "--all-runs") == ""
 
 
 def test_what_the_watcher_finds_is_sent_where_the_config_says(here, capsys):
     (here.parent / "told.toml").write_text('[notify]\ncommand = "cat > told.json"\nleast = "note"\n')
-    answer(capsys, "watch", "vario_runs/broken", "--once", "--all", "--config", "told.toml")
+    answer(capsys, "follow", "vario_runs/broken", "--once", "--all", "--config", "told.toml")
     assert "blocks.1.0:output" in (here.parent / "told.json").read_text()
 
 
@@ -207,5 +221,5 @@ def test_an_imported_run_is_checked_like_any_other(run_folder, capsys):
     answer(capsys, "import", "--from", "msprobe", "monitor_output", "--name", "old")
     found = json.loads(answer(capsys, "check", "old", "--json", code=1))
     assert {(one["lead"]["step"], one["place"]) for one in found["incidents"]} == {(60, "layers.3.weight")}
-    assert "layers.3.weight" in answer(capsys, "rank", "old", "--last", "15")
+    assert "layers.3.weight" in answer(capsys, "changes", "old", "--last", "15")
     assert "At step 60" in answer(capsys, "diagnose", "old")

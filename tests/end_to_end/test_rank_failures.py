@@ -45,7 +45,7 @@ def run_until_it_fails(folder, how, ranks):
 
 
 def told_by_watch(run, capsys):
-    assert main(["watch", str(run.path), "--once", "--json"]) == 0
+    assert main(["follow", str(run.path), "--once", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     return [line for line in lines if line["event"] == "rank"]
 

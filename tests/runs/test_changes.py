@@ -10,7 +10,7 @@ import vario
 from little_trainings import break_a_weight, train
 from vario import ConfigError
 from vario.records import COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, Frame, Scalars, StepRecord
-from vario.reports.ranking_text import how
+from vario.reports.changes_text import how
 from vario.runs.findings.changes import rank_changes
 
 STEPS = 120

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from vario.cli.commands import Command, command_names, load
+from vario.cli.commands import RENAMED, Command, command_names, load
 from vario.cli.output import EscapedRecords, say
 from vario.cli.parser import Parser
 from vario.errors import VarioError
@@ -52,6 +52,9 @@ def _dispatch(words: list[str]) -> int:
         print(f"vario {__version__}")
         return 0
     name, *rest = words
+    if name in RENAMED:
+        say(f"vario: `vario {name}` is deprecated: use `vario {RENAMED[name]}`.", to_stderr=True)
+        name = RENAMED[name]
     if name not in command_names() and os.path.isdir(name):
         # `vario DIR`: show what is in there.
         name, rest = "serve", words

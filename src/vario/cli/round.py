@@ -1,4 +1,4 @@
-"""`vario watch`: looks at runs again and again, says what is new, keeps it and sends it."""
+"""`vario follow`: looks at runs again and again, says what is new, keeps it and sends it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vario.reports.ranking_text import how
+from vario.reports.changes_text import how
 from vario.rules.api.alerts import Alert, Incident
 from vario.rules.api.rule import stage_of
 from vario.runs.findings.changes import Change, rank_changes

@@ -15,6 +15,9 @@ from typing import Protocol, cast
 from vario.errors import ConfigError
 from vario.text import suggestion
 
+RENAMED = {"rank": "changes", "watch": "follow"}
+"""Commands by the names they had; these still work in this release."""
+
 
 class Command(Protocol):
     """What a file in this folder offers."""

@@ -16,7 +16,7 @@ def stalled(step: Step, times: float = 10.0, seconds: float = 60.0) -> Iterator[
 
     Why: a rank that waits for another, a loader that hangs, a file system that does not answer.
 
-    Next: Find out what the slowest rank did in that time. Run `vario watch` beside the training: it names the rank
+    Next: Find out what the slowest rank did in that time. Run `vario follow` beside the training: it names the rank
     while it still hangs.
     """
     found = step.scalar_trend("step_seconds")

@@ -1,4 +1,4 @@
-"""What rules found while a run was watched: alerts and incidents of all ranks and of `vario watch`, read back."""
+"""What rules found while a run was watched: alerts and incidents of all ranks and of `vario follow`, read back."""
 
 from __future__ import annotations
 

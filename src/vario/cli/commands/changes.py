@@ -15,10 +15,10 @@ from vario.cli import output
 from vario.errors import ConfigError
 
 EXAMPLES = """
-vario rank
-vario rank vario_runs/demo --last 100
-vario rank vario_runs/demo --quantity gradient --top 20
-vario rank vario_runs/demo --json
+vario changes
+vario changes vario_runs/demo --last 100
+vario changes vario_runs/demo --quantity gradient --top 20
+vario changes vario_runs/demo --json
 """
 
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.print_json(ranking)
     else:
-        from vario.reports.ranking_text import render_ranking
+        from vario.reports.changes_text import render_changes
 
-        output.stdout().print(render_ranking(ranking))
+        output.stdout().print(render_changes(ranking))
     return 0

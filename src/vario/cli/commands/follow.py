@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from vario.runs.run import Run
 
 EXAMPLES = """
-vario watch
-vario watch vario_runs --all-runs --keep
-vario watch vario_runs/long_run --config vario.toml --stall 120
-vario watch vario_runs/long_run --once --all --json
+vario follow
+vario follow vario_runs --all-runs --keep
+vario follow vario_runs/long_run --config vario.toml --stall 120
+vario follow vario_runs/long_run --once --all --json
 """
 
 

@@ -1,4 +1,4 @@
-"""`vario watch` beside a training on three real ranks says what `vario check` says afterwards."""
+"""`vario follow` beside a training on three real ranks says what `vario check` says afterwards."""
 
 import json
 import os
@@ -30,7 +30,7 @@ WATCH = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from vario.cli import main
-raise SystemExit(main(["watch", "runs", "--keep", "--interval", "0.05", "--json"]))
+raise SystemExit(main(["follow", "runs", "--keep", "--interval", "0.05", "--json"]))
 """
 SCRIPT = Path(__file__).with_name("watched_ranks.py")
 
@@ -103,14 +103,14 @@ def test_stored_alerts_of_all_ranks_and_the_watcher_come_out_once(watched):
 def test_looking_again_changes_nothing(watched, capsys):
     folder, _ = watched
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert main(["watch", str(folder)]) == 0
+    assert main(["follow", str(folder)]) == 0
     assert "replica_desync" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_all_rules_from_outside_find_what_all_rules_find(watched, capsys):
     folder, _ = watched
-    assert main(["watch", str(folder), "--once", "--all", "--json"]) == 0
+    assert main(["follow", str(folder), "--once", "--all", "--json"]) == 0
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     later = vario.check(vario.open_run(folder)).incidents
     leads = {(entry["lead"]["rule"], entry["lead"]["step"]) for entry in said if entry["event"] == "incident"}

@@ -14,7 +14,7 @@ from vario.text import number
 CURVE_WIDTH = 24
 
 
-def render_ranking(ranking: Ranking) -> RenderableType:
+def render_changes(ranking: Ranking) -> RenderableType:
     """The changes in a table, most first."""
     looked = f"{ranking.num_series:,} series compared"
     if not ranking.changes:
