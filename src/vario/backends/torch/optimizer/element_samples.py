@@ -23,8 +23,18 @@ MAX_SAMPLE = 4096
 """Elements read of one parameter."""
 MAX_MATRIX = 1 << 22
 """Elements read of all parameters together; where there are very many, each has a smaller sample."""
+MAX_HOST_MATRIX = 1 << 16
+"""The same of those on the CPU, where reading takes the training's own time."""
+LEAST_SAMPLE = 16
+"""Elements read of one parameter, however many there are."""
 
 _flatten = torch._C._nn.flatten_dense_tensors
+
+
+def sample_size(device: torch.device, num_parameters: int) -> int:
+    """How many elements of each parameter on a device are read at most."""
+    most = MAX_HOST_MATRIX if device.type == "cpu" else MAX_MATRIX
+    return max(LEAST_SAMPLE, min(MAX_SAMPLE, most // max(1, num_parameters)))
 
 
 def stride_over(num_elements: int, row_length: int, most: int = MAX_SAMPLE) -> int:

@@ -12,13 +12,12 @@ import torch
 from vario.backends.base import Later, LateRows
 from vario.backends.torch.engines.base import Piece
 from vario.backends.torch.optimizer.element_samples import (
-    MAX_MATRIX,
-    MAX_SAMPLE,
     Matrix,
     Runs,
     Sample,
     dense_here,
     magnitudes_if_complex,
+    sample_size,
     wide_dtype,
 )
 from vario.backends.torch.optimizer.health import MomentReader, SecondMoments
@@ -133,10 +132,9 @@ class HeldSamples:
     def __init__(self, pieces: Sequence[tuple[Piece, bool]]) -> None:
         """Each piece with whether this rank records what updates do to it; stray changes are looked for in all."""
         self.ids = frozenset(id(piece.held) for piece, _ in pieces)
-        most = max(1, min(MAX_SAMPLE, MAX_MATRIX // max(1, len(pieces))))
         found: dict[tuple[torch.device, torch.dtype], list[tuple[Sample, bool]]] = {}
         for piece, is_recorded in pieces:
-            sample = Sample.of(piece, most)
+            sample = Sample.of(piece, sample_size(piece.held.device, len(pieces)))
             if sample is not None:
                 dtype = _matrix_dtype(piece.held.dtype)
                 found.setdefault((piece.held.device, dtype), []).append((sample, is_recorded))

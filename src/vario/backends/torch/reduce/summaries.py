@@ -12,16 +12,13 @@ import torch
 
 from vario.backends.torch.reduce import cpu
 from vario.backends.torch.reduce.aten import AtenRows
-from vario.backends.torch.reduce.small_tensors import LEAST_TOGETHER, is_small, summarise_together
+from vario.backends.torch.reduce.small_tensors import LEAST_IN_LIST, SmallTensors, is_small
 from vario.backends.torch.reduce.tensors import flat, is_inside_transform, local_part, unseen
-from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Table, empty_table, merge_all
-
-_TOGETHER = "together"
-"""Stands where a device would: the rows of small tensors that were reduced with others."""
+from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table, merge_all
 
 
 class TorchSummaries:
-    """The rows of one step: numbers of CPU tensors at once, those of a device when it gets there."""
+    """The rows of one step: small CPU tensors are copied, larger ones reduced at once, a device does it in its time."""
 
     def __init__(self, eps: float, columns: frozenset[str]) -> None:
         self.eps = eps
@@ -33,7 +30,7 @@ class TorchSummaries:
 
     def _begin(self) -> None:
         self._host: list[cpu.Row] = []
-        self._together: list[Table] = []
+        self._small = SmallTensors(self.eps, self.columns)
         self._num_rows = 0
         self._where: dict[Any, tuple[list[int], list[int]]] = {}
         """Where rows are made: their numbers in the step, and there."""
@@ -43,6 +40,10 @@ class TorchSummaries:
     def observe(self, tensor: torch.Tensor, scale: torch.Tensor | None = None) -> int | None:
         """Reduce one tensor, divided by `scale`; its row within the step, or None when it has no numbers."""
         with torch.no_grad(), unseen(), self._lock:
+            if is_small(tensor) and not is_inside_transform():
+                self._small.add(tensor, self._num_rows, 1.0 if scale is None else float(scale))
+                self._num_rows += 1
+                return self._num_rows - 1
             elements, num_elements = self._elements(tensor)
             if elements is None:
                 return None
@@ -57,7 +58,7 @@ class TorchSummaries:
         the last backward of a step leaves its gradients.
         """
         with torch.no_grad(), unseen(), self._lock:
-            rows, others = self._place_small(tensors, scale)
+            rows, others = self._place_small(tensors, scale, again)
             groups: dict[tuple[Any, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
             for index in others:
                 elements, num_elements = self._elements(tensors[index])
@@ -85,30 +86,26 @@ class TorchSummaries:
             return rows
 
     def _place_small(
-        self, tensors: list[torch.Tensor], scale: torch.Tensor | None
+        self, tensors: list[torch.Tensor], scale: torch.Tensor | None, again: str
     ) -> tuple[list[int | None], Sequence[int]]:
-        """Reduce the small ones together: the row of each, and which tensors are still to be reduced."""
+        """Copy the small ones together: the row of each, and which tensors are still to be reduced."""
         rows: list[int | None] = [None] * len(tensors)
-        if len(tensors) < LEAST_TOGETHER or is_inside_transform():
+        if len(tensors) < LEAST_IN_LIST or is_inside_transform():
             return rows, range(len(tensors))
         chosen = [index for index, tensor in enumerate(tensors) if is_small(tensor)]
-        if len(chosen) < LEAST_TOGETHER:
+        if len(chosen) < LEAST_IN_LIST:
             return rows, range(len(tensors))
-        factor = 1.0 if scale is None else float(scale)
         small = tensors if len(chosen) == len(tensors) else [tensors[index] for index in chosen]
-        table = summarise_together(small, self.eps * factor, self.columns)
-        if factor not in (0.0, 1.0):
-            table[:, [SUM, SUM_SQUARES, MIN, MAX]] /= (factor, factor * factor, factor, factor)
-        before = sum(map(len, self._together))
-        self._together.append(table)
-        numbers, places = self._where.setdefault(_TOGETHER, ([], []))
-        numbers.extend(range(self._num_rows, self._num_rows + len(small)))
-        places.extend(range(before, before + len(small)))
-        for index, number in zip(chosen, range(self._num_rows, self._num_rows + len(small)), strict=True):
+        placed = self._small.add_list(small, self._num_rows, 1.0 if scale is None else float(scale), again)
+        if placed is None:
+            placed = range(self._num_rows, self._num_rows + len(small))
+            self._num_rows += len(small)
+        if small is tensors:
+            return list(placed), ()
+        for index, number in zip(chosen, placed, strict=True):
             rows[index] = number
-        self._num_rows += len(small)
         done = set(chosen)
-        return rows, [index for index in range(len(tensors)) if index not in done] if len(small) < len(tensors) else ()
+        return rows, [index for index in range(len(tensors)) if index not in done]
 
     def at_once(self, tensors: list[torch.Tensor]) -> cpu.Row | None:
         """The Summary of dense CPU tensors, merged; None where one of them is elsewhere. Any thread, and no lock."""
@@ -182,7 +179,7 @@ class TorchSummaries:
     def collect(self, keep: bool = False) -> Callable[[], Table]:
         """End the step, or `keep` it going: start the copies; the result puts all rows into one table."""
         with self._lock:
-            host, together, sparse = list(self._host), list(self._together), list(self._sparse)
+            host, small, sparse = list(self._host), self._small.close(), list(self._sparse)
             where = {made: (list(numbers), list(places)) for made, (numbers, places) in self._where.items()}
             num_rows = self._num_rows
             fetches = [(rows, rows.collect(keep)) for rows in self._on_device.values()]
@@ -192,9 +189,10 @@ class TorchSummaries:
         def fetch() -> Table:
             tables: dict[Any, Table] = {rows: take() for rows, take in fetches if take is not None}
             tables[None] = np.array(host, dtype=np.float64).reshape(-1, len(COLUMNS))
-            if together:
-                tables[_TOGETHER] = np.concatenate(together)
             table = empty_table(num_rows)
+            for batch in small:
+                where_to = slice(batch.rows.start, batch.rows.stop) if isinstance(batch.rows, range) else batch.rows
+                table[where_to] = batch.table(self.eps, self.columns)
             for made, (numbers, places) in where.items():
                 table[numbers] = tables[made][places]
             for index, num_elements in sparse:
