@@ -15,7 +15,7 @@ help:
 	@echo "make lowest  the reading half of the tests on the oldest packages that pyproject.toml allows"
 	@echo "make lint   ruff, mypy and vermin alone"
 	@echo "make page   build the dashboard's page from frontend/ (Node 20)"
-	@echo "make docs   write docs/config.md and docs/cli.md anew"
+	@echo "make docs   write docs/config.md, cli.md and rules.md, and frontend/src/api.ts, anew"
 	@echo "make peers  what tests compare vario with, into .peers: mindstudio-probe, torchao, DeepSpeed, Megatron"
 	@echo "make matrix TORCH=2.8.0   the torch half of the tests on that release (several GB); TRANSFORMERS=4.57.6 chooses that"
 	@echo "make bench  overhead, store, memory and progress figures for this machine"
@@ -63,7 +63,7 @@ ready:
 	$(MAKE) --no-print-directory -j 2 page-checks lint peers browser
 
 page-checks: page
-	cd frontend && npm run --silent check && npm test --silent
+	cd frontend && npm run --silent check && npm run --silent lint && npm test --silent
 
 # The cases are the same every time; it ends after a quarter of an hour at the latest.
 ATTACKS := tests/attack tests/runs/test_untrusted_folders.py tests/runs/test_bombs.py tests/cli/test_escaped_names.py \

@@ -11,7 +11,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
 CORE |= {"rules", "event_file", "notices", "package", "switch", "ending", "script", "run_files", "varint"}
-CORE |= {"processes", "collecting"}
+CORE |= {"processes", "collecting", "docstrings"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
 IN_PROCESS |= {"forks", "frame_rows", "header", "plain_numbers", "plugins", "snapshots", "actions"}
 IN_PROCESS |= {"idle", "succession", "leaving"}

@@ -21,6 +21,6 @@ export function useTyped(text: string, milliseconds = 250): string {
   useEffect(() => {
     const wait = window.setTimeout(() => setTyped(text), milliseconds);
     return () => window.clearTimeout(wait);
-  }, [text]);
+  }, [text, milliseconds]);
   return typed;
 }

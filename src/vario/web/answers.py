@@ -16,6 +16,7 @@ JSON = "application/json"
 CSV = "text/csv; charset=utf-8"
 ARROW = "application/vnd.apache.arrow.stream"
 BYTES = "application/octet-stream"
+EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class Endpoint:
     parameters: tuple[Parameter, ...] = ()
     media: tuple[str, ...] = (JSON,)
     """What it may answer with, the usual one first."""
+    body: type[object] | None = None
+    """The type in `bodies` of what it answers as JSON, or of its events by their names."""
+    head: type[object] | None = None
+    """The type of the JSON that stands before the numbers of a binary answer."""
     is_stream: bool = False
     """Whether it goes on, event by event."""
     is_kept: bool = True

@@ -1,6 +1,6 @@
 /** What the × beside a curve takes away. A view holds series and runs, not single curves: it says which of them goes. */
 
-import type { Curve } from "../answers";
+import type { Curve } from "../api";
 import { formatSeries, NONE, parseSeries } from "../view";
 
 export interface Removal {

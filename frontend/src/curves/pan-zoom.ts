@@ -1,4 +1,4 @@
-/** Ways to move along the axis of a chart. */
+/** Panning and zooming a chart along its steps: by keys, drag and wheel. */
 
 import type uPlot from "uplot";
 
@@ -8,7 +8,7 @@ export type Zoom = (first: number | null, last: number | null) => void;
  * A stretch in whole steps, moved back to where the run has any; all of it where the stretch covers that. Of a run whose
  * last step nobody knows only the beginning is an end.
  */
-export function inside(
+export function withinRun(
   first: number | null,
   last: number | null,
   end: number | null,
@@ -22,7 +22,7 @@ export function inside(
 }
 
 /** Arrows pan, plus and minus zoom, Escape shows all. */
-export function keyMoves(event: KeyboardEvent, u: uPlot, zoom: Zoom): void {
+export function panZoomByKey(event: KeyboardEvent, u: uPlot, zoom: Zoom): void {
   const low = u.scales.x?.min ?? 0;
   const high = u.scales.x?.max ?? 1;
   const span = high - low;

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ago, moment, scalarTitle, stepsDone } from "../src/words";
+import { ago, moment, scalarTitle, stepsDone } from "../src/format";
 
 test("times of a broken clock are no date, and nothing fails", () => {
   for (const time of [1e18, -1e18, NaN, Infinity, null, undefined]) assert.equal(moment(time), "–");

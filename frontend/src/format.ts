@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Numbers, times and counts as text. */
 
 const THIN = "\u2009";
 
@@ -119,9 +119,10 @@ const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 export function power(value: number): string {
   const exponent = Math.log10(value);
   if (Math.abs(exponent - Math.round(exponent)) > 1e-6) return number(value, 2);
-  const whole = Math.round(exponent);
-  if (whole >= -2 && whole <= 3) return number(value);
-  return `10${whole < 0 ? "⁻" : ""}${[...String(Math.abs(whole))].map((digit) => RAISED[Number(digit)]).join("")}`;
+  const rounded = Math.round(exponent);
+  if (rounded >= -2 && rounded <= 3) return number(value);
+  const digits = Array.from(String(Math.abs(rounded)), (digit) => RAISED[Number(digit)]);
+  return `10${rounded < 0 ? "⁻" : ""}${digits.join("")}`;
 }
 
 /** How far a run is. Steps are counted from 0, so after step 239 all 240 are done. */
