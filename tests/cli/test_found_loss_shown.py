@@ -12,7 +12,7 @@ from models import Perceptron, batch
 from vario.cli import main
 from vario.runs.notebook_html import run_html
 from vario.runs.views.brief import read_brief
-from vario.runs.views.loss_series import read_losses
+from vario.runs.views.losses import read_losses
 from vario.runs.views.vitals import read_vitals
 
 

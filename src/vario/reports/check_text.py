@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vario.rules.api.alerts import Alert, Incident
-from vario.rules.api.paragraph import place_of
+from vario.rules.api.wording import place_of
 from vario.runs.findings.replay import Check
 
 STYLES = {"page": "bold red", "warn": "yellow", "note": "cyan"}

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vario.reports.check_text import STYLES
-from vario.rules.api.paragraph import place_of
+from vario.rules.api.wording import place_of
 from vario.runs.findings.diagnosis import Diagnosis
 from vario.runs.findings.diagnosis_text import diagnosis_text
 from vario.text import size

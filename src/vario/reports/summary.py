@@ -18,7 +18,7 @@ from vario.runs.findings.diagnosis import Diagnosis, diagnose
 from vario.runs.findings.onset import Onset, first_bad
 from vario.runs.reader import Series
 from vario.runs.run import Run
-from vario.runs.views.loss_series import LossSeries, read_losses
+from vario.runs.views.losses import LossSeries, read_losses
 
 Values = npt.NDArray[np.float64]
 

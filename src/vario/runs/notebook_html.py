@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 
 from vario.errors import VarioError
-from vario.rules.api.paragraph import in_a_paragraph
+from vario.rules.api.wording import in_a_paragraph
 from vario.runs.findings.diagnosis import first_cause
 from vario.runs.findings.stored_alerts import has_alerts, read_incidents
 from vario.runs.reader import RunReader

@@ -18,13 +18,12 @@ from vario.rules.api.masks import are_masks
 from vario.runs.files import sql, status
 from vario.runs.files.arrays import numbers, take
 from vario.runs.files.budget import SUMMARY_BYTES, Budget
-from vario.runs.files.collectives import read_collectives
 from vario.runs.files.folder import RunFolder
 from vario.runs.files.layout import Layout, first_of_each_step
+from vario.runs.files.rank_json import read_collectives, read_structure
 from vario.runs.files.row_files import EVERYTHING
 from vario.runs.files.status import RankState
 from vario.runs.files.store_reader import QuantityReader, quantities, summaries
-from vario.runs.files.structure import read_structure
 from vario.runs.files.tables import all_columns, in_order, merge_ranks, together
 from vario.runs.files.unmerged import LeftOut, differing, unmerged_of
 from vario.selector import pattern_matcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vario.rules.api.alerts import Alert, Incident
-from vario.rules.api.paragraph import in_a_paragraph, place_of
+from vario.rules.api.wording import in_a_paragraph, place_of
 from vario.runs.findings.stored_alerts import has_alerts
 from vario.runs.run import Run
 from vario.statistics import STATISTICS

@@ -119,7 +119,7 @@ def _ranks(row: dict[str, Any]) -> str:
 
 def describe(run: Run) -> dict[str, Any]:
     """What the list says about one run."""
-    from vario.runs.views.loss_series import read_losses
+    from vario.runs.views.losses import read_losses
 
     ranks = run.ranks
     quantities = run.quantities(ranks[0]) if ranks else []

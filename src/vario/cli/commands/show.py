@@ -80,7 +80,7 @@ def _rank(text: str) -> int | str:
 def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, rank: Rank | None) -> list[Series]:
     """The series of every target that matches, or an error that names the nearest target."""
     from vario.quantities import LOSS
-    from vario.runs.views.loss_series import read_losses
+    from vario.runs.views.losses import read_losses
 
     if not run.ranks:
         raise ConfigError(f"{run.path}: nothing recorded yet")
@@ -116,7 +116,7 @@ def cut(series: Series, last: int | None) -> Series:
 
 def title(series: Series) -> str:
     """What a curve is called."""
-    from vario.runs.views.loss_names import FOUND
+    from vario.runs.views.losses import FOUND
 
     if series.quantity == "scalar":
         return series.target + (" (found by vario)" if series.target.startswith(FOUND) else "")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vario.rules.api.alerts import Alert
-from vario.rules.api.paragraph import in_a_paragraph
+from vario.rules.api.wording import in_a_paragraph
 from vario.runs.findings.onset import BadRow, Onset
 from vario.text import number, size
 

@@ -11,7 +11,7 @@ from vario.runs.files import status
 from vario.runs.files.arrays import numbers
 from vario.runs.files.rank_failures import what_failed
 from vario.runs.reader import RunReader
-from vario.runs.views.loss_names import choose_losses
+from vario.runs.views.losses import choose_losses
 from vario.runs.views.vitals import (
     TOTALS,
     Pace,

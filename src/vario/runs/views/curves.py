@@ -11,8 +11,7 @@ import numpy.typing as npt
 from vario.runs.files.rollups import settled
 from vario.runs.files.row_files import Wanted
 from vario.runs.reader import SIDED, RunReader
-from vario.runs.views.merged_series import Flags, Points, Steps, Values
-from vario.runs.views.rank_merging import folded_numbers, merged_numbers
+from vario.runs.views.merged_series import Flags, Points, Steps, Values, folded_numbers, merged_numbers
 from vario.runs.views.read_plan import choose_level
 from vario.runs.views.rollup_reader import Block, Cells
 from vario.runs.views.view_source import Source, open_source

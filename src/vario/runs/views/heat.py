@@ -12,10 +12,9 @@ from vario.runs.files.rollups import settled
 from vario.runs.files.row_files import Wanted
 from vario.runs.reader import RunReader
 from vario.runs.views.heat_table import Columns, HeatTable, distinct, even_columns, wide_columns
-from vario.runs.views.merged_series import Steps, Values
+from vario.runs.views.merged_series import Steps, Values, folded_numbers, merged_numbers
 from vario.runs.views.model_order import model_order
 from vario.runs.views.name_search import matching
-from vario.runs.views.rank_merging import folded_numbers, merged_numbers
 from vario.runs.views.read_plan import choose_level, stretches_of
 from vario.runs.views.rollup_reader import Cells
 from vario.runs.views.view_source import Source, open_source

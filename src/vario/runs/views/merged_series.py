@@ -1,4 +1,4 @@
-"""A number for each target and step: rows of one or several ranks merged exactly, step by step."""
+"""A number for each target and step: rows of several ranks merged exactly, or their numbers where rows are gone."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ Flags = npt.NDArray[np.bool_]
 
 FOLDS = ("min", "mean", "max", "spread")
 """What can be made of one number per rank."""
+ADDED = frozenset({"count", "nans", "infs"})
+SQUARED = frozenset({"rms", "std"})
 
 
 class Holders:
@@ -259,3 +261,35 @@ def fold_over_ranks(fold: str, values: Values, starts: Steps) -> Values:
             return np.add.reduceat(np.where(known, values, 0.0), starts) / np.add.reduceat(known.astype(float), starts)
         low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
         return low if fold == "min" else high if fold == "max" else high - low
+
+
+def merged_numbers(statistic: str, numbers: Sequence[Values], counts: Sequence[Values]) -> Values:
+    """What a statistic of the whole is like, from those of its shares; NaN has no say beside a number.
+
+    Of lows and highs it gives bounds of the true ones: the shares need not be at their highest in the same step. The
+    spread of the shares' means is not in a `std`.
+    """
+    stacked = np.stack(numbers)
+    known = ~np.isnan(stacked)
+    nothing = ~known.any(axis=0)
+    filled = np.where(known, stacked, 0.0)
+    with np.errstate(all="ignore"):
+        if statistic in ADDED:
+            found = filled.sum(axis=0)
+        elif statistic == "norm":
+            found = np.sqrt(np.square(filled).sum(axis=0))
+        elif statistic == "min":
+            found = np.fmin.reduce(stacked)
+        elif statistic in ("max", "absmax"):
+            found = np.fmax.reduce(stacked)
+        else:
+            weights = np.where(known, np.stack(counts), 0.0)
+            powers = np.square(filled) if statistic in SQUARED else filled
+            found = (powers * weights).sum(axis=0) / weights.sum(axis=0)
+            found = np.sqrt(found) if statistic in SQUARED else found
+    return np.where(nothing, np.nan, found)
+
+
+def folded_numbers(fold: str, numbers: Sequence[Values]) -> Values:
+    """As `fold_over_ranks`, of a table of numbers for each rank."""
+    return np.asarray(fold_over_ranks(fold, np.stack(numbers), np.zeros(1, np.int64))[0])

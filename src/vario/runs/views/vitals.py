@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from vario.runs.reader import RunReader
 from vario.runs.views.curves import Curve, read_curve
-from vario.runs.views.loss_names import LossName, choose_losses
+from vario.runs.views.losses import LossName, choose_losses
 
 Values = npt.NDArray[np.float64]
 

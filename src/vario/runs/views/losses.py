@@ -1,4 +1,4 @@
-"""Which of a run's plain numbers is its loss: what somebody logged, or else what vario found."""
+"""Which of a run's plain numbers is its loss (what somebody logged, or else what vario found), and its course."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
+from vario.runs.reader import RunReader
 
 LOGGED = (LOSS, "train_loss", "train/loss", "loss/train", "training_loss")
 FOUND = (LOSS_LOCAL, LOSS_BACKWARD)
@@ -54,3 +58,32 @@ def choose_losses(targets: Sequence[str], num_points: Callable[[str], int]) -> l
 
 def _is_training_loss(name: str) -> bool:
     return "loss" in name and not any(word in name for word in ("eval", "val", "test", "scale"))
+
+
+@dataclass(frozen=True)
+class LossSeries:
+    """A loss, step by step."""
+
+    target: str
+    """The plain number behind it."""
+    is_found: bool
+    """Whether vario found it, and nobody logged it."""
+    part: str
+    """The part of the model it belongs to, where several are trained against each other."""
+    steps: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+
+
+def read_losses(run: RunReader) -> list[LossSeries]:
+    """The loss of a run, or of each of its parts; none where nothing is known of one."""
+    ranks = run.ranks
+    if not ranks or "scalar" not in run.quantities(ranks[0]):
+        return []
+    names = run.targets("scalar", rank=ranks[0])
+    chosen = choose_losses(names, lambda name: len(run.series(name, "scalar", rank=ranks[0]).values))
+    found = [(name, run.series(name.target, "scalar", rank=name.ranks_to_read(ranks))) for name in chosen]
+    return [
+        LossSeries(name.target, name.is_found, name.part, series.steps, series.values)
+        for name, series in found
+        if len(series.values)
+    ]

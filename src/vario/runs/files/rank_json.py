@@ -1,4 +1,4 @@
-"""Which collectives a rank took part in: what all calls of one target have in common."""
+"""What a rank says of its model and of its collectives: `structure.json` and `collectives.json`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,22 @@ import dataclasses
 from pathlib import Path
 
 from vario.errors import RunCorrupt
-from vario.records import Collective
+from vario.records import Collective, Structure
 from vario.run_files import shapes
 from vario.run_files.shapes import read_json
+
+
+def read_structure(rank_folder: Path) -> Structure:
+    """Modules and parameters in model order; none where the rank left nothing."""
+    path = rank_folder / "structure.json"
+    found: Structure = {"modules": [], "parameters": [], **(read_json(path, 2, shapes.STRUCTURE) or {})}
+    groups = found.get("groups") or []
+    for parameter in found["parameters"]:
+        if (group := parameter.pop("replicas", None)) is not None:
+            if group >= len(groups):
+                raise RunCorrupt(f"{path}: 'replicas' names group {group}, and there are {len(groups)}")
+            parameter["replicas"] = groups[group]
+    return found
 
 
 def read_collectives(rank_folder: Path) -> list[Collective]:
