@@ -180,8 +180,8 @@ FAULTS = (
         "skipped_updates",
         100,
         "The loss scale becomes 2^40 at step 100, as after loading another job's scaler. The scaled gradients "
-        "overflow, so the `GradScaler` skips each update and halves its scale. The model stands still for as long as that "
-        "takes. The loss curve shows a flat piece and nothing else.",
+        "overflow, so the `GradScaler` skips each update and halves its scale. The model stands still for as long as "
+        "that takes. The loss curve shows a flat piece and nothing else.",
         Panel("loss scale", [Curve("loss_scale", "loss scale")], True),
         "Save and load the scaler's state together with the model. If skipping never ends, some gradient overflows at "
         "any scale: look for infinite gradients instead.",
