@@ -134,13 +134,14 @@ def dead_relus(watch: Watch) -> None:
 
 def layers_without_gradient(watch: Watch) -> None:
     model = mlp()
+    first, last = model[:4], model[4:]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with watch(model, optimizer) as monitor:
         for _ in range(120):
             inputs, classes = rows()
             with torch.no_grad():  # left over from an experiment with frozen features
-                features = model[:4](inputs)
-            loss = cross_entropy(model[4:](features), classes)
+                features = first(inputs)
+            loss = cross_entropy(last(features), classes)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -148,14 +149,16 @@ def layers_without_gradient(watch: Watch) -> None:
 
 
 def exploding_gradients(watch: Watch) -> None:
-    model = nn.ModuleDict({"rnn": nn.RNN(8, 48, nonlinearity="relu", batch_first=True), "head": nn.Linear(48, 1)})
-    model["rnn"].weight_hh_l0.data = 1.05 * torch.eye(48)
+    rnn, head = nn.RNN(8, 48, nonlinearity="relu", batch_first=True), nn.Linear(48, 1)
+    rnn.weight_hh_l0.data = 1.05 * torch.eye(48)
+    model = nn.ModuleDict({"rnn": rnn, "head": head})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with watch(model, optimizer) as monitor:
         for step in range(160):
             length = 20 if step < 100 else 120  # longer sequences, and no clipping
             inputs = torch.randn(32, length, 8)
-            loss = (model["head"](model["rnn"](inputs)[0][:, -1]) - inputs.mean((1, 2))[:, None]).square().mean()
+            outputs, _ = rnn(inputs)
+            loss = (head(outputs[:, -1]) - inputs.mean((1, 2))[:, None]).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -81,7 +81,8 @@ and [alerts.md](alerts.md) tells how to be told elsewhere and what can be done a
 
 Three kinds:
 
-- **exact** rules have no threshold: replicas that differ, a weight that changed while no optimizer ran, a NaN.
+- **exact** rules check what must hold in any correct training: replicas are equal, weights change only in updates, no
+  number is NaN. A few allow for rounding or wait for several steps; these are their options.
 - **limit** rules compare a bounded quantity with a physical limit: an update that is a tenth of its weight.
 - **relative** rules compare a series with its own past. They always ask two questions: is it unusual (z), and is it
   large enough to matter (size).
