@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ SHOWN = {
 }
 """Files of the project that are pages of the site."""
 EXAMPLES = "examples.md"
+RELEASES = "<!-- towncrier release notes start -->\n"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", flags=re.MULTILINE | re.DOTALL)
 
@@ -31,9 +34,8 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for source, page in SHOWN.items():
-        path = ROOT / source
-        if path.exists():
-            files.append(File.generated(config, page, content=path.read_text(encoding="utf8")))
+        text = (ROOT / source).read_text(encoding="utf8")
+        files.append(File.generated(config, page, content=text.replace(RELEASES, RELEASES + unreleased())))
     files.append(File.generated(config, EXAMPLES, content=examples_page()))
     return files
 
@@ -75,6 +77,14 @@ def page_of(path: str, anchor: str = "") -> str | None:
     if path.startswith("examples/") and path.endswith(".py"):
         return f"{EXAMPLES}#{Path(path).name.replace('.', '')}"
     return SHOWN[path] + suffix if path in SHOWN else None
+
+
+def unreleased() -> str:
+    """What the fragments in changes/ come to."""
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "Unreleased"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    _, heading, text = done.stdout.partition("## Unreleased")
+    return f"\n{heading}\n{text.partition(chr(10))[2]}" if heading else ""
 
 
 def examples_page() -> str:
