@@ -72,20 +72,20 @@ of the strings `"nan"`, `"inf"` and `"-inf"`; `null` means that there is no valu
 RULES_INTRO = """# Rules
 
 A rule checks the steps of a run as they are recorded and reports what is wrong: which tensor, which rank, since which
-step, and what to look at next. All rules are on by default and need no tuning. They run on the monitor's background thread,
-so training never waits for them. A rule that fails is switched off like any other part.
+step, and what to look at next. All rules are on by default and need no tuning. They run on the monitor's background
+thread, so training never waits for them. A rule that fails is switched off like any other part.
 
-Alerts are stored in `alerts.jsonl` of the run. Alerts with the same root cause become one incident, which is reported once,
-three steps after its first alert. `vario diagnose RUN` explains it, `vario check RUN` replays the rules over a stored run.
-See [alerts.md](alerts.md) to configure notifications and automatic actions.
+Alerts are stored in `alerts.jsonl` of the run. Alerts with the same root cause become one incident, which is reported
+once, three steps after its first alert. `vario diagnose RUN` explains it, `vario check RUN` replays the rules over a
+stored run. See [alerts.md](alerts.md) to configure notifications and automatic actions.
 
 Three kinds:
 
 - **exact** rules check what must hold in any correct training: replicas are equal, weights change only in updates, no
   number is NaN. A few allow for rounding or wait for several steps; these are their options.
 - **limit** rules compare a bounded quantity with a physical limit: an update that is a tenth of its weight.
-- **relative** rules compare a series with its own past. Two things must hold: the change is unusual (z), and it is large
-  enough to matter (size).
+- **relative** rules compare a series with its own past. Two things must hold: the change is unusual (z), and it is
+  large enough to matter (size).
 
 If most tensors change together, the report names a common cause (optimizer, learning rate, loss scale) and blames no
 single tensor.
@@ -120,9 +120,9 @@ drift = false
 
 ## A rule of your own
 
-A rule is a function that yields findings. Its keyword arguments are its options; `vario rules` shows the paragraphs of its
-docstring. Pass it in `rules=[...]`, add it as a file in `vario/rules/`, or provide it from your own package through the
-entry point group `vario.rules` ([Extend vario](extending.md#a-rule)).
+A rule is a function that yields findings. Its keyword arguments are its options; `vario rules` shows the paragraphs of
+its docstring. Pass it in `rules=[...]`, add it as a file in `vario/rules/`, or provide it from your own package through
+the entry point group `vario.rules` ([Extend vario](extending.md#a-rule)).
 
 ```python
 from vario.rules import RULES, Finding, rule
