@@ -256,7 +256,7 @@ def _fill_panel(axes: Any, panel: Panel, run: vario.Run) -> None:
 def section(fault: Fault, diagnosis: Any) -> str:
     """One fault, in words."""
     source = inspect.getsource(fault.train).rstrip()
-    words = textwrap.fill(str(diagnosis), 118)
+    words = textwrap.fill(str(diagnosis), 84)
     wrapped = [textwrap.fill(text, 120, break_long_words=False) for text in (fault.text, fault.after)]
     return f"""## {fault.title}
 

@@ -32,7 +32,7 @@ def run_page(text: str, folder: Path) -> str:
     for name, words in (("vario", '-m vario "$@"'), ("python", '"$@"')):
         (commands / name).write_text(f"#!/bin/sh\nexec {sys.executable} {words}\n", encoding="utf8")
         (commands / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "COLUMNS": "84", "OMP_NUM_THREADS": "1"}
 
     def run(block: re.Match[str]) -> str:
         if SERVING in block["commands"]:
