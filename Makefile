@@ -18,7 +18,7 @@ help:
 	@echo "make docs   write docs/config.md and docs/cli.md anew"
 	@echo "make site   build the documentation site into site/"
 	@echo "make changelog   what the fragments in changes/ come to; RELEASE=1 moves them into CHANGELOG.md"
-	@echo "make coverage   how much of vario the fast tests run, and whether that is enough"
+	@echo "make coverage   how much of the reading half the fast tests run (a quarter of an hour), and whether that is enough"
 	@echo "make dist   build the wheel and the source archive into dist/"
 	@echo "make peers  what tests compare vario with, into .peers: mindstudio-probe, torchao, DeepSpeed, Megatron"
 	@echo "make matrix TORCH=2.8.0   the torch half of the tests on that release (several GB); TRANSFORMERS=4.57.6 chooses that"
@@ -138,8 +138,9 @@ dist: $(READY) page
 	$(BIN)/python -m hatchling build
 
 # pytest-cov stays out of .venv: it would slow down every other call of pytest there.
+# 90 % of lines were measured on 2026-11-16; parts of the server and of commands run only in other tests.
 FAST_TESTS := $(READING_HALF)
-LEAST_COVERAGE := 70
+LEAST_COVERAGE := 88
 coverage: $(READY) page .coverage-tools/.ready
 	PYTHONPATH=.coverage-tools COVERAGE_FILE=.coverage-tools/.coverage $(BIN)/python -m pytest $(FAST_TESTS) \
 	  -m "not thorough and not slow" --cov --cov-report=term:skip-covered --cov-fail-under=$(LEAST_COVERAGE)
