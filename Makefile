@@ -15,7 +15,7 @@ help:
 	@echo "make lowest  the reading half of the tests on the oldest packages that pyproject.toml allows"
 	@echo "make lint   ruff, mypy and vermin alone"
 	@echo "make page   build the dashboard's page from frontend/ (Node 20)"
-	@echo "make docs   write docs/config.md and docs/cli.md anew"
+	@echo "make docs   write docs/config.md, cli.md and rules.md, and frontend/src/api.ts, anew"
 	@echo "make site   build the documentation site into site/"
 	@echo "make changelog   what the fragments in changes/ come to; RELEASE=1 moves them into CHANGELOG.md"
 	@echo "make coverage   how much of the reading half the fast tests run (a quarter of an hour), and whether that is enough"
@@ -67,7 +67,7 @@ ready:
 	$(MAKE) --no-print-directory -j 2 page-checks lint peers browser
 
 page-checks: page
-	cd frontend && npm run --silent check && npm test --silent
+	cd frontend && npm run --silent check && npm run --silent lint && npm test --silent
 
 # The cases are the same every time; it ends after a quarter of an hour at the latest.
 ATTACKS := tests/attack tests/runs/test_untrusted_folders.py tests/runs/test_bombs.py tests/cli/test_escaped_names.py \
@@ -87,9 +87,9 @@ audit: .audit/.ready
 
 # What reads runs, logs and configs needs no torch. Older packages call what newer ones warn of, and pyarrow 15 imports
 # pandas wherever it is installed.
-READING_HALF := tests/detection tests/rules tests/sinks tests/statistics \
+READING_HALF := tests/rules tests/sinks tests/statistics \
   $(filter-out $(addprefix tests/,runs/test_big_grid.py runs/test_diagnosis.py runs/test_difference.py \
-    runs/test_ranking.py reports/test_progress_plot.py logs/test_event_files.py logs/test_real_trainers.py \
+    runs/test_changes.py reports/test_progress_plot.py logs/test_event_files.py logs/test_real_trainers.py \
     cli/test_convert_and_import.py cli/test_found_loss_shown.py cli/test_rule_commands.py cli/test_memory_command.py \
     cli/test_run_command.py), $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,runs reports logs cli)))) \
   tests/attack tests/web/test_odd_runs.py tests/web/test_slow_reading.py \

@@ -31,9 +31,9 @@ from dashboard_page import NUM_RUNS, time_list, time_page
 from dashboard_server import print_lines
 from dashboard_tensorboard import NAMES, time_beside
 from long_run import RUNS, Size, long_run
-from vario.runs.curves import read_curve
-from vario.runs.heat import Heat, read_heat
 from vario.runs.run import Run, open_run
+from vario.runs.views.curves import read_curve
+from vario.runs.views.heat import Heat, read_heat
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ import torch
 import vario
 from models import GPT, Llama
 from overhead import train_step
-from vario.detection.detector import Detector
-from vario.detection.incidents import Incidents
-from vario.detection.memory import Memory
-from vario.detection.step import Facts, Step
 from vario.records import Frame
 from vario.rules import choose
+from vario.rules.api.detector import Detector
+from vario.rules.api.incidents import Incidents
+from vario.rules.api.series_state import Memory
+from vario.rules.api.step_view import Facts, Step
 
 WATCHED = ["gradient", "weight", "moment", "activation", "activation_gradient", "update", "stray"]
 

@@ -50,7 +50,7 @@ def nothing_of_a_test_watches_the_next():
     if succession := sys.modules.get("vario.succession"):
         for monitor in list(succession._open):
             monitor.close()
-    if module_hooks := sys.modules.get("vario.backends.torch.module_hooks"):
+    if module_hooks := sys.modules.get("vario.backends.torch.loop.module_hooks"):
         left = sorted(hook.__qualname__ for hook, _ in module_hooks._handles)
         for handle in module_hooks._handles.values():
             handle.remove()

@@ -2,17 +2,16 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
-CORE |= {"rules", "detection", "event_file", "notices", "package", "switch", "ending", "script", "run_files", "varint"}
-CORE |= {"processes", "collecting"}
+CORE |= {"rules", "event_file", "notices", "package", "switch", "ending", "script", "run_files", "varint"}
+CORE |= {"processes", "collecting", "docstrings"}
 IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
 IN_PROCESS |= {"forks", "frame_rows", "header", "plain_numbers", "plugins", "snapshots", "actions"}
 IN_PROCESS |= {"idle", "succession", "leaving"}
@@ -85,33 +84,32 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf8"))
 
 
-def imports(node: ast.AST, module_level_only: bool = False) -> Iterator[str]:
-    """Dotted names a file imports; `from vario import x` gives `vario.x`."""
+def none(offences: Iterable[str]) -> None:
+    """Fails with every offence, not with the first alone."""
+    found = sorted(set(offences))
+    assert not found, "\n" + "\n".join(found)
+
+
+def imports(node: ast.AST, inside_functions: bool = True, for_types: bool = True) -> Iterator[str]:
+    """Dotted names a file imports, in functions and for type checkers too unless told otherwise."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             assert child.level == 0, "relative imports hide which layer is meant"
             module = child.module or ""
-            if module == "vario" or (module.startswith("vario.") and is_package(module)):
-                yield from (f"{module}.{alias.name}" for alias in child.names)
-            else:
-                yield module
-        elif module_level_only and is_deferred(child):
-            continue
-        else:
-            yield from imports(child, module_level_only)
-
-
-def is_deferred(node: ast.AST) -> bool:
-    """Whether what stands inside does not run when the file is imported."""
-    if isinstance(node, ast.If):
-        return "TYPE_CHECKING" in ast.unparse(node.test)
-    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            is_ours = module == "vario" or (module.startswith("vario.") and is_package(module))
+            # `from vario import x` gives `vario.x`.
+            yield from (f"{module}.{alias.name}" for alias in child.names) if is_ours else [module]
+        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from imports(child, inside_functions, for_types) if inside_functions else []
+        elif for_types or not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            yield from imports(child, inside_functions, for_types)
 
 
 def is_package(module: str) -> bool:
@@ -128,62 +126,138 @@ def layer(imported: str) -> str | None:
     return PUBLIC
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_nothing_points_up(path):
-    here = place(path)
-    assert here in ALLOWED, f"{here} is new: give it a row in ALLOWED and a place in docs/architecture.md"
-    for imported in imports(tree_of(path)):
-        reached = layer(imported)
-        if reached is not None and reached != here:
-            assert reached in ALLOWED[here], f"{here} must not import {imported}"
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_frameworks_are_imported_at_module_level_only_at_home(path):
-    parts = path.relative_to(SOURCE).parts
-    at_home = parts[0] == "integrations" or (parts[0] == "backends" and len(parts) > 2)
-    if not at_home:
-        found = {name.split(".")[0] for name in imports(tree_of(path), module_level_only=True)} & FRAMEWORKS
-        assert not found, f"{sorted(found)} imported at module level"
+MODULES = {module_of(path): path for path in FILES}
+
+
+def own_imports(path: Path, inside_functions: bool = True) -> set[str]:
+    """Modules of vario that a file imports at some time while it runs."""
+    found = set()
+    for imported in imports(tree_of(path), inside_functions, for_types=False):
+        while imported and imported not in MODULES:
+            imported = imported.rpartition(".")[0]
+        found |= {imported} - {"", module_of(path)}
+    return found
+
+
+def test_nothing_points_up():
+    assert not {place(path) for path in FILES} - ALLOWED.keys(), "new: a row in ALLOWED and in docs/architecture.md"
+    none(
+        f"{name_of(path)} must not import {imported}"
+        for path in FILES
+        for imported in imports(tree_of(path))
+        if layer(imported) not in {None, place(path), *ALLOWED[place(path)]}
+    )
+
+
+ROOMS = {
+    "files": set(),
+    "reader": {"files"},
+    "views": {"files", "reader"},
+    "findings": {"files", "reader", "views"},
+    "compare": {"files", "reader", "views", "findings"},
+    "live": {"files", "reader", "views", "findings"},
+    "notebook_html": {"files", "reader", "views", "findings"},
+    "run": {"files", "reader", "findings", "notebook_html"},
+}
+"""What each room of runs/ may import from the others."""
+
+
+def test_no_room_of_runs_points_up():
+    none(
+        f"{name_of(path)} must not import {imported}"
+        for path in FILES
+        if place(path) == "runs" and module_of(path) != "vario.runs"
+        for imported in own_imports(path)
+        if imported.startswith("vario.runs.")
+        if imported.split(".")[2] not in {room := module_of(path).split(".")[2], *ROOMS[room]}
+    )
+
+
+def test_frameworks_are_imported_at_module_level_only_at_home():
+    def is_at_home(parts: tuple[str, ...]) -> bool:
+        return parts[0] == "integrations" or (parts[0] == "backends" and len(parts) > 2)
+
+    none(
+        f"{name_of(path)} imports {name} at module level"
+        for path in FILES
+        if not is_at_home(path.relative_to(SOURCE).parts)
+        for name in imports(tree_of(path), inside_functions=False, for_types=False)
+        if name.split(".")[0] in FRAMEWORKS
+    )
 
 
 def test_no_import_cycle():
-    graph: dict[str, set[str]] = {}
-    modules = {}
-    for path in FILES:
-        parts = list(path.relative_to(SOURCE.parent).with_suffix("").parts)
-        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    for module, path in modules.items():
-        graph[module] = set()
-        for imported in imports(tree_of(path), module_level_only=True):
-            while imported and imported not in modules:
-                imported = imported.rpartition(".")[0]
-            # A package's own __init__ is loaded before its files in any case.
-            if imported and imported != module and not module.startswith(imported + "."):
-                graph[module].add(imported)
+    """Imports inside functions are counted; those for type checkers alone are not."""
+    graph = {module: own_imports(path) for module, path in MODULES.items()}
     done: set[str] = set()
+    cycles = []
 
     def visit(module, trail):
-        assert module not in trail, " -> ".join([*trail, module])
-        if module not in done:
+        if module in trail:
+            cycles.append(" -> ".join([*trail[trail.index(module) :], module]))
+        elif module not in done:
             for following in sorted(graph[module]):
                 visit(following, [*trail, module])
             done.add(module)
 
     for module in graph:
         visit(module, [])
+    none(cycles)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_only_sinks_write_and_only_runs_parse_the_files_of_a_run(path):
-    if place(path) in ("sinks", "runs"):
-        return
-    tree = tree_of(path)
-    constants = {
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-    assert not constants & RUN_FILES
-    assert not any(name.startswith("pyarrow.ipc") for name in imports(tree))
+LATER = {
+    "analysis": "backends.torch",  # torch may be missing
+    "backends.finding": "backends.torch",
+    "backends.torch.reduce.summaries": "backends.torch.reduce.cuda",  # Triton may be missing
+    "compat.msprobe": "backends.torch",
+    "integrations.recording": "backends.torch integrations.predictions",
+    "launch": "backends.torch monitor",  # not before the script has imported torch
+    "start": "config monitor succession",  # switched off, it costs nothing
+    "cli": "",  # `vario --help` is there at once: a command imports what it needs when it runs
+    "logs.own_runs": "runs",  # logs of other tools are read without pyarrow
+    "runs.files.row_files": "run_files.dataset",  # pyarrow.dataset takes its time; only SQL needs it
+    "runs.run": "runs.notebook_html",  # only a notebook needs it
+}
+"""Imports of our own inside functions: who imports what, and why not at the top of the file."""
+
+
+def is_later(module: str, imported: str) -> bool:
+    def is_below(name: str, folder: str) -> bool:
+        return not folder or f"{name}.".startswith(f"vario.{folder}.")
+
+    return any(
+        is_below(module, who) and any(is_below(imported, what) for what in whom.split() or [""])
+        for who, whom in LATER.items()
+    )
+
+
+def test_own_imports_stand_at_the_top_of_a_file():
+    none(
+        f"{module} imports {imported} inside a function"
+        for module, path in MODULES.items()
+        for imported in own_imports(path) - own_imports(path, inside_functions=False)
+        if not is_later(module, imported)
+    )
+
+
+def test_only_sinks_write_and_only_runs_parse_the_files_of_a_run():
+    elsewhere = [path for path in FILES if place(path) not in ("sinks", "runs")]
+    none(
+        f"{name_of(path)}:{node.lineno} names {node.value}"
+        for path in elsewhere
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in RUN_FILES
+    )
+    none(
+        f"{name_of(path)} imports {name}"
+        for path in elsewhere
+        for name in imports(tree_of(path))
+        if name.startswith("pyarrow.ipc")
+    )
 
 
 READS = {"read_text", "read_bytes", "read_metadata", "read_table", "read_schema", "memory_map", "OSFile", "ParquetFile"}
@@ -194,30 +268,38 @@ OTHER_FILES = {
 }
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if place(path) in ("runs", "sinks", "web")], ids=name_of)
-def test_files_of_a_run_are_opened_in_one_place(path):
-    for node in ast.walk(tree_of(path)):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        is_method = isinstance(node.func, ast.Attribute)
-        if called in READS:
-            # As functions of `run_files` they have these names too.
-            assert not is_method or (name_of(path), called) in OTHER_FILES, f"line {node.lineno}: see vario.run_files"
-        if called == "open" and not is_method:
-            openers = [ast.unparse(word.value) for word in node.keywords if word.arg == "opener"]
-            is_new = len(node.args) > 1 and getattr(node.args[1], "value", "") == "x"
-            assert is_new or any("no_links" in opener for opener in openers), f"line {node.lineno}: see vario.run_files"
+def opens_a_file(path: Path, node: ast.Call) -> bool:
+    """Whether a call opens a file on its own, and not as `vario.run_files` does."""
+    is_method = isinstance(node.func, ast.Attribute)
+    called = node.func.attr if is_method else getattr(node.func, "id", "")
+    if called in READS:
+        return is_method and (name_of(path), called) not in OTHER_FILES  # functions of `run_files` have these names too
+    if called != "open" or is_method:
+        return False
+    openers = [ast.unparse(word.value) for word in node.keywords if word.arg == "opener"]
+    is_new = len(node.args) > 1 and getattr(node.args[1], "value", "") == "x"
+    return not is_new and not any("no_links" in opener for opener in openers)
+
+
+def test_files_of_a_run_are_opened_in_one_place():
+    none(
+        f"{name_of(path)}:{node.lineno}: see vario.run_files"
+        for path in FILES
+        if place(path) in ("runs", "sinks", "web")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and opens_a_file(path, node)
+    )
 
 
 def test_the_two_halves_share_no_code():
     after = {"runs", "logs", "reports", "web"}
-    for path in FILES:
-        reached = {layer(name) for name in imports(tree_of(path))}
-        if place(path) in after:
-            assert not reached & (IN_PROCESS | {"launch"}), name_of(path)
-        if place(path) in IN_PROCESS:
-            assert not reached & after, name_of(path)
+    other_half = {**dict.fromkeys(after, IN_PROCESS | {"launch"}), **dict.fromkeys(IN_PROCESS, after)}
+    none(
+        f"{name_of(path)} imports {imported}"
+        for path in FILES
+        for imported in imports(tree_of(path))
+        if layer(imported) in other_half.get(place(path), ())
+    )
 
 
 def defined_names(tree: ast.Module) -> Iterator[str]:
@@ -237,16 +319,21 @@ def words(identifier: str) -> set[str]:
     return lowered | {word.removesuffix("s") for word in lowered}
 
 
-# compat/ speaks the words of others where it has to.
-@pytest.mark.parametrize("path", [path for path in FILES if place(path) != "compat"], ids=name_of)
-def test_names_say_what_a_thing_is(path):
-    identifiers = {*defined_names(tree_of(path)), *path.relative_to(SOURCE).with_suffix("").parts}
-    for identifier in identifiers - FIXED_BY_OTHERS:
-        assert not words(identifier) & BANNED, (
-            f"'{identifier}' says nothing; see the vocabulary in docs/architecture.md"
-        )
+def identifiers(path: Path) -> set[str]:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    is_on_training_data = parts[:2] == ("rules", "data")
+    return {*defined_names(tree_of(path)), *(parts[2:] if is_on_training_data else parts)} - FIXED_BY_OTHERS
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_file_fits_in_a_head(path):
-    assert len(path.read_text(encoding="utf8").splitlines()) <= 400
+def test_names_say_what_a_thing_is():
+    none(
+        f"{name_of(path)}: '{identifier}' says nothing; see the vocabulary in docs/architecture.md"
+        for path in FILES
+        if place(path) != "compat"  # it speaks the words of others where it has to
+        for identifier in identifiers(path)
+        if words(identifier) & BANNED
+    )
+
+
+def test_a_file_fits_in_a_head():
+    none(name_of(path) for path in FILES if len(path.read_text(encoding="utf8").splitlines()) > 400)

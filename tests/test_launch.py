@@ -425,7 +425,7 @@ def test_a_second_optimizer_of_the_same_model_goes_on_with_its_run(tmp_path, war
 def test_a_model_that_cannot_be_watched_trains_all_the_same(tmp_path):
     write(tmp_path, PLAIN.replace("for step in", "model[0].weight.layout_of_yesterday = 1\nfor step in"))
     # A part of vario that is missing stands for anything that may go wrong while watching begins.
-    broken = "import sys\nsys.modules['vario.backends.torch.update_rows'] = None\n"
+    broken = "import sys\nsys.modules['vario.backends.torch.optimizer.update_rows'] = None\n"
     write(tmp_path, broken + PLAIN)
     plain = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
     watched = started(tmp_path, "train.py")

@@ -14,10 +14,10 @@ import vario
 from incidents import recurring, train
 from vario.cli.commands.parts import found_parts
 from vario.config import Config, read_config
-from vario.detection.alerts import Alert, Incident
 from vario.notices.command import Command
 from vario.notices.message import Message
 from vario.notices.sending import Notices
+from vario.rules.api.alerts import Alert, Incident
 
 PASSWORD = "correct-horse"
 

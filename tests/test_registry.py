@@ -23,6 +23,19 @@ def test_a_file_in_the_folder_is_a_part(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+def test_so_is_one_in_a_room_of_the_folder(tmp_path, monkeypatch):
+    room = tmp_path / "parts_in_rooms" / "room"
+    room.mkdir(parents=True)
+    for folder in (room.parent, room):
+        (folder / "__init__.py").write_text("")
+    (room / "first.py").write_text("class First:\n    part_name = 'first'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = Registry("parts", "parts_in_rooms", lambda part: getattr(part, "part_name", None))
+    assert [found.origin for found in registry] == ["parts_in_rooms.room.first"]
+    for name in [name for name in sys.modules if name.startswith("parts_in_rooms")]:
+        del sys.modules[name]
+
+
 def test_an_unknown_part_names_the_nearest():
     with pytest.raises(ConfigError, match=r"statistics: unknown 'nrom'\. Did you mean 'norm'\?"):
         STATISTICS.get("nrom")

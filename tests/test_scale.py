@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import vario
-from vario.detection.memory import Memory
-from vario.detection.step import Facts, Step
 from vario.probes.seen_rows import SeenRows
 from vario.rules import RULES
+from vario.rules.api.series_state import Memory
+from vario.rules.api.step_view import Facts, Step
 
 PACKAGE = str(Path(vario.__file__).parent)
 

@@ -1,4 +1,5 @@
-"""Write the pages that are made from the code: config.md from Config, cli.md from commands, rules.md from rules.
+"""Write what is made from the code: config.md from Config, cli.md from commands, rules.md from rules, and the types of
+the dashboard's page from the description of its server.
 
 python tools/make_docs.py           write them
 python tools/make_docs.py --check   say which are stale, and exit with 1 if any is
@@ -11,14 +12,17 @@ import dataclasses
 import sys
 from pathlib import Path
 
+from api_types import api_types
+
 from vario.cli import make_parser
 from vario.cli.commands import command_names, load
-from vario.cli.options import field_docs, flag
+from vario.cli.options import flag
 from vario.config import Config
+from vario.docstrings import field_docs
 from vario.quantities import default_every, watchable
 from vario.rules import RULES
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 MADE = "<!-- Made by tools/make_docs.py from the code; edit the docstrings there. -->\n"
 
 CONFIG_INTRO = """# Options
@@ -222,7 +226,12 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-PAGES = {"config.md": config_page, "cli.md": cli_page, "rules.md": rules_page}
+PAGES = {
+    "docs/config.md": config_page,
+    "docs/cli.md": cli_page,
+    "docs/rules.md": rules_page,
+    "frontend/src/api.ts": api_types,
+}
 
 
 def main() -> int:
@@ -232,7 +241,7 @@ def main() -> int:
     check = parser.parse_args().check
     stale = []
     for name, make in PAGES.items():
-        path = DOCS / name
+        path = ROOT / name
         text = make()
         if not path.exists() or path.read_text(encoding="utf8") != text:
             stale.append(name)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import vario
-from vario.runs.replay import check
+from vario.runs.findings.replay import check
 from zoo.score import Incident, Line
 
 SCOPES = {"batch": "data"}

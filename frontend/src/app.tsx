@@ -1,7 +1,7 @@
 /** Which screen is shown, and what all screens of a run share: the run itself and its stream of events. */
 
 import { useEffect, useState } from "preact/hooks";
-import type { Incident, RunHome } from "./answers";
+import type { Incident, RunHome } from "./api";
 import { useHeard, useStream, wanted } from "./live";
 import { useView } from "./navigation";
 import { Empty, Waiting } from "./parts/basics";
@@ -46,7 +46,7 @@ function RunsPage() {
 
 function RunPage(props: { run: string }) {
   const view = useView();
-  const answer = useAnswer<RunHome>("run", { run: props.run });
+  const answer = useAnswer("run", { run: props.run });
   const home = useFresh(answer.value);
   const query = useStore(wanted);
   // As it was told, not as news have it: the end of a run is told before the last numbers arrive, and `bye` after them.

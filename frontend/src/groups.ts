@@ -1,6 +1,6 @@
 /** Runs that one process made one after the other, as in a grid search: one line of the list, until it is opened. */
 
-import type { RunRow } from "./answers";
+import type { RunRow } from "./api";
 
 export interface Line {
   row: RunRow;

@@ -1,52 +1,12 @@
 /** What happens while one looks: one stream of events for the whole tab. */
 
 import { useEffect, useRef } from "preact/hooks";
-import type { Incident, Maybe, RunRow } from "./answers";
-import type { NewColumns } from "./heat/folding";
+import type { Bye, LiveEvents } from "./api";
 import { address, askAgain, isReport, isThere, type Query } from "./server";
 import { createStore } from "./store";
 
-export interface Progress {
-  step: Maybe;
-  state: string;
-  progress: Maybe;
-  eta_seconds: Maybe;
-  steps_per_second: Maybe;
-  vital: { name: string; value: Maybe }[];
-}
-
-export interface NewPoints {
-  curves: {
-    quantity: string;
-    target: string;
-    statistic: string;
-    rank: number | string;
-    steps: number[];
-    values: Maybe[];
-    bad?: (boolean | number)[];
-    times?: Maybe[];
-  }[];
-}
-
-export interface NewRows {
-  /** Rows that are new or have changed. */
-  runs: RunRow[];
-  /** Runs that are not there any more. */
-  gone: string[];
-  /** Whether these are all there are: the server did not know what was seen before. */
-  is_whole: boolean;
-}
-
-export interface Heard {
-  progress?: (body: Progress) => void;
-  heat?: (body: NewColumns) => void;
-  points?: (body: NewPoints) => void;
-  incident?: (body: Incident) => void;
-  runs?: (body: NewRows) => void;
-  /** Too much was missed, or the run began anew: ask for everything again. */
-  reset?: () => void;
-  bye?: () => void;
-}
+/** What to do with each event. */
+export type Heard = { [Name in keyof LiveEvents]?: (body: NonNullable<LiveEvents[Name]>) => void };
 
 /** Whether events are coming in. */
 export const isLive = createStore(false);
@@ -77,6 +37,7 @@ export function useWanted(query: Query): void {
   useEffect(() => {
     wanted.set(query);
     return () => wanted.set({});
+    // oxlint-disable-next-line react/exhaustive-deps -- a query with the same words is the same query
   }, [text]);
 }
 
@@ -100,28 +61,29 @@ export function useStream(query: Query | null): void {
     let stream: EventSource;
     const open = () => {
       stream = new EventSource(address("live", { ...asked, cursor: cursor.current || asked.cursor }));
-      stream.onopen = () => {
+      stream.addEventListener("open", () => {
         pause = RETRY_MS;
         isLive.set(true);
-      };
-      stream.onerror = () => {
+      });
+      stream.addEventListener("error", () => {
         isLive.set(false);
         if (stream.readyState !== EventSource.CLOSED) return void isThere();
         // It refuses, and whatever the page asks for says why.
         void askAgain();
         retry = window.setTimeout(open, pause);
         pause = Math.min(2 * pause, MOST_RETRY_MS);
-      };
+      });
       for (const name of ["progress", "heat", "points", "incident", "runs", "reset"] as const)
         stream.addEventListener(name, (event) => {
           if (event.lastEventId) cursor.current = event.lastEventId;
           const body = JSON.parse(event.data as string) as never;
           listeners.forEach((listener) => listener[name]?.(body));
         });
-      stream.addEventListener("bye", () => {
+      stream.addEventListener("bye", (event) => {
         stream.close();
         isLive.set(false);
-        listeners.forEach((listener) => listener.bye?.());
+        const body = JSON.parse(event.data as string) as Bye;
+        listeners.forEach((listener) => listener.bye?.(body));
       });
     };
     open();

@@ -1,7 +1,7 @@
 /** The offline report: the same screens, reading what was packed into the file. */
 
 import { render } from "preact";
-import type { Alerts, Curve, RunHome } from "./answers";
+import type { Alerts, Curve, RunHome } from "./api";
 import { App } from "./app";
 import { decodeHeat, NOT_FINITE, RECORDED, type Heat } from "./heat/folding";
 import { followAddress, view } from "./navigation";
@@ -39,7 +39,7 @@ function offered(): RunHome {
     const first = statistics.includes(quantity.default_statistic) ? quantity.default_statistic : statistics[0]!;
     return [{ ...quantity, statistics, default_statistic: first }];
   });
-  return { ...packed.run, quantities, cursor: null };
+  return { ...packed.run, quantities, cursor: "" };
 }
 
 /** The columns of a heat map between two steps. */

@@ -1,4 +1,4 @@
-/** What somebody means who types a few words. The server searches by the same rule (src/vario/runs/search.py). */
+/** What somebody means who types a few words. The server searches by the same rule (src/vario/runs/views/name_search.py). */
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -21,6 +21,6 @@ export function useTyped(text: string, milliseconds = 250): string {
   useEffect(() => {
     const wait = window.setTimeout(() => setTyped(text), milliseconds);
     return () => window.clearTimeout(wait);
-  }, [text]);
+  }, [text, milliseconds]);
   return typed;
 }

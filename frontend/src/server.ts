@@ -1,6 +1,7 @@
 /** Asking the server, or, in a report, what was packed into the file. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useState } from "preact/hooks";
+import type { Answers, Refusal } from "./api";
 import { decodeHeat, type Heat } from "./heat/folding";
 import { createStore } from "./store";
 
@@ -46,7 +47,7 @@ async function fetchPage(page: string, query: Query, signal?: AbortSignal): Prom
   }
   isGone.set(false);
   if (response.ok) return response;
-  const told = (await response.json().catch(() => ({}))) as { error?: string; key?: string | null };
+  const told = (await response.json().catch(() => ({}))) as Partial<Refusal>;
   throw new ServerError(told.error ?? `The server answered ${response.status}.`, response.status, told.key ?? null);
 }
 
@@ -56,7 +57,7 @@ let asking = 0;
 export function noticeGone(): void {
   isGone.set(true);
   window.clearTimeout(asking);
-  asking = window.setTimeout(askAgain, 2000);
+  asking = window.setTimeout(() => void askAgain(), 2000);
 }
 
 export async function askAgain(): Promise<void> {
@@ -101,8 +102,8 @@ export interface Answer<Value> {
 }
 
 /** The answer of one page; asks anew when the query changes or the server comes back. `null` asks nothing. */
-export function useAnswer<Value>(page: string, query: Query | null): Answer<Value> {
-  return useAsked(page, query, (signal) => source.json(page, query!, signal) as Promise<Value>);
+export function useAnswer<Page extends keyof Answers>(page: Page, query: Query | null): Answer<Answers[Page]> {
+  return useAsked(page, query, (signal) => source.json(page, query!, signal) as Promise<Answers[Page]>);
 }
 
 export function useHeat(page: string, query: Query | null): Answer<Heat> {
@@ -122,11 +123,11 @@ function useAsked<Value>(
     isLoading: true,
     of: "",
   });
-  const again = useRef(() => setRound((last) => last + 1)).current;
+  const again = useCallback(() => setRound((last) => last + 1), []);
   useEffect(() => {
     window.addEventListener("server-back", again);
     return () => window.removeEventListener("server-back", again);
-  }, []);
+  }, [again]);
   useEffect(() => {
     if (!wanted) return;
     const stop = new AbortController();
@@ -141,6 +142,7 @@ function useAsked<Value>(
       },
     );
     return () => stop.abort();
+    // oxlint-disable-next-line react/exhaustive-deps -- the address says what `ask` asks for
   }, [wanted, round]);
   return { ...state, again };
 }

@@ -1,6 +1,10 @@
 /** How urgent something is, and the colour that says so. */
 
-import { plural } from "./words";
+import type { Incident } from "./api";
+import { plural } from "./format";
+
+/** What charts and heat maps draw of an incident, or of something else that is marked like one. */
+export type Mark = Pick<Incident, "step" | "severity" | "title" | "place" | "targets" | "series">;
 
 const URGENCY: Record<string, number> = { page: 3, warn: 2, note: 1 };
 

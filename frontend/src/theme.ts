@@ -66,9 +66,9 @@ function resolve(color: string): string {
   return getComputedStyle(swatch).color;
 }
 
-/** The size of an element, followed. */
-export function useWidth<Shown extends HTMLElement>(): [(element: Shown | null) => void, number] {
-  const [element, setElement] = useState<Shown | null>(null);
+/** The width of an element, followed. */
+export function useWidth(): [(element: HTMLElement | null) => void, number] {
+  const [element, setElement] = useState<HTMLElement | null>(null);
   const [width, setWidth] = useState(0);
   useEffect(() => {
     if (!element) return;

@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Curve } from "../src/answers";
+import type { Curve } from "../src/api";
 import { align, appendPoints, newestAt, type Line } from "../src/curves/lines";
-import { inside } from "../src/curves/moves";
-import { removal } from "../src/curves/removing";
+import { withinRun } from "../src/curves/pan-zoom";
+import { removal } from "../src/curves/curve-removal";
 import { logTicks } from "../src/curves/ticks";
 import { smooth } from "../src/smoothing";
-import { ago, bytes, count, duration, number, percent } from "../src/words";
+import { ago, bytes, count, duration, number, percent } from "../src/format";
 
 function curve(steps: number[], last: (number | null)[], more: Partial<Curve> = {}): Curve {
   const bad = last.map((value) => value === null);
@@ -87,6 +87,7 @@ test("points that come live are appended once", () => {
         steps: [1, 2],
         values: [2, null],
         bad: [false, true],
+        times: [null, null],
       },
     ],
   };
@@ -125,13 +126,13 @@ test("numbers read as people write them", () => {
 });
 
 test("a stretch stays where the run has steps", () => {
-  assert.deepEqual(inside(10.4, 19.6, 99), { first: 10, last: 19 });
-  assert.deepEqual(inside(-8, 12, 99), { first: 0, last: 20 });
-  assert.deepEqual(inside(90, 110, 99), { first: 79, last: 99 });
-  assert.deepEqual(inside(90, 110, null), { first: 90, last: 110 });
-  assert.deepEqual(inside(-5, 120, 99), { first: null, last: null });
-  assert.deepEqual(inside(null, null, 99), { first: null, last: null });
-  assert.deepEqual(inside(50, 50.2, 99), { first: 50, last: 51 });
+  assert.deepEqual(withinRun(10.4, 19.6, 99), { first: 10, last: 19 });
+  assert.deepEqual(withinRun(-8, 12, 99), { first: 0, last: 20 });
+  assert.deepEqual(withinRun(90, 110, 99), { first: 79, last: 99 });
+  assert.deepEqual(withinRun(90, 110, null), { first: 90, last: 110 });
+  assert.deepEqual(withinRun(-5, 120, 99), { first: null, last: null });
+  assert.deepEqual(withinRun(null, null, 99), { first: null, last: null });
+  assert.deepEqual(withinRun(50, 50.2, 99), { first: 50, last: 51 });
 });
 
 test("under the cursor each line has its newest point, however the points of others lie", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { RunRow } from "../src/answers";
+import type { RunRow } from "../src/api";
 import { fold, keyOf } from "../src/groups";
 
 function row(run: string, group: string | null, changes: Partial<RunRow> = {}): RunRow {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Incident } from "../src/answers";
+import type { Incident } from "../src/api";
 import { parting, RISING, type Rgb } from "../src/colors";
 import { appendColumns, decodeHeat, foldColumns, foldRows, NOT_FINITE, RECORDED, type Heat } from "../src/heat/folding";
 import { againstUsual, decades, findRange, position } from "../src/heat/range";
@@ -27,6 +27,7 @@ function heat(targets: string[], rows: number[][], groups = targets.map(() => 1)
     is_outline: false,
     low: null,
     high: null,
+    step: columns - 1,
   };
   return { head, targets, groups, first: steps, last: steps, values, flags, columns };
 }
@@ -97,9 +98,9 @@ test("columns that come live are appended once, by name", () => {
   const grown = appendColumns(start, news, ["b", "a", "c"], 100);
   assert.deepEqual(grown.targets, ["a", "b", "c"]);
   assert.deepEqual(grown.last, [0, 1, 2, 3]);
-  assert.deepEqual([...grown.values.slice(0, 4)], [1, 2, 10, NaN]);
-  assert.deepEqual([...grown.values.slice(4, 8)], [3, 4, 40, 41]);
-  assert.deepEqual([...grown.values.slice(8)], [NaN, NaN, 7, 8]);
+  assert.deepEqual(Array.from(grown.values.slice(0, 4)), [1, 2, 10, NaN]);
+  assert.deepEqual(Array.from(grown.values.slice(4, 8)), [3, 4, 40, 41]);
+  assert.deepEqual(Array.from(grown.values.slice(8)), [NaN, NaN, 7, 8]);
   assert.equal(grown.flags[11]! & NOT_FINITE, NOT_FINITE);
   assert.equal(appendColumns(grown, news, ["b", "a", "c"], 100), grown);
 });

@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from vario.analysis.parameters import count_parameters, format_param_count, get_parameter_breakdown
     from vario.analysis.training import TrainingMetrics, TrainingMonitor, get_gpu_memory_info
     from vario.config import Config
-    from vario.detection.alerts import Alert, Incident
     from vario.errors import ConfigError, ModelError, RunError, VarioError
     from vario.integrations.transformers import MonitorCallback
     from vario.monitor import Monitor
     from vario.records import Frame
-    from vario.runs.desync import first_desync
-    from vario.runs.diagnosis import diagnose
-    from vario.runs.difference import diff
-    from vario.runs.onset import first_bad
-    from vario.runs.replay import check
-    from vario.runs.run import Run, Series, list_runs, open_run
+    from vario.rules.api.alerts import Alert, Incident
+    from vario.runs.compare.difference import diff
+    from vario.runs.findings.desync import first_desync
+    from vario.runs.findings.diagnosis import diagnose
+    from vario.runs.findings.onset import first_bad
+    from vario.runs.findings.replay import check
+    from vario.runs.reader import Series
+    from vario.runs.run import Run, list_runs, open_run
     from vario.start import watch
 
 _HOMES = {
@@ -45,14 +46,14 @@ _HOMES = {
     "open_run": "vario.runs.run",
     "list_runs": "vario.runs.run",
     "Run": "vario.runs.run",
-    "Series": "vario.runs.run",
-    "first_bad": "vario.runs.onset",
-    "first_desync": "vario.runs.desync",
-    "check": "vario.runs.replay",
-    "diagnose": "vario.runs.diagnosis",
-    "diff": "vario.runs.difference",
-    "Alert": "vario.detection.alerts",
-    "Incident": "vario.detection.alerts",
+    "Series": "vario.runs.reader",
+    "first_bad": "vario.runs.findings.onset",
+    "first_desync": "vario.runs.findings.desync",
+    "check": "vario.runs.findings.replay",
+    "diagnose": "vario.runs.findings.diagnosis",
+    "diff": "vario.runs.compare.difference",
+    "Alert": "vario.rules.api.alerts",
+    "Incident": "vario.rules.api.alerts",
     "Config": "vario.config",
     "Frame": "vario.records",
     "VarioError": "vario.errors",

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Protocol
 
 from vario.backends.base import Watched
 from vario.config import ESCALATED, Config
-from vario.detection.alerts import SEVERITIES, Incident
 from vario.errors import ConfigError
 from vario.notices.sending import Notices
 from vario.observer import QuantityObserver
 from vario.records import StepRecord
+from vario.rules.api.alerts import SEVERITIES, Incident
 from vario.sinks import PartsOff, RunHeader
 from vario.sinks.snapshots import MOST_SNAPSHOTS, ActionLines, SnapshotFolder
 from vario.snapshots import Batches, parameters_of, take

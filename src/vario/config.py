@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from vario import notices
-from vario.detection.alerts import SEVERITIES
 from vario.errors import ConfigError, MissingExtra
 from vario.quantities import PROBES, default_every, watchable
 from vario.rules import choose
+from vario.rules.api.alerts import SEVERITIES
 from vario.schedule import Schedule
 from vario.selector import pattern_matcher, place_matcher
 from vario.statistics import STATISTICS

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import vario
 from vario.errors import ConfigError, ModelError
 from vario.switch import is_off
 
@@ -96,8 +97,6 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
         import torch
     except ImportError:
         raise ModelError("demo: needs PyTorch: pip install torch") from None
-    import vario
-
     if is_off():
         raise ConfigError("demo: VARIO=off is set, and the demo is about watching. Unset it.")
     torch.manual_seed(0)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from vario.detection.alerts import Incident
     from vario.monitor import Monitor
     from vario.records import Frame
+    from vario.rules.api.alerts import Incident
 
 
 def idle_monitor() -> Monitor:

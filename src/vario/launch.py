@@ -24,7 +24,7 @@ from vario.switch import is_off
 
 if TYPE_CHECKING:
     from vario.backends.losses import BackwardLoss
-    from vario.backends.torch.discovery import Search
+    from vario.backends.torch.loop.discovery import Search
     from vario.monitor import Monitor
 
 log = logging.getLogger("vario")
@@ -116,7 +116,7 @@ class Launch:
 
     def _look_for_models(self) -> None:
         try:
-            from vario.backends.torch.discovery import Search
+            from vario.backends.torch.loop.discovery import Search
         except UnsupportedRelease as error:
             self.problem = str(error)  # said at the end; the script runs as without us
             return

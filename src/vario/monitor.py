@@ -21,7 +21,6 @@ from vario.backends.base import TRAINING_LOOP
 from vario.backends.finding import find_backend
 from vario.backends.losses import BackwardLoss
 from vario.config import Config
-from vario.detection.alerts import Incident
 from vario.ending import ending
 from vario.errors import ConfigError, TrainingStop
 from vario.folders import open_sinks, run_folder
@@ -35,6 +34,7 @@ from vario.plugins import left_out
 from vario.probes import PROBES, Probe
 from vario.records import Frame, StepRecord
 from vario.rules import choose
+from vario.rules.api.alerts import Incident
 from vario.selector import Choice, Selector
 from vario.sinks import SINKS, Sink
 from vario.sinks.alerts import Alerts

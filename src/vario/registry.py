@@ -1,4 +1,4 @@
-"""Parts found by their presence: a module in the part's folder, or another package's entry point."""
+"""Parts found by their presence: a module in or below the part's folder, or another package's entry point."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Registry(Generic[Part]):
 
     def _fill(self) -> None:
         package = importlib.import_module(self.package)
-        for module in pkgutil.iter_modules(package.__path__, self.package + "."):
+        for module in pkgutil.walk_packages(package.__path__, self.package + "."):
             for part in vars(importlib.import_module(module.name)).values():
                 if getattr(part, "module", getattr(part, "__module__", None)) == module.name:
                     self._take(part, module.name)

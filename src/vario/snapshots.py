@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.backends.base import Watched
-from vario.detection.alerts import Incident
 from vario.records import COLUMNS, ROOT, StepRecord
+from vario.rules.api.alerts import Incident
 from vario.sinks.snapshots import SnapshotFolder
 
 SAMPLE_BYTES = 2**20

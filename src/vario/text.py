@@ -1,11 +1,13 @@
-"""Words for people: nearest names, numbers, durations and sizes."""
+"""Words for people: nearest names, numbers, durations and sizes; and values as JSON has them."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 _NOT_SHOWN = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
@@ -78,3 +80,24 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
         num_bytes /= 1024
     return f"{num_bytes:.1f} TiB"
+
+
+def json_value(value: Any, odd: Callable[[float], Any], array: Callable[[Any], Any] | None = None) -> Any:
+    """A value in JSON's own types: `odd` says what a NaN or an infinity becomes, `array` what an array does."""
+
+    def plain(value: Any) -> Any:
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else odd(value)
+        if isinstance(value, Mapping):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, Path):
+            return str(value)
+        if hasattr(value, "__dataclass_fields__"):
+            return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+        if hasattr(value, "tolist"):
+            return array(value) if array is not None and value.ndim else plain(value.tolist())
+        return [plain(item) for item in value]
+
+    return plain(value)

@@ -16,8 +16,8 @@ from thorough import cases
 from vario.analysis.memory import KINDS, budget_bytes, max_batch_size, predict_memory
 from vario.analysis.strategies import STRATEGIES
 from vario.backends.gpus import GPUS
-from vario.backends.torch.simulation.cuda_operators import attention_kernel
-from vario.backends.torch.simulation.step import StepPlan, simulate
+from vario.backends.torch.memory_simulation.cuda_operators import attention_kernel
+from vario.backends.torch.memory_simulation.step import StepPlan, simulate
 from vario.errors import ConfigError, ModelError
 from vario.package import release_of
 

@@ -13,7 +13,7 @@ from web_client import serving
 
 import vario
 from thorough import thorough
-from vario.runs.ranking import rank_changes
+from vario.runs.findings.changes import rank_changes
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,14 @@ def test_curves_are_added_by_search_scaled_and_smoothed(visit):
     page = visit("?run=healthy&screen=series&series=gradient|head.weight|norm")
     figure = page.get_by_role("figure")
     expect(figure).to_contain_text("head.weight")
-    page.get_by_label("Find a series to add").fill("blocks.2")
+    finder = page.get_by_label("Find a series to add")
+    finder.fill("blocks.2")
+    options = page.get_by_role("listbox", name="Series").get_by_role("option")
+    expect(options.first).to_contain_text("blocks.2")
+    finder.press("ArrowDown")
+    # The input keeps the focus: this is how a screen reader learns which option was reached.
+    expect(options.nth(1)).to_have_attribute("aria-selected", "true")
+    expect(finder).to_have_attribute("aria-activedescendant", options.nth(1).get_attribute("id"))
     page.get_by_role("option", name=re.compile("blocks.2.0.weight")).click()
     expect(figure).to_contain_text("blocks.2.0.weight")
     page.keyboard.press("Escape")

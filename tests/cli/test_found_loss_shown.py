@@ -10,10 +10,10 @@ import made_runs
 import vario
 from models import Perceptron, batch
 from vario.cli import main
-from vario.runs.brief import read_brief
-from vario.runs.inline_html import run_html
-from vario.runs.loss_series import read_losses
-from vario.runs.vitals import read_vitals
+from vario.runs.notebook_html import run_html
+from vario.runs.views.brief import read_brief
+from vario.runs.views.loss_series import read_losses
+from vario.runs.views.vitals import read_vitals
 
 
 def shown(capsys, *words):

@@ -5,8 +5,9 @@ import pytest
 
 from vario.cli import make_parser
 from vario.cli.commands import load
-from vario.cli.options import PARSERS, config_from, field_docs, flag
+from vario.cli.options import PARSERS, config_from, flag
 from vario.config import Config
+from vario.docstrings import field_docs
 from vario.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ import pytest
 from little_trainings import break_a_weight, scale_a_weight, train
 from vario.cli import main, make_parser
 from vario.cli.commands import load
-from vario.detection.alerts import Incident
+from vario.rules.api.alerts import Incident
 from vario.statistics import STATISTICS
 
 
@@ -50,7 +50,7 @@ def test_rules_are_listed_with_kind_severity_and_summary(run_folder, capsys):
     assert rows["grad_spike"]["options"]["threshold"] == 8.0
     assert rows["replica_desync"]["over"] == "ranks"
     assert (rows["non_finite"]["kind"], rows["non_finite"]["severity"]) == ("exact", "page")
-    assert rows["non_finite"]["origin"] == "vario.rules.non_finite"
+    assert rows["non_finite"]["origin"] == "vario.rules.numerics.non_finite"
 
 
 def test_a_rule_that_is_named_is_explained(run_folder, capsys):

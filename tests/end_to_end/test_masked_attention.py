@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import vario
-from vario.runs.diagnosis import diagnose
+from vario.runs.findings.diagnosis import diagnose
 
 BAD_STEP = 12
 

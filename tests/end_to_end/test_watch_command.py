@@ -11,9 +11,9 @@ import pytest
 import vario
 from thorough import thorough
 from vario.cli import main
-from vario.detection.alerts import Alert, Incident
-from vario.detection.incidents import collect
 from vario.rules import RULES
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.incidents import collect
 
 pytestmark = pytest.mark.slow
 

@@ -398,7 +398,7 @@ def test_what_cannot_be_followed_is_said_and_training_goes_on(caplog, monkeypatc
     def broken(start):
         raise RuntimeError("no number today")
 
-    monkeypatch.setattr("vario.backends.torch.losses._value", broken)
+    monkeypatch.setattr("vario.backends.torch.loop.backward_losses._value", broken)
     model = made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with watch(model, optimizer, ["gradient"], strict=False) as monitor:

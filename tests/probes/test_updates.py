@@ -11,7 +11,7 @@ from updates_by_hand import ADAMS, BETA2, EPS, OF_ADAM, OF_ALL, Hand
 
 import vario
 from models import Language, Partial, Perceptron, batch, ids, language_loss
-from vario.backends.torch.sampling import MAX_SAMPLE, stride_over
+from vario.backends.torch.optimizer.element_samples import MAX_SAMPLE, stride_over
 from vario.records import COUNT, MAX, MIN, NANS, SUM, ZEROS
 from watching import records, rows, watch
 
@@ -248,7 +248,8 @@ class Layouts(nn.Module):
 @pytest.mark.parametrize("is_sampled", [False, True])
 def test_weights_gradients_and_moments_are_read_at_the_same_places_however_they_lie(is_sampled, monkeypatch):
     if is_sampled:
-        monkeypatch.setattr("vario.backends.torch.held_samples.MAX_SAMPLE", 7)
+        monkeypatch.setattr("vario.backends.torch.optimizer.element_samples.LEAST_SAMPLE", 1)
+        monkeypatch.setattr("vario.backends.torch.optimizer.element_samples.MAX_SAMPLE", 7)
     torch.manual_seed(0)
     model = Layouts()
     with torch.no_grad():
@@ -312,7 +313,8 @@ def test_a_large_parameter_is_sampled_at_the_same_places_each_time():
 
 
 def test_many_parameters_share_the_room(monkeypatch):
-    monkeypatch.setattr("vario.backends.torch.held_samples.MAX_MATRIX", 40)
+    monkeypatch.setattr("vario.backends.torch.optimizer.element_samples.LEAST_SAMPLE", 1)
+    monkeypatch.setattr("vario.backends.torch.optimizer.element_samples.MAX_HOST_MATRIX", 40)
     model = Perceptron(dropout=0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     monitor = trained(model, optimizer, Hand(model, lambda name: 0.1), steps=1)

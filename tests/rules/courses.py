@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from vario.detection.detector import Detector
-from vario.detection.incidents import collect
-from vario.detection.memory import Memory
-from vario.detection.step import Facts, RanksStep, Step
 from vario.records import Frame
 from vario.rules import choose
+from vario.rules.api.detector import Detector
+from vario.rules.api.incidents import collect
+from vario.rules.api.series_state import Memory
+from vario.rules.api.step_view import Facts, RanksStep, Step
 
 PARAMETERS = tuple(f"layers.{number}.{part}.weight" for number in range(4) for part in ("attn", "mlp"))
 BIASES = tuple(f"layers.{number}.mlp.bias" for number in range(4))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from courses import Course
 
-from vario.detection.alerts import Alert
-from vario.detection.incidents import diagnose
 from vario.rules import RULES
+from vario.rules.api.alerts import Alert
+from vario.rules.api.incidents import diagnose
 
 KNOWN = {found.name: found.part for found in RULES}
 

@@ -4,10 +4,9 @@ import numpy as np
 
 import little_trainings
 import vario
-from vario.runs import ranking
-from vario.runs.big_grid import read_big_grid
-from vario.runs.grid import read_grid
-from vario.runs.ranking import rank_changes
+from vario.runs.findings import changes
+from vario.runs.findings.changes import rank_changes
+from vario.runs.views.grid import read_big_grid, read_grid
 
 
 def trained(path):
@@ -28,7 +27,7 @@ def test_a_big_grid_has_the_numbers_of_a_grid(tmp_path):
 def test_what_changed_is_the_same_however_many_targets_there_are(tmp_path, monkeypatch):
     run = trained(tmp_path / "run")
     usual = {(one.quantity, one.target, one.kind, one.step) for one in rank_changes(run, 5).changes}
-    monkeypatch.setattr(ranking, "FEW_CELLS", 0)
+    monkeypatch.setattr(changes, "FEW_CELLS", 0)
     found = {(one.quantity, one.target, one.kind, one.step) for one in rank_changes(run, 5).changes}
     assert usual == found
     assert any(target == "blocks.1.0.weight" for _, target, _, _ in usual)
@@ -36,6 +35,6 @@ def test_what_changed_is_the_same_however_many_targets_there_are(tmp_path, monke
 
 def test_only_so_many_points_are_compared_as_fit_into_memory(tmp_path, monkeypatch):
     run = trained(tmp_path / "run")
-    monkeypatch.setattr(ranking, "MOST_CELLS", 1)
+    monkeypatch.setattr(changes, "MOST_CELLS", 1)
     seen = {len(one.values) for one in rank_changes(run, 50).changes if one.quantity != "scalar"}
-    assert seen == {ranking.LEAST_WINDOW * (1 + ranking.BASE_WINDOWS)}
+    assert seen == {changes.LEAST_WINDOW * (1 + changes.BASE_WINDOWS)}

@@ -16,7 +16,7 @@ import made_runs
 import vario
 from vario.errors import ConfigError, RunCorrupt, RunError
 from vario.run_files import parquet
-from vario.runs.grid import read_grid
+from vario.runs.views.grid import read_grid
 from vario.sinks.encoding import FRAME_FIELDS
 
 STAMP = {"vario.format": "1", "vario.session": "0", "vario.part": "1"}
@@ -167,8 +167,8 @@ def test_a_large_honest_part_is_read(tmp_path):
 
 MANY = """
 import sys, vario
-from vario.runs.grid import read_grid
-from vario.runs.heat import read_heat
+from vario.runs.views.grid import read_grid
+from vario.runs.views.heat import read_heat
 run = vario.open_run(sys.argv[1])
 asks = dict(everything=run.to_arrow, rows=lambda: run.to_arrow("gradient"), series=lambda: run.series("a", "gradient"),
             frame=lambda: run.frame(0, "gradient", "all"), heat=lambda: read_heat(run, "gradient"),

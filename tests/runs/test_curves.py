@@ -7,8 +7,8 @@ import pytest
 from outlined_runs import STATISTICS, TARGETS, by_numpy, random_frame, write_outlined
 from vario.errors import ConfigError
 from vario.records import INFS, NANS
-from vario.runs.curves import read_curve
 from vario.runs.run import open_run
+from vario.runs.views.curves import read_curve
 
 NUM_STEPS = 700
 
@@ -124,8 +124,8 @@ def test_looking_at_a_run_imports_neither_pandas_nor_a_framework(tmp_path):
     write_outlined(tmp_path / "run", range(100))
     code = f"""
 import sys
-from vario.runs.curves import read_curve
-from vario.runs.heat import read_heat
+from vario.runs.views.curves import read_curve
+from vario.runs.views.heat import read_heat
 from vario.runs.run import open_run
 run = open_run({str(tmp_path / "run")!r})
 read_heat(run, "gradient", columns=5), read_heat(run, "gradient"), read_heat(run, "scalar")

@@ -6,7 +6,7 @@ import vario
 from little_trainings import break_a_weight, train
 from vario import ConfigError
 from vario.rules import rule
-from vario.runs.replay import warn_of_failure
+from vario.runs.findings.replay import warn_of_failure
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 import vario
 from little_trainings import break_a_weight, scale_a_weight, train
 from vario import ConfigError
-from vario.runs.alignment import find_translation, translation
+from vario.runs.compare.name_alignment import find_translation, translation
 
 FAULT = 40
 STEPS = 60

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vario.runs.downsample import downsample
+from vario.runs.views.downsample import downsample
 
 
 def test_few_points_stay_as_they_are():

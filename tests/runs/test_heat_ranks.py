@@ -4,9 +4,9 @@ import pytest
 from outlined_runs import TARGETS, by_numpy, outlined, random_frame, write_outlined
 from thorough import cases
 from vario.records import INFS, NANS
-from vario.runs.curves import read_curve
-from vario.runs.heat import read_heat
 from vario.runs.run import open_run
+from vario.runs.views.curves import read_curve
+from vario.runs.views.heat import read_heat
 
 NUM_STEPS = 300
 STATISTICS = ("norm", "rms", "mean", "min", "max", "absmax", "zeros", "nans", "count")

@@ -1,6 +1,6 @@
 """Which rank holds what, as the ranks' structures tell it."""
 
-from vario.runs.layout import Layout
+from vario.runs.files.layout import Layout
 
 
 def layout(structures, read=None):

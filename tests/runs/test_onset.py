@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from made_runs import NAMES, frame, record, small_parts, tensor, write_run
-from vario.runs.onset import first_bad
+from vario.runs.findings.onset import first_bad
 from vario.runs.run import open_run
 
 NAN, INF = np.full(16, np.nan), np.array([np.inf, 1.0])

@@ -10,8 +10,8 @@ import made_runs
 import vario
 from vario.records import COUNT, MAX, MIN, NANS, SUM_SQUARES, Frame, Scalars, StepRecord
 from vario.rules import choose
-from vario.runs.following import QuantityFollower
-from vario.runs.watching import RunWatch
+from vario.runs.live.rank_follower import QuantityFollower
+from vario.runs.live.run_watch import RunWatch
 
 NAMES = ("a:output", "b:output", "c:output")
 RANKS = 3

@@ -6,7 +6,7 @@ import pytest
 
 import made_runs
 import vario
-from vario.detection.alerts import Alert, Incident
+from vario.rules.api.alerts import Alert, Incident
 from vario.sinks.line_files import LineFile, take_back
 
 

@@ -5,8 +5,8 @@ import pytest
 
 import made_runs
 import vario
-from vario.runs.brief import read_brief
-from vario.runs.vitals import SPARK_POINTS, read_vitals, spark_of
+from vario.runs.views.brief import read_brief
+from vario.runs.views.vitals import SPARK_POINTS, read_vitals, spark_of
 
 
 def written(path, numbers, steps=40, close="finished", seconds=2.0):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from made_runs import frame, record, write_run
-from vario.detection.alerts import Alert
+from vario.rules.api.alerts import Alert
 
 
 def alert(rule, quantity, target, step=5, **changes):

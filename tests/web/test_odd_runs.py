@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import made_runs
-from vario.runs import run as run_module
+from vario.runs import reader as reader_module
 from vario.web import overview
 from vario.web.overview import RunRows
 from vario.web.served import Served
@@ -176,8 +176,8 @@ def test_a_command_with_bytes_that_are_no_text_is_shown(serve, tmp_path):
 
 def test_each_rank_is_looked_at_as_often_however_many_there_are(serve, tmp_path, monkeypatch):
     looks = []
-    listed = run_module.quantities
-    monkeypatch.setattr(run_module, "quantities", lambda folder: looks.append(folder) or listed(folder))
+    listed = reader_module.quantities
+    monkeypatch.setattr(reader_module, "quantities", lambda folder: looks.append(folder) or listed(folder))
 
     def looks_at(world_size):
         path = tmp_path / str(world_size)

@@ -15,8 +15,8 @@ import little_trainings
 import made_runs
 import vario
 from vario.cli import main
-from vario.runs.heat import read_heat
-from vario.runs.picture import BAD, NUM_COLOURS, heat_png
+from vario.runs.views.heat import read_heat
+from vario.runs.views.heat_png import BAD, NUM_COLOURS, heat_png
 from vario.web import report
 
 

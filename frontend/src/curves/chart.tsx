@@ -2,11 +2,11 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import type { Incident } from "../answers";
+import type { Mark } from "../severity";
 import { useDark, useWidth } from "../theme";
-import { duration, number, plural, whole } from "../words";
+import { duration, number, plural, whole } from "../format";
 import { align, newestAt, type Drawing, type Line } from "./lines";
-import { addPanning, keyMoves } from "./moves";
+import { addPanning, panZoomByKey } from "./pan-zoom";
 import { savePicture } from "./picture";
 import { drawMarks, makeOptions, type Bands } from "./plot";
 import { CurveTable } from "./table";
@@ -18,7 +18,7 @@ export interface ChartProps {
   /** The stretch that is shown, in units of the axis. */
   first: number | null;
   last: number | null;
-  incidents: readonly Incident[];
+  incidents: readonly Mark[];
   height?: number;
   onZoom: (first: number | null, last: number | null, isDragging?: boolean) => void;
   onRemove?: (line: Line) => void;
@@ -29,13 +29,14 @@ export interface ChartProps {
 export function Chart(props: ChartProps) {
   const { lines, drawing, incidents } = props;
   const isDark = useDark();
-  const [measure, width] = useWidth<HTMLDivElement>();
+  const [measure, width] = useWidth();
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const [cursor, setCursor] = useState<number | null>(null);
   const [isTable, setTable] = useState(false);
   const aligned = useMemo(
     () => align(lines, drawing),
+    // oxlint-disable-next-line react/exhaustive-deps -- `drawing` is a new object at each render
     [lines, drawing.isLog, drawing.smooth, drawing.x, drawing.starts.join()],
   );
   const latest = useRef(props);
@@ -66,12 +67,13 @@ export function Chart(props: ChartProps) {
       made.destroy();
       plot.current = null;
     };
+    // oxlint-disable-next-line react/exhaustive-deps -- new numbers need no new plot, see below
   }, [look, bands.length]);
 
   useEffect(() => {
     if (!plot.current) return;
     plot.current.setData(columns, false);
-    const [low, high] = shownRange(plot.current, props);
+    const [low, high] = shownRange(plot.current, latest.current);
     plot.current.setScale("x", { min: low, max: high });
   }, [columns, props.first, props.last]);
   useEffect(() => plot.current?.redraw(false), [incidents]);
@@ -104,7 +106,7 @@ export function Chart(props: ChartProps) {
           tabIndex={0}
           role="application"
           aria-label={`${props.title}. Left and right pan, plus and minus zoom, Escape shows all.`}
-          onKeyDown={(event) => plot.current && keyMoves(event, plot.current, props.onZoom)}
+          onKeyDown={(event) => plot.current && panZoomByKey(event, plot.current, props.onZoom)}
         />
       )}
       <ul class="chart-legend">
@@ -145,7 +147,7 @@ function missing(line: Line): string {
 function newest(x: readonly number[], last: number | null): number | null {
   if (!x.length) return null;
   if (last === null) return x.length - 1;
-  const after = x.findIndex((place) => place > last);
+  const after = x.findIndex((each) => each > last);
   return after < 0 ? x.length - 1 : Math.max(0, after - 1);
 }
 

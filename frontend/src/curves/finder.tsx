@@ -1,11 +1,11 @@
 /** Find a series by a part of its name and add it. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { RunHome } from "../answers";
+import type { RunHome } from "../api";
 import { Choice, Name } from "../parts/basics";
 import { useAnswer } from "../server";
 import { formatSeries } from "../view";
-import { plural } from "../words";
+import { plural } from "../format";
 
 export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: (series: string) => void }) {
   const { home } = props;
@@ -17,10 +17,7 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
   const [isOpen, setOpen] = useState(false);
   const [current, setCurrent] = useState(0);
   const box = useRef<HTMLDivElement>(null);
-  const answer = useAnswer<{ targets: string[]; total: number }>(
-    "targets",
-    isOpen ? { run: home.run, quantity, search, limit: 50 } : null,
-  );
+  const answer = useAnswer("targets", isOpen ? { run: home.run, quantity, search, limit: 50 } : null);
   const chosen = home.quantities.find((each) => each.name === quantity);
   const found = answer.value?.targets ?? [];
   const used = chosen?.statistics.includes(statistic) ? statistic : (chosen?.default_statistic ?? "value");
@@ -32,7 +29,7 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
     return () => document.removeEventListener("pointerdown", close);
   }, []);
   const pressed = (event: KeyboardEvent) => {
-    if (event.key === "ArrowDown") setCurrent(Math.min(found.length - 1, current + 1));
+    if (event.key === "ArrowDown") setCurrent(Math.max(0, Math.min(found.length - 1, current + 1)));
     else if (event.key === "ArrowUp") setCurrent(Math.max(0, current - 1));
     else if (event.key === "Enter" && found[current]) add(found[current]);
     else if (event.key === "Escape") return (setOpen(false), (event.target as HTMLElement).blur());
@@ -59,11 +56,12 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
         <input
           class="search"
           type="text"
-          list={undefined}
           data-search
           role="combobox"
           aria-expanded={isOpen}
           aria-controls="finder-list"
+          aria-autocomplete="list"
+          aria-activedescendant={isOpen && found.length ? optionId(current) : undefined}
           aria-label="Find a series to add"
           placeholder="Find a target  /"
           value={search}
@@ -78,6 +76,7 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
             {found.map((target, index) => (
               <li
                 key={target}
+                id={optionId(index)}
                 role="option"
                 aria-selected={index === current}
                 onPointerEnter={() => setCurrent(index)}
@@ -102,4 +101,9 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
       </div>
     </>
   );
+}
+
+/** The input keeps the focus, so it says which option the arrow keys have reached. */
+function optionId(index: number): string {
+  return `finder-option-${index}`;
 }

@@ -1,8 +1,7 @@
 /** Curves put on one axis, as the chart wants them. */
 
-import type { Curve, Maybe } from "../answers";
+import type { Curve, Maybe, NewPoints } from "../api";
 import { smooth } from "../smoothing";
-import type { NewPoints } from "../live";
 
 export interface Line {
   key: string;
@@ -40,7 +39,7 @@ export function align(lines: readonly Line[], drawing: Drawing): Aligned {
   const at = new Map(x.map((place, index) => [place, index]));
   const unit = drawing.isLog ? 1 : unitOf(lines);
   const spread = (values: readonly Maybe[], place: readonly Maybe[]): Column => {
-    const column: Column = new Array<undefined>(x.length).fill(undefined);
+    const column: Column = Array.from({ length: x.length }, () => undefined);
     values.forEach((value, index) => {
       const where = place[index];
       if (where === null || where === undefined) return;

@@ -1,10 +1,9 @@
 /** How a chart looks. */
 
-import uPlot from "uplot";
-import type { Incident } from "../answers";
-import { tone } from "../severity";
+import type uPlot from "uplot";
+import { tone, type Mark } from "../severity";
 import { ink } from "../theme";
-import { duration, number, power, whole } from "../words";
+import { duration, number, power, whole } from "../format";
 import type { Drawing, Line } from "./lines";
 import { logTicks } from "./ticks";
 
@@ -119,7 +118,7 @@ function spacious(low: number | null, high: number | null, least: number): [numb
 const INKS = { critical: "critical", warning: "warning", note: "faint" } as const;
 
 /** Incidents as lines through the chart, NaN and Inf as marks at its foot. */
-export function drawMarks(u: uPlot, incidents: readonly Incident[], bad: readonly number[]): void {
+export function drawMarks(u: uPlot, incidents: readonly Mark[], bad: readonly number[]): void {
   const { ctx } = u;
   const { left, top, width, height } = u.bbox;
   const density = devicePixelRatio || 1;

@@ -1,6 +1,6 @@
 /** The points of a chart as a table. */
 
-import { number, whole } from "../words";
+import { number, whole } from "../format";
 import type { Line } from "./lines";
 
 const MOST_ROWS = 500;

@@ -1,6 +1,6 @@
 /** A heat map as rows of numbers, and how many rows or columns become one without losing a spike or a NaN. */
 
-import type { HeatHead } from "../answers";
+import type { HeatHead, NewColumns } from "../api";
 import { matches } from "../search";
 
 export const RECORDED = 1;
@@ -70,17 +70,6 @@ function keepLarger(values: Float32Array, flags: Uint8Array, at: number, from: G
   const kept = values[at]!;
   if (Number.isNaN(kept) || Math.abs(value) > Math.abs(kept)) values[at] = Number.isNaN(value) ? kept : value;
   flags[at] = flags[at]! | from.flags[source]!;
-}
-
-/** Columns that came live: one list of numbers a step, in the order of names that the stream has told so far. */
-export interface NewColumns {
-  steps: number[];
-  /** Names that are new with this event. */
-  targets: string[];
-  /** All names so far; the first event of a stream has it. */
-  order?: string[];
-  values: (number | null)[][];
-  bad: [row: number, column: number][];
 }
 
 /** The heat map with columns that came live, named by `names`. Past `most` columns, two and two become one. */

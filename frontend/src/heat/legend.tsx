@@ -1,7 +1,7 @@
 /** What the colours mean. */
 
 import { css, type Rgb } from "../colors";
-import { number, power } from "../words";
+import { number, power } from "../format";
 import { decades, position, type Range } from "./range";
 
 export function Legend(props: {

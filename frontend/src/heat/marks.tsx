@@ -1,19 +1,18 @@
 /** Incidents on the heat map: a flag above the step, a ring on the row. */
 
-import type { Incident } from "../answers";
-import { mostUrgent, tone } from "../severity";
-import { plural, whole } from "../words";
+import { mostUrgent, tone, type Mark } from "../severity";
+import { plural, whole } from "../format";
 import { parseSeries } from "../view";
 import type { Heat } from "./folding";
 import { placeOf, type Shape } from "./shape";
 
 interface Flag {
   x: number;
-  incidents: Incident[];
+  incidents: Mark[];
 }
 
 /** Flags that would cover each other become one. */
-export function gatherFlags(incidents: readonly Incident[], heat: Heat, width: number): Flag[] {
+export function gatherFlags(incidents: readonly Mark[], heat: Heat, width: number): Flag[] {
   if (!heat.columns) return [];
   const low = heat.first[0]!;
   const high = heat.last[heat.columns - 1]!;
@@ -28,7 +27,7 @@ export function gatherFlags(incidents: readonly Incident[], heat: Heat, width: n
   return flags;
 }
 
-export function Flags(props: { flags: Flag[]; height: number; onOpen: (incident: Incident) => void }) {
+export function Flags(props: { flags: Flag[]; height: number; onOpen: (incident: Mark) => void }) {
   return (
     <div class="flags" style={{ height: "18px" }}>
       {props.flags.map(({ x, incidents }) => {
@@ -56,7 +55,7 @@ export function Flags(props: { flags: Flag[]; height: number; onOpen: (incident:
   );
 }
 
-interface Ring {
+export interface Ring {
   line: number;
   /** In columns from the left. */
   place: number;
@@ -64,7 +63,7 @@ interface Ring {
 }
 
 /** Where incidents began: on their rows, under their flags. */
-export function findRings(incidents: readonly Incident[], heat: Heat, shape: Shape): Ring[] {
+export function findRings(incidents: readonly Mark[], heat: Heat, shape: Shape): Ring[] {
   const lineOf = new Map<string, number>();
   shape.outline.lines.forEach((line, index) => {
     for (let row = line.from; row < line.to; row++) lineOf.set(heat.targets[shape.kept[row]!]!, index);
@@ -78,7 +77,7 @@ export function findRings(incidents: readonly Incident[], heat: Heat, shape: Sha
       incident.place ?? "",
       ...incident.targets,
     ];
-    const line = names.map((name) => lineOf.get(name)).find((found) => found !== undefined);
+    const line = names.map((name) => lineOf.get(name)).find((each) => each !== undefined);
     if (line === undefined) continue;
     const place = placeOf(heat.first, heat.last, incident.step);
     found.set(`${line} ${place}`, { line, place, severity: tone(incident.severity) });

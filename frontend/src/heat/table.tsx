@@ -2,7 +2,7 @@
 
 import { Name } from "../parts/basics";
 import { matches } from "../search";
-import { number, whole } from "../words";
+import { number, whole } from "../format";
 import { NOT_FINITE, RECORDED, type Heat } from "./folding";
 import { rowMiddle } from "./range";
 

@@ -1,6 +1,6 @@
 /** The number under the pointer. */
 
-import { number, plural, steps } from "../words";
+import { number, plural, steps } from "../format";
 import { NOT_FINITE, RECORDED, type Heat } from "./folding";
 import { rowMiddle } from "./range";
 import type { Shape } from "./shape";

@@ -76,15 +76,16 @@ export function splitKind(name: string): [string, string] {
 
 /** What makes a map of very many rows readable: the modules of the deepest level that leaves at most `most` lines. */
 export function startClosed(nodes: readonly (Group | Leaf)[], rows: number, most: number): ReadonlySet<string> {
+  if (rows <= most) return new Set();
   let best: Group[] = [];
   let groups = nodes.filter(isGroup);
-  while (rows > most && groups.length) {
-    const lines = rows - groups.reduce((sum, group) => sum + group.to - group.from - 1, 0);
+  while (groups.length) {
+    const lines = rows - groups.reduce((sum, { from, to }) => sum + to - from - 1, 0);
     // Of a handful of lines nothing could be learned.
     if (lines <= most && lines >= FEWEST) best = groups;
-    groups = groups.flatMap((group) => group.children.filter(isGroup));
+    groups = groups.flatMap(({ children }) => children.filter(isGroup));
   }
-  return new Set(best.map((group) => group.name));
+  return new Set(best.map(({ name }) => name));
 }
 
 const FEWEST = 6;

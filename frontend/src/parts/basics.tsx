@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
-import type { Maybe } from "../answers";
+import type { Maybe } from "../api";
 import type { Answer } from "../server";
 
 const STATE_WORDS: Record<string, string> = {

@@ -1,9 +1,9 @@
 /** Choices that several screens have: each writes the view into the address. */
 
-import type { Quantity } from "../answers";
+import type { Quantity } from "../api";
 import { go } from "../navigation";
 import type { View } from "../view";
-import { inside } from "../curves/moves";
+import { withinRun } from "../curves/pan-zoom";
 import { Choice, Segments } from "./basics";
 
 export function ScaleChoice(props: { view: View; label?: string }) {
@@ -45,5 +45,5 @@ export function QuantityChoice(props: { known: readonly Quantity[]; quantity: Qu
 export function stepZoom(
   end: number | null,
 ): (first: number | null, last: number | null, isDragging?: boolean) => void {
-  return (first, last, isDragging = false) => go(inside(first, last, end), isDragging);
+  return (first, last, isDragging = false) => go(withinRun(first, last, end), isDragging);
 }

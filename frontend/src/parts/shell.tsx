@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { RunHome } from "../answers";
+import type { RunHome } from "../api";
 import { KEYS, useKeys } from "../keys";
 import { isLive } from "../live";
 import { CLEARED, go, link, useView } from "../navigation";

@@ -1,7 +1,7 @@
 /** What rules found: when, where, why, and what it led to. */
 
 import { useMemo, useState } from "preact/hooks";
-import type { Alerts, ChainLink, Incident, RunHome } from "../answers";
+import type { Alerts, ChainLink, Incident, RunHome } from "../api";
 import { useKeys } from "../keys";
 import { go, link, useView } from "../navigation";
 import { Card, Empty, Waiting } from "../parts/basics";
@@ -9,7 +9,7 @@ import { nextRow } from "../parts/virtual";
 import { isReport, useAnswer } from "../server";
 import { alertsText, inOrder, mostUrgent, tone } from "../severity";
 import { near, parseSeries } from "../view";
-import { plural, whole } from "../words";
+import { plural, whole } from "../format";
 import { startQuantity } from "./home";
 
 export function AlertsScreen(props: { home: RunHome }) {
@@ -17,7 +17,7 @@ export function AlertsScreen(props: { home: RunHome }) {
   const [isReplayed, setReplayed] = useState(false);
   const view = useView();
   const setCurrent = (incident: number) => go({ incident }, true);
-  const answer = useAnswer<Alerts>("alerts", { run: home.run, replay: isReplayed ? 1 : null });
+  const answer = useAnswer("alerts", { run: home.run, replay: isReplayed ? 1 : null });
   const found = answer.value;
   const incidents = useMemo(() => inOrder(found?.incidents ?? []), [found]);
   const urgent = mostUrgent(incidents);

@@ -1,21 +1,21 @@
 /** What changed lately: of all series, those that left their past furthest. */
 
 import { useState } from "preact/hooks";
-import type { Change, Changes, RunHome } from "../answers";
+import type { Change, RunHome } from "../api";
 import { useKeys } from "../keys";
 import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Name, Spark, Waiting } from "../parts/basics";
 import { nextRow } from "../parts/virtual";
 import { useAnswer } from "../server";
 import { formatSeries } from "../view";
-import { plural, whole } from "../words";
+import { plural, whole } from "../format";
 
 export function ChangesScreen(props: { home: RunHome }) {
   const view = useView();
   const { lately } = view;
   const top = view.top || "10";
   const [current, setCurrent] = useState(-1);
-  const answer = useAnswer<Changes>("changes", { run: props.home.run, last: lately, top });
+  const answer = useAnswer("changes", { run: props.home.run, last: lately, top });
   const changes = answer.value?.changes ?? [];
   useKeys((key) => {
     const next = nextRow(key, current, changes.length);

@@ -1,7 +1,7 @@
 /** Two runs: where they part, how far apart each layer is, and their curves over each other. */
 
 import { useMemo } from "preact/hooks";
-import type { Comparison, Curve, Incident, Place, RunHome, RunList } from "../answers";
+import type { Curve, Place, RunHome } from "../api";
 import { Chart } from "../curves/chart";
 import { HeatMap } from "../heat/map";
 import { go, link, useView } from "../navigation";
@@ -9,15 +9,16 @@ import { Card, Choice, Empty, Name, Waiting } from "../parts/basics";
 import { QuantityChoice, ScaleChoice, stepZoom } from "../parts/choices";
 import { matches } from "../search";
 import { useAnswer, useHeat } from "../server";
+import type { Mark } from "../severity";
 import { formatSeries, NONE } from "../view";
-import { number, plural } from "../words";
+import { number, plural } from "../format";
 import { hasShared, Parting, shortName, Unlike } from "./comparison";
 import { NoRow, startQuantity } from "./home";
 import { useGroups } from "./series";
 
 export function CompareScreen(props: { home: RunHome }) {
   const view = useView();
-  const list = useAnswer<RunList>("runs", {});
+  const list = useAnswer("runs", {});
   const others = (list.value?.runs ?? []).filter((row) => row.run !== props.home.run);
   const other = view.runs[0] ?? "";
   return (
@@ -53,7 +54,7 @@ export function CompareScreen(props: { home: RunHome }) {
 function Both(props: { home: RunHome; other: string }) {
   const { home, other } = props;
   const view = useView();
-  const answer = useAnswer<Comparison>("compare", { a: home.run, b: other });
+  const answer = useAnswer("compare", { a: home.run, b: other });
   const found = answer.value;
   const parting = found?.parting ?? null;
   return (
@@ -121,7 +122,7 @@ function Overlay(props: { home: RunHome; parting: Place | null }) {
   const wished = view.series.filter((each) => each !== NONE);
   const series = wished.length ? wished : [...new Set([...lossOf(home), ...(parting ? [formatSeries(parting)] : [])])];
   const query = { run: [home.run, ...view.runs], series, points: 1000 };
-  const answer = useAnswer<{ curves: Curve[] }>("series", series.length ? query : null);
+  const answer = useAnswer("series", series.length ? query : null);
   const groups = useGroups(answer.value?.curves ?? NO_CURVES, true);
   const marks = usePartingMark(parting);
   if (answer.error && !answer.value)
@@ -154,33 +155,26 @@ const NO_CURVES: Curve[] = [];
 /** The series of its loss, whatever that is called. */
 function lossOf(home: RunHome): string[] {
   const loss = home.vital.find((vital) => vital.name === "loss");
-  return loss ? [`scalar|${loss.target ?? loss.name}|value`] : [];
+  return loss ? [`scalar|${loss.target}|value`] : [];
 }
 
 /** The parting, drawn as incidents are. */
-function usePartingMark(parting: Place | null): Incident[] {
+function usePartingMark(parting: Place | null): Mark[] {
   return useMemo(
     () =>
       parting
         ? [
             {
               step: parting.step,
-              rule: "parting",
               severity: "warn",
               place: parting.target,
-              rank: null,
-              scope: null,
-              cause: null,
               title: "they part here",
-              text: "",
-              next: null,
-              num_alerts: 0,
               targets: [],
               series: formatSeries(parting),
             },
           ]
         : [],
-    [parting?.step, parting?.target, parting?.quantity],
+    [parting],
   );
 }
 

@@ -1,10 +1,10 @@
 /** What a comparison says: where two runs part, and what is not alike. */
 
-import type { Comparison, RunHome } from "../answers";
+import type { Comparison, RunHome } from "../api";
 import { link, useView } from "../navigation";
 import { Card } from "../parts/basics";
 import { formatSeries } from "../view";
-import { plural, whole } from "../words";
+import { plural, whole } from "../format";
 
 export function Parting(props: { found: Comparison }) {
   const { found } = props;

@@ -1,7 +1,7 @@
 /** A run at a glance: how far, how it fares, what went wrong first, and the whole model over all steps. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { Incident, Quantity, RunHome } from "../answers";
+import type { Incident, Quantity, RunHome } from "../api";
 import { appendColumns, type Heat } from "../heat/folding";
 import { HeatMap } from "../heat/map";
 import { HeatTable } from "../heat/table";
@@ -11,9 +11,9 @@ import { Card, Choice, Empty, Found, Meter, Pill, Search, Segments, Spark, Waiti
 import { QuantityChoice } from "../parts/choices";
 import { matches, useTyped } from "../search";
 import { isReport, useHeat } from "../server";
-import { alertsText, inOrder, mostUrgent, tone } from "../severity";
+import { alertsText, inOrder, mostUrgent, tone, type Mark } from "../severity";
 import { formatSeries, parseSeries, type View } from "../view";
-import { ago, duration, measured, moment, number, percent, plural, scalarTitle, stepsDone, whole } from "../words";
+import { ago, duration, measured, moment, number, percent, plural, scalarTitle, stepsDone, whole } from "../format";
 
 export function HomeScreen(props: { home: RunHome }) {
   const { home } = props;
@@ -54,7 +54,7 @@ export function RunHead(props: { home: RunHome }) {
               ? `took ${duration(home.ended - home.started)}, ended ${ago(home.ended, Date.now() / 1000)}`
               : `started ${moment(home.started)}`}
         </span>
-        {(home.world_size ?? 1) > 1 && <a {...link({ screen: "ranks" })}>{plural(home.world_size!, "rank")}</a>}
+        {home.world_size > 1 && <a {...link({ screen: "ranks" })}>{plural(home.world_size, "rank")}</a>}
         {home.parts_off > 0 && (
           <a class="warning-text" {...link({ screen: "settings" })}>
             {plural(home.parts_off, "part")} off
@@ -111,12 +111,8 @@ function Vitals(props: { home: RunHome }) {
   return (
     <section class="vitals" aria-label="Vital signs">
       {props.home.vital.map((vital) => (
-        <a
-          key={vital.name}
-          class="vital"
-          {...link({ screen: "series", series: [vital.series ?? `scalar|${vital.target ?? vital.name}|value`] })}
-        >
-          <span title={vital.target ?? vital.name}>
+        <a key={vital.name} class="vital" {...link({ screen: "series", series: [`scalar|${vital.target}|value`] })}>
+          <span title={vital.target}>
             {scalarTitle(vital.name)}
             {vital.is_found && <Found />}
           </span>
@@ -145,7 +141,6 @@ export function startQuantity(home: RunHome, view: View): Quantity | undefined {
 }
 
 export function rankOptions(home: RunHome): [string, string][] {
-  const ranks = home.ranks.map((rank) => (typeof rank === "number" ? rank : rank.rank));
   const folds: [string, string][] = [
     ["all", "all, merged"],
     ["min", "smallest of ranks"],
@@ -153,7 +148,7 @@ export function rankOptions(home: RunHome): [string, string][] {
     ["max", "largest of ranks"],
     ["spread", "spread over ranks"],
   ];
-  return [...folds, ...ranks.map((rank) => [String(rank), `rank ${rank}`] as [string, string])];
+  return [...folds, ...home.ranks.map((rank) => [String(rank), `rank ${rank}`] as [string, string])];
 }
 
 const MOST_COLUMNS = 1000;
@@ -256,7 +251,9 @@ function HeatCard(props: { home: RunHome }) {
             onZoomOut={() => go({ first: null, last: null })}
             onClosed={(closed) => go({ closed })}
             onOnly={(only) => go({ only })}
-            onIncident={(incident) => go({ screen: "alerts", incident: inOrder(home.incidents).indexOf(incident) })}
+            onIncident={(incident) =>
+              go({ screen: "alerts", incident: inOrder<Mark>(home.incidents).indexOf(incident) })
+            }
           />
         </div>
       )}

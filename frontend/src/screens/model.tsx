@@ -1,13 +1,13 @@
 /** The module tree: shapes, share of parameters, and what each module's numbers are now. */
 
 import { useMemo, useState } from "preact/hooks";
-import type { Maybe, Model, Module, RunHome } from "../answers";
+import type { Maybe, Model, Module, RunHome } from "../api";
 import { go, link, useView } from "../navigation";
 import { Card, Empty, Search, Waiting } from "../parts/basics";
 import { useStretch } from "../parts/virtual";
 import { matches } from "../search";
 import { useAnswer } from "../server";
-import { bytes, count, number, percent, whole } from "../words";
+import { bytes, count, number, percent, whole } from "../format";
 
 interface TreeRow {
   key: string;
@@ -27,7 +27,7 @@ const ROW = 34;
 
 export function ModelScreen(props: { home: RunHome }) {
   const view = useView();
-  const answer = useAnswer<Model>("model", { run: props.home.run });
+  const answer = useAnswer("model", { run: props.home.run });
   const model = answer.value;
   const [open, setOpen] = useState<Set<string> | null>(null);
   const opened = useMemo(() => open ?? startOpen(model), [open, model]);

@@ -1,7 +1,7 @@
 /** Ranks side by side: states, step time or any other number of each, who is slow, who differs. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Curve, RankState, Ranks, RunHome } from "../answers";
+import type { Curve, RankState, RunHome } from "../api";
 import { LINES } from "../colors";
 import { Chart } from "../curves/chart";
 import type { Line } from "../curves/lines";
@@ -11,7 +11,7 @@ import { ScaleChoice, stepZoom } from "../parts/choices";
 import { useAnswer } from "../server";
 import { useDark } from "../theme";
 import { formatSeries, parseSeries } from "../view";
-import { duration, number, percent, plural, scalarTitle, whole } from "../words";
+import { duration, number, percent, plural, scalarTitle, whole } from "../format";
 
 export function RanksScreen(props: { home: RunHome }) {
   const { home } = props;
@@ -20,7 +20,7 @@ export function RanksScreen(props: { home: RunHome }) {
   const [by, setBy] = useState("step_seconds");
   const wished = parseSeries(view.series[0] || `scalar|${by}|value`);
   const quantity = home.quantities.find((each) => each.name === wished.quantity);
-  const names = useAnswer<{ targets: string[]; total: number }>(
+  const names = useAnswer(
     "targets",
     quantity ? { run: home.run, quantity: quantity.name, search: view.only, limit: 200 } : null,
   );
@@ -29,12 +29,12 @@ export function RanksScreen(props: { home: RunHome }) {
     ...wished,
     target: wished.target || (names.of.includes(`quantity=${wished.quantity}&`) ? (names.value?.targets[0] ?? "") : ""),
   };
-  const answer = useAnswer<Ranks>("ranks", chosen.target ? { run: home.run, ...chosen } : null);
+  const answer = useAnswer("ranks", chosen.target ? { run: home.run, ...chosen } : null);
   const found = answer.value;
   // Ranks wait for each other, so the whole step shows nothing: begin with what shows who is slow.
   useEffect(() => setBy(found?.slowest?.by ?? "step_seconds"), [found?.slowest?.by]);
   const warm = chosen.target.endsWith("_seconds") ? (found?.curves[0]?.steps[1] ?? null) : null;
-  const lines = useMemo(() => toLines(found?.curves ?? [], home.run, isDark), [found, isDark]);
+  const lines = useMemo(() => toLines(found?.curves ?? [], home.run, isDark), [found, home.run, isDark]);
   const choose = (changes: Partial<typeof chosen>) => go({ series: [formatSeries({ ...chosen, ...changes })] });
   const options = [...new Set([chosen.target, ...(names.value?.targets ?? [])])];
   if (!chosen.target && (!quantity || names.value?.targets.length === 0))

@@ -1,21 +1,21 @@
 /** All runs under the folder: how each fares, and which to compare. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { RunList, RunRow } from "../answers";
+import type { NewRows, RunRow } from "../api";
 import { NoToken } from "../app";
 import { fold, keyOf, type Line } from "../groups";
 import { useKeys } from "../keys";
-import { useHeard, useStream, type NewRows } from "../live";
+import { useHeard, useStream } from "../live";
 import { CLEARED, go, link } from "../navigation";
 import { Card, Empty, Found, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
 import { nextRow, useStretch } from "../parts/virtual";
 import { useAnswer } from "../server";
-import { ago, duration, moment, number, percent, plural, stepsDone, whole } from "../words";
+import { ago, duration, moment, number, percent, plural, stepsDone, whole } from "../format";
 
 type Filter = "all" | "running" | "alerts" | "ended";
 
 export function RunsScreen() {
-  const answer = useAnswer<RunList>("runs", {});
+  const answer = useAnswer("runs", {});
   const [rows, setRows] = useState<RunRow[] | null>(null);
   const [search, setSearch] = useState("");
   const [filter, setFilter] = useState<Filter>("all");
@@ -196,7 +196,7 @@ function Row(props: { line: Line; isCurrent: boolean; isChosen: boolean; onPick:
           {size > 1 ? " · " : ""}
           {ago(row.started, now)}
           {row.host ? ` · ${row.host}` : ""}
-          {(row.world_size ?? 1) > 1 ? ` · ${plural(row.world_size!, "rank")}` : ""}
+          {row.world_size > 1 ? ` · ${plural(row.world_size, "rank")}` : ""}
         </small>
       </span>
       <span role="cell">

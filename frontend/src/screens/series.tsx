@@ -1,12 +1,12 @@
 /** Any number of curves, over steps or wall time, moving together. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Curve, RunHome } from "../answers";
+import type { Curve, RunHome } from "../api";
 import { LINES } from "../colors";
 import { Chart } from "../curves/chart";
 import { Finder } from "../curves/finder";
 import { appendPoints, type Line } from "../curves/lines";
-import { removal } from "../curves/removing";
+import { removal } from "../curves/curve-removal";
 import { useHeard, useWanted } from "../live";
 import { go, useView } from "../navigation";
 import { Card, Choice, Empty, Segments, Waiting } from "../parts/basics";
@@ -14,7 +14,7 @@ import { ScaleChoice, stepZoom } from "../parts/choices";
 import { address, isReport, useAnswer } from "../server";
 import { useDark } from "../theme";
 import { NONE, type View } from "../view";
-import { scalarTitle } from "../words";
+import { scalarTitle } from "../format";
 import { rankOptions } from "./home";
 
 const POINTS = 1200;
@@ -32,7 +32,7 @@ export function SeriesScreen(props: { home: RunHome }) {
     last: isTime ? null : view.last,
     points: POINTS,
   };
-  const answer = useAnswer<{ curves: Curve[] }>("series", series.length ? query : null);
+  const answer = useAnswer("series", series.length ? query : null);
   const curves = useGrowing(answer.value?.curves ?? null, view.last === null);
   useWanted({ series, rank: view.rank });
   const groups = useGroups(curves ?? [], view.runs.length > 0);
@@ -146,7 +146,7 @@ export function SeriesScreen(props: { home: RunHome }) {
 
 /** Without a choice: the vital signs. */
 function startSeries(home: RunHome): string[] {
-  return home.vital.slice(0, 4).map((vital) => vital.series ?? `scalar|${vital.target ?? vital.name}|value`);
+  return home.vital.slice(0, 4).map((vital) => `scalar|${vital.target}|value`);
 }
 
 function whole(value: number | null): number | null {

@@ -1,12 +1,12 @@
 /** How the run was watched, where it ran, and what of the watching is switched off and why. */
 
-import type { RunHome, Settings } from "../answers";
+import type { RunHome } from "../api";
 import { Card, Waiting } from "../parts/basics";
 import { useAnswer } from "../server";
-import { moment, plural, whole } from "../words";
+import { moment, plural, whole } from "../format";
 
 export function SettingsScreen(props: { home: RunHome }) {
-  const answer = useAnswer<Settings>("settings", { run: props.home.run });
+  const answer = useAnswer("settings", { run: props.home.run });
   const found = answer.value;
   if (!found) return <Waiting answer={answer} what="settings" />;
   return (
@@ -18,19 +18,19 @@ export function SettingsScreen(props: { home: RunHome }) {
           <ul class="parts-off">
             {found.parts_off.map((part, index) => (
               <li key={index}>
-                <b>{text(part.part ?? part.name ?? "a part")}</b>
+                <b>{part.part}</b>
                 <small>
-                  {part.rank !== undefined && part.rank !== null ? `rank ${text(part.rank)} · ` : ""}
-                  {part.step !== undefined && part.step !== null ? `since step ${text(part.step)}` : ""}
+                  {part.rank !== null ? `rank ${part.rank} · ` : ""}
+                  {part.step !== null ? `since step ${part.step}` : ""}
                 </small>
-                <code>{text(part.error ?? part.reason ?? part)}</code>
+                <code>{part.error}</code>
               </li>
             ))}
           </ul>
         )}
-        {(found.dropped_steps ?? 0) > 0 && (
+        {found.dropped_steps > 0 && (
           <p class="warning-text">
-            {plural(found.dropped_steps!, "step")} could not be written fast enough and are missing.
+            {plural(found.dropped_steps, "step")} could not be written fast enough and are missing.
           </p>
         )}
       </Card>
@@ -99,5 +99,5 @@ function text(value: unknown): string {
       return entries.map(([name]) => name).join(", ");
     return entries.map(([name, each]) => `${name}: ${text(each)}`).join(", ");
   }
-  return String(value);
+  return typeof value === "string" ? value : JSON.stringify(value);
 }

@@ -157,7 +157,7 @@ def check_gradient_health(model: Any, warn_threshold: float = 1.0, error_thresho
 
     NaN, Inf and a parameter's norm above `error_threshold` are unhealthy; one above `warn_threshold` is an issue only.
     """
-    from vario.backends.torch.gradients import gradient_rows
+    from vario.backends.torch.reduce.model_gradients import gradient_rows
 
     check_thresholds(warn_threshold, error_threshold)
     health = judge(gradient_rows(model), warn_threshold, error_threshold)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vario.analysis.allocator import replay
+from vario.analysis.formula import estimate
 from vario.analysis.strategies import Strategy, shard
 from vario.backends.gpus import GIB, GPUS, Gpu
 from vario.backends.gpus import find_gpu as find_gpu
@@ -138,9 +139,9 @@ def predict_memory(
     fp32, bf16, fp16, or bf16-mixed and fp16-mixed for autocast over float32 weights. `optimizer` is a name, an
     optimizer, or a function of the parameters. `loss(outputs, batch)` is needed where the model returns no loss.
     """
-    from vario.backends.torch.simulation.batches import example_batch, loss_of
-    from vario.backends.torch.simulation.optimizers import optimizer_maker
-    from vario.backends.torch.simulation.step import StepPlan, simulate
+    from vario.backends.torch.memory_simulation.batches import example_batch, loss_of
+    from vario.backends.torch.memory_simulation.optimizers import optimizer_maker
+    from vario.backends.torch.memory_simulation.step import StepPlan, simulate
 
     if precision is not None and precision not in PRECISIONS:
         raise ConfigError(unknown("precision", precision, PRECISIONS))
@@ -234,7 +235,7 @@ def max_batch_size(model: Any, budget: int | str, batch: Any = None, *, limit: i
 
     `budget` is a number of bytes, a text such as '24GiB' or the name of a GPU; the rest is as for `predict_memory`.
     """
-    from vario.backends.torch.simulation.batches import with_batch_size
+    from vario.backends.torch.memory_simulation.batches import with_batch_size
 
     allowed = budget_bytes(budget)
     options.pop("batch_size", None)
@@ -279,8 +280,6 @@ def estimate_model_memory(
     `method` says how it was found: "simulated", or "formula" with a `note` where the model could not be simulated; a
     formula knows what is kept from step to step, and of activations only those of transformers.
     """
-    from vario.analysis.formula import estimate
-
     _check_counts(batch_size=batch_size, sequence_length=sequence_length)
     try:
         found = predict_memory(

@@ -80,7 +80,7 @@ class TrainingMonitor:
         self.num_steps += 1
         if self.num_steps % self.check_every or is_off():
             return None
-        from vario.backends.torch.gradients import gradient_rows
+        from vario.backends.torch.reduce.model_gradients import gradient_rows
 
         self.health = judge(gradient_rows(self.model))
         memory = get_gpu_memory_info()

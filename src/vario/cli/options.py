@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
-import inspect
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from vario.config import Config, make_config, read_config
+from vario.docstrings import field_docs
 from vario.errors import ConfigError
-
-
-def field_docs(options: type[Any]) -> dict[str, str]:
-    """The docstring under each field of a dataclass, on one line."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(options))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    docs: dict[str, str] = {}
-    for statement, following in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
-            docs[ast.unparse(statement.target)] = " ".join(str(ast.literal_eval(following.value)).split())
-    return docs
 
 
 def _words(text: str) -> list[str]:

@@ -6,16 +6,13 @@ import codecs
 import io
 import json
 import logging
-import math
 import os
 import sys
 import unicodedata
-from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vario.text import shown
+from vario.text import json_value, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,18 +93,4 @@ def print_json(value: Any) -> None:
 
 def plain(value: Any) -> Any:
     """The value in JSON's own types; NaN and the infinities, which JSON lacks, become "nan", "inf" and "-inf"."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        if math.isnan(value):
-            return "nan"
-        return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    return [plain(item) for item in value]
+    return json_value(value, str)

@@ -63,7 +63,7 @@ def draw_in_terminal(history: History, language: Language) -> None:
     """The loss, drawn with characters."""
     from vario.reports.progress import shown_loss
     from vario.reports.terminal_plot import line_plot, spans_decades
-    from vario.runs.downsample import downsample
+    from vario.runs.views.downsample import downsample
 
     loss = shown_loss(history)
     console = output.stdout()

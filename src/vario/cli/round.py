@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import output
-from vario.detection.alerts import SEVERITIES, Incident
-from vario.detection.detector import QUIET_STEPS
 from vario.reports.watch_text import incident_line, trouble_line
-from vario.runs.watching import News, RunWatch
+from vario.rules.api.alerts import SEVERITIES, Incident
+from vario.rules.api.detector import QUIET_STEPS
+from vario.runs.live.run_watch import News, RunWatch
 from vario.sinks.watch_log import WatchLog
 
 if TYPE_CHECKING:

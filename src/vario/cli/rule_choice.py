@@ -30,7 +30,7 @@ def chosen_rules(arguments: argparse.Namespace, run: Run) -> list[Chosen]:
     """The rules that were asked for, else those the run was watched with."""
     from vario.config import read_config
     from vario.rules import Chosen, choose, named
-    from vario.runs.replay import rules_of
+    from vario.runs.findings.replay import rules_of
 
     words = [word.strip() for text in [arguments.rules or "", *arguments.rule] for word in text.split(",")]
     names = [word for word in words if word]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vario.analysis.memory import MemoryPrediction, predict_memory
-from vario.backends.torch.simulation.batches import called_with
+from vario.backends.torch.memory_simulation.batches import called_with
 from vario.text import size
 
 log = logging.getLogger("vario")

@@ -16,14 +16,14 @@ from vario.logs.rows import Rows
 from vario.logs.text_files import make_history
 
 if TYPE_CHECKING:
-    from vario.runs.loss_series import LossSeries
+    from vario.runs.views.loss_series import LossSeries
 
 
 @log_format("vario_run", (), order=5)
 def vario_run(path: Path) -> History:
     """A run of vario, or the newest of a folder of runs."""
-    from vario.runs.loss_series import read_losses
     from vario.runs.run import open_run
+    from vario.runs.views.loss_series import read_losses
 
     run = open_run(path)
     rows = Rows()
@@ -62,7 +62,7 @@ def is_run(folder: Path) -> bool:
     """Whether a folder is a run of ours or holds some; asks the half that reads runs only where it looks like one."""
     if not any(folder.glob("rank*")) and not any(folder.glob("*/rank*")):
         return False
-    from vario.runs.finding import find_run
+    from vario.runs.files.run_paths import find_run
 
     try:
         find_run(folder.resolve())

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-from vario.detection.alerts import SEVERITIES
 from vario.errors import ConfigError
 from vario.notices.message import Message
 from vario.registry import Registry
+from vario.rules.api.alerts import SEVERITIES
 from vario.text import unknown
 
 LEAST = "least"

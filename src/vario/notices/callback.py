@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from vario.detection.alerts import Incident
 from vario.errors import ConfigError
 from vario.notices.message import Message
+from vario.rules.api.alerts import Incident
 
 
 class Callback:

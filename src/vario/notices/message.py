@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vario.detection.alerts import Incident
-from vario.detection.wording import in_one_line
+from vario.rules.api.alerts import Incident
+from vario.rules.api.wording import in_one_line
 
 MOST_ALERTS = 10
 """So many alerts of an incident stand in a long text."""

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from vario.detection.alerts import SEVERITIES, Incident
 from vario.notices import NOTICES, Message, Notice, least, ways
 from vario.notices.callback import Callback
+from vario.rules.api.alerts import SEVERITIES, Incident
 from vario.text import reason
 
 log = logging.getLogger("vario")

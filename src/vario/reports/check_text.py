@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from vario.detection.alerts import Alert, Incident
-from vario.detection.paragraph import place_of
-from vario.runs.replay import Check
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.paragraph import place_of
+from vario.runs.findings.replay import Check
 
 STYLES = {"page": "bold red", "warn": "yellow", "note": "cyan"}
 FOLLOWERS_SHOWN = 6

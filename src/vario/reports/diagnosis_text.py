@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from vario.detection.paragraph import place_of
 from vario.reports.check_text import STYLES
-from vario.runs.diagnosis import Diagnosis
-from vario.runs.diagnosis_text import diagnosis_text
+from vario.rules.api.paragraph import place_of
+from vario.runs.findings.diagnosis import Diagnosis
+from vario.runs.findings.diagnosis_text import diagnosis_text
 from vario.text import size
 
 OTHERS_SHOWN = 8

@@ -12,7 +12,7 @@ import numpy as np
 
 from vario.errors import ConfigError, RunError
 from vario.records import COLUMNS, Table
-from vario.runs.arrays import numbers
+from vario.runs.files.arrays import numbers
 from vario.runs.run import Run
 from vario.statistics import STATISTICS
 from vario.text import unknown

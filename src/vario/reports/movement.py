@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.runs.arrays import numbers
-from vario.runs.onset import Onset
+from vario.runs.files.arrays import numbers
+from vario.runs.findings.onset import Onset
 from vario.runs.run import Run
 
 NUM_MOVERS = 5

@@ -16,6 +16,7 @@ from vario.errors import ConfigError, MissingExtra
 from vario.logs.history import Curve
 from vario.reports.plot_fonts import PlotFonts
 from vario.reports.progress_words import WORDS
+from vario.runs.views.downsample import downsample
 from vario.text import suggestion
 
 if TYPE_CHECKING:
@@ -129,8 +130,6 @@ def thinned(curve: Curve) -> Curve:
     """Few enough points to draw, with every extreme and every NaN among them."""
     if len(curve) <= MAX_POINTS:
         return curve
-    from vario.runs.downsample import downsample
-
     positions = np.arange(len(curve))
     kept, _ = downsample(positions, curve.values, MAX_POINTS)
     chosen = np.zeros(len(curve), np.bool_)

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vario.reports.terminal_plot import spans_decades, sparkline
-from vario.runs.ranking import Change, Ranking
+from vario.runs.findings.changes import Change, Ranking
 from vario.text import number
 
 CURVE_WIDTH = 24

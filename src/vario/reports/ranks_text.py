@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vario.reports.summary import RunSummary
-from vario.runs.failures import in_order_of_failure
-from vario.runs.status import RankState
+from vario.runs.files.rank_failures import in_order_of_failure
+from vario.runs.files.status import RankState
 
 HOSTS_NAMED = 3
 RANKS_NAMED = 4

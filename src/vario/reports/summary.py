@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.reports.movement import Jump, Mover, find_jump, find_movers
-from vario.runs.arrays import numbers
-from vario.runs.desync import Desync, first_desync
-from vario.runs.diagnosis import Diagnosis, diagnose
-from vario.runs.loss_series import LossSeries, read_losses
-from vario.runs.onset import Onset, first_bad
-from vario.runs.run import Run, Series
-from vario.runs.status import PartOff, RankState
-from vario.runs.unmerged import Unmerged, find_unmerged
+from vario.runs.files.arrays import numbers
+from vario.runs.files.status import PartOff, RankState
+from vario.runs.files.unmerged import Unmerged, find_unmerged
+from vario.runs.findings.desync import Desync, first_desync
+from vario.runs.findings.diagnosis import Diagnosis, diagnose
+from vario.runs.findings.onset import Onset, first_bad
+from vario.runs.reader import Series
+from vario.runs.run import Run
+from vario.runs.views.loss_series import LossSeries, read_losses
 
 Values = npt.NDArray[np.float64]
 

@@ -14,10 +14,10 @@ from vario.reports.movement import Jump
 from vario.reports.ranks_text import ranks_in_trouble, ranks_text
 from vario.reports.summary import Loss, RunSummary
 from vario.reports.terminal_plot import sparkline
-from vario.runs.desync import Desync
-from vario.runs.diagnosis import Diagnosis
-from vario.runs.diagnosis_text import diagnosis_text
-from vario.runs.onset import Onset
+from vario.runs.findings.desync import Desync
+from vario.runs.findings.diagnosis import Diagnosis
+from vario.runs.findings.diagnosis_text import diagnosis_text
+from vario.runs.findings.onset import Onset
 from vario.text import duration, number, size
 
 WIDTH = 100

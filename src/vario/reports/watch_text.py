@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vario.detection.alerts import Incident
-from vario.detection.wording import in_one_line
-from vario.runs.watching import Trouble
+from vario.rules.api.alerts import Incident
+from vario.rules.api.wording import in_one_line
+from vario.runs.live.run_watch import Trouble
 from vario.text import duration
 
 

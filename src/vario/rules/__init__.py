@@ -1,6 +1,6 @@
 """Rules: each looks at the steps of a run as they come and yields what it finds.
 
-A module in this folder adds rules by decorating functions with `rule`; so does any function handed to
+A module in a folder below adds rules by decorating functions with `rule`; so does any function handed to
 `vario.watch(rules=[...])`, and other packages' entry points in the group `vario.rules`. See docs/rules.md.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vario.detection.rule import Finding, Rule, rule
-from vario.detection.step import RanksStep, Rows, Step
 from vario.errors import ConfigError
 from vario.registry import Registry
+from vario.rules.api.rule import Finding, Rule, rule
+from vario.rules.api.step_view import RanksStep, Rows, Step
 
 RULES: Registry[Rule] = Registry("rules", __name__, lambda part: part.name if isinstance(part, Rule) else None)
 

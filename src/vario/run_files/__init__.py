@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from vario.errors import RunCorrupt
 
 MOST_FILE_BYTES = 1 << 37
 """Of any file. Those that are read whole have a limit of their own."""
-MOST_JSON_BYTES = 64 << 20
-"""The structure of a model of 100,000 parameters has 20 MB."""
-
-WITHOUT = "Moved away, the rest of the run is read without this file."
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
@@ -63,21 +57,6 @@ def read_bytes(path: Path, depth: int, most_bytes: int) -> bytes:
         except OSError as error:
             raise RunCorrupt(f"{path}: cannot be read: {error.strerror}") from error
     return found or b""
-
-
-def read_json(path: Path, depth: int, most_bytes: int = MOST_JSON_BYTES) -> dict[str, Any] | None:
-    """The object in a JSON file; None where there is no such file."""
-    try:
-        content = json.loads(read_bytes(path, depth, most_bytes).decode("utf8"))
-    except FileNotFoundError:
-        return None
-    except RecursionError:
-        raise RunCorrupt(f"{path}: not readable as JSON: nested too deeply. {WITHOUT}") from None
-    except ValueError as error:
-        raise RunCorrupt(f"{path}: not readable as JSON: {error}. {WITHOUT}") from error
-    if not isinstance(content, dict):
-        raise RunCorrupt(f"{path}: expected an object, found {type(content).__name__}")
-    return content
 
 
 def list_names(folder: Path, depth: int) -> list[str]:

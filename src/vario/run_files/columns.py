@@ -33,6 +33,12 @@ def type_of(column: str) -> Any:
     return _TYPES.get(kind_of(column)) or pa.dictionary(pa.int32(), pa.string())
 
 
+def numpy_kind(arrow_type: Any) -> np.dtype[Any]:
+    """The numpy type of an Arrow type of numbers; Arrow's own answer needs pandas in some releases."""
+    name = str(arrow_type)
+    return np.dtype({"double": "float64", "float": "float32", "halffloat": "float16"}.get(name, name))
+
+
 def columns_of(quantity: str) -> tuple[str, ...]:
     """The columns of a quantity's rows."""
     return SCALAR_COLUMNS if quantity == SCALAR else FRAME_COLUMNS

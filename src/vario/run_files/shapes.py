@@ -6,15 +6,21 @@ that nothing behind it has to wonder.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vario.errors import RunCorrupt
+from vario.run_files import read_bytes
 from vario.run_files.columns import MOST_STEP
 
 MOST_RANKS = 1 << 20
+MOST_JSON_BYTES = 64 << 20
+"""The structure of a model of 100,000 parameters has 20 MB."""
+WITHOUT = "Moved away, the rest of the run is read without this file."
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,23 @@ class _Wrong(Exception):
         self.wanted = wanted
         self.found = found
         self.where: list[str] = []
+
+
+def read_json(path: Path, depth: int, shape: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """The object in a JSON file so many levels below the run's folder; None where there is no such file."""
+    try:
+        content = json.loads(read_bytes(path, depth, MOST_JSON_BYTES).decode("utf8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except RecursionError:
+        raise RunCorrupt(f"{path}: not readable as JSON: nested too deeply. {WITHOUT}") from None
+    except ValueError as error:
+        raise RunCorrupt(f"{path}: not readable as JSON: {error}. {WITHOUT}") from error
+    if not isinstance(content, dict):
+        raise RunCorrupt(f"{path}: expected an object, found {type(content).__name__}")
+    if shape is not None:
+        check_shape(path, content, shape)
+    return content
 
 
 def check_shape(path: object, content: Mapping[str, Any], shape: Mapping[str, Any]) -> None:

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from vario.run_files import open_file
+from vario.run_files.columns import numpy_kind
 from vario.run_files.parquet import read_footer, read_whole
-from vario.sinks.encoding import arrow_column, arrow_strings, numpy_kind, whole_array
+from vario.sinks.encoding import arrow_column, arrow_strings, whole_array
 from vario.sinks.outlines import OUTLINED_ROWS, STRETCH_STEPS, Outliner, part_number
 from vario.sinks.recovery import PART_DEPTH
 from vario.sinks.sorted_file import SortedFile

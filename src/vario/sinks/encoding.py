@@ -208,12 +208,6 @@ def _buffer(values: Any) -> Any:
     return pa.py_buffer(np.ascontiguousarray(values).data)
 
 
-def numpy_kind(arrow_type: Any) -> np.dtype[Any]:
-    """The numpy type of an Arrow type of numbers; Arrow's own answer needs pandas in some releases."""
-    name = str(arrow_type)
-    return np.dtype({"double": "float64", "float": "float32", "halffloat": "float16"}.get(name, name))
-
-
 def whole_array(column: Any, kind: type[np.generic] | np.dtype[Any]) -> npt.NDArray[Any]:
     """The numbers of an Arrow array without nulls; like `arrow_column`, without pandas."""
     return np.frombuffer(column.buffers()[1], kind)[column.offset : column.offset + len(column)]

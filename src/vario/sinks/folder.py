@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from vario import run_files
 from vario.errors import RunTaken, RunTooNew
 from vario.processes import is_gone, this_process
 from vario.run_files import shapes
+from vario.run_files.shapes import read_json
 from vario.sinks import RunHeader
 from vario.sinks.agreement import ATTEMPTS, Proposal, agree, is_started_again, job_mark, note_taken, publish
 from vario.sinks.encoding import FORMAT
@@ -165,17 +165,6 @@ def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, 
             is_ours = entry == FOLDER or entry.startswith("run.json") or SESSION_FILE.fullmatch(entry) is not None
             if not is_ours and not RANK_FOLDER.fullmatch(entry):
                 raise RunTaken(f"{header.path}: this folder holds '{entry}', which is no part of a run. {advice}")
-
-
-def read_json(path: Path, depth: int, shape: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The object in a JSON file so many levels below the run's folder, or None where there is no such file."""
-    try:
-        content = run_files.read_json(path, depth)
-    except NotADirectoryError:
-        return None
-    if content is not None:
-        shapes.check_shape(path, content, shape)
-    return content
 
 
 def _read_run(path: Path) -> dict[str, Any] | None:

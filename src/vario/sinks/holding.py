@@ -16,7 +16,8 @@ from typing import Any
 
 from vario.errors import RunError, RunTaken
 from vario.processes import is_gone, is_this, this_process
-from vario.run_files import list_names, open_file, read_json
+from vario.run_files import list_names, open_file
+from vario.run_files.shapes import read_json
 from vario.sinks.agreement import file_system_time, publish
 
 OBSERVED_SECONDS = 15.0

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from vario.records import COLUMNS, INFS, MAX, MIN, NANS, Table
-from vario.sinks.encoding import TARGET, arrow_column, arrow_strings, numpy_kind, whole_array
+from vario.run_files.columns import numpy_kind
+from vario.sinks.encoding import TARGET, arrow_column, arrow_strings, whole_array
 from vario.statistics import STATISTICS
 
 Array = npt.NDArray[Any]

@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 from vario.errors import RunTaken
 from vario.processes import this_process
 from vario.records import COLUMNS, Frame, StepRecord
-from vario.run_files.shapes import COLLECTIVES
+from vario.run_files.shapes import COLLECTIVES, read_json
 from vario.sinks import PartsOff, RunHeader
 from vario.sinks.compaction import Compactor
 from vario.sinks.encoding import FORMAT, StreamEncoder, in_batches
-from vario.sinks.folder import Claim, claim, leading_rank, read_json, write_json
+from vario.sinks.folder import Claim, claim, leading_rank, write_json
 from vario.sinks.holding import has_lost
 from vario.sinks.live_file import LiveFile
 from vario.sinks.outlines import OUTLINED_ROWS, STRETCH_STEPS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from vario.detection.alerts import Alert, Incident
+from vario.rules.api.alerts import Alert, Incident
 from vario.sinks.line_files import LineFile, take_back
 
 FOLDER = "watch"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vario.text import json_value
 from vario.web.parameters import Parameter
 
 JSON = "application/json"
 CSV = "text/csv; charset=utf-8"
 ARROW = "application/vnd.apache.arrow.stream"
 BYTES = "application/octet-stream"
+EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,10 @@ class Endpoint:
     parameters: tuple[Parameter, ...] = ()
     media: tuple[str, ...] = (JSON,)
     """What it may answer with, the usual one first."""
+    body: type[object] | None = None
+    """The type in `bodies` of what it answers as JSON, or of its events by their names."""
+    head: type[object] | None = None
+    """The type of the JSON that stands before the numbers of a binary answer."""
     is_stream: bool = False
     """Whether it goes on, event by event."""
     is_kept: bool = True
@@ -56,27 +60,10 @@ class Endpoint:
 
 def encode(value: Any) -> bytes:
     """Strict JSON: NaN and the infinities, which JSON lacks, are null, and bytes of a path that are no text a `?`."""
-    text = json.dumps(plain(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(
+        json_value(value, lambda _: None, _column), allow_nan=False, ensure_ascii=False, separators=(",", ":")
+    )
     return text.encode("utf8", "replace")
-
-
-def plain(value: Any) -> Any:
-    """A value in JSON's own types."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, np.ndarray):
-        return _column(value)
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    return [plain(item) for item in value]
 
 
 def _column(values: np.ndarray[Any, Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,12 @@ def make_app(folder: Path, token: str | None = None, hosts: Iterable[str] | None
     streams = Streams(served, Readers(READERS))
     found = all_endpoints()
     routes: list[BaseRoute] = [Route(endpoint.path, _handler(endpoint, kept, streams)) for endpoint in found]
-    document = openapi.document(found)
+    # Made when somebody asks: it takes longer than everything else here.
+    document = functools.cache(lambda: openapi.document(found))
     routes += [
-        Route("/openapi.json", _constant(encode(document), JSON)),
-        Route("/api", _constant(openapi.page(document).encode(), "text/html; charset=utf-8")),
-        Route("/healthz", _constant(b"ok", "text/plain; charset=utf-8")),
+        Route("/openapi.json", _constant(lambda: encode(document()), JSON)),
+        Route("/api", _constant(lambda: openapi.page(document()).encode(), "text/html; charset=utf-8")),
+        Route("/healthz", _constant(lambda: b"ok", "text/plain; charset=utf-8")),
         *assets.routes(),
     ]
     app = Starlette(
@@ -111,8 +113,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return refuse(error.status_code, text)
 
 
-def _constant(body: bytes, media: str) -> Callable[..., Any]:
+def _constant(body: Callable[[], bytes], media: str) -> Callable[..., Any]:
     async def handle(request: Request) -> Response:
-        return Response(body, media_type=media)
+        return Response(body(), media_type=media)
 
     return handle

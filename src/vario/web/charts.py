@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from vario.errors import ConfigError
-from vario.runs.curves import Curve, read_curve
-from vario.runs.heat import Heat, read_heat
 from vario.runs.run import Run
-from vario.runs.search import matching
+from vario.runs.views.curves import Curve, read_curve
+from vario.runs.views.heat import Heat, read_heat
+from vario.runs.views.name_search import matching
 from vario.text import suggestion
+from vario.web import bodies
 from vario.web.answers import ARROW, BYTES, CSV, JSON, Answer, Endpoint, encode
 from vario.web.overview import RUN
 from vario.web.parameters import BadParameter, Parameter
@@ -75,19 +76,22 @@ def heat(served: Served, values: Mapping[str, Any]) -> Answer:
         values["columns"],
         values["search"],
     )
-    return heat_answer(found, values["format"], search=values["search"])
+    return heat_answer(found, values["format"], {**heat_head(found), "search": values["search"]})
 
 
-def heat_answer(found: Heat, format: str, **more: Any) -> Answer:
+def heat_answer(found: Heat, format: str, head: bodies.HeatHead) -> Answer:
     """A heat map as bytes, or in JSON."""
-    head = heat_head(found) | more
     if format == "json":
-        bad = np.argwhere(found.bad)
-        return Answer(encode(head | {"values": list(found.values), "bad": bad}))
+        table: bodies.HeatTable = {
+            **head,
+            "values": list(found.values),
+            "bad": [(int(row), int(column)) for row, column in np.argwhere(found.bad)],
+        }
+        return Answer(encode(table))
     return Answer(heat_bytes(head, found), BYTES)
 
 
-def heat_head(found: Heat) -> dict[str, Any]:
+def heat_head(found: Heat) -> bodies.HeatHead:
     """What stands before the numbers of a heat map."""
     sizes = np.abs(found.values)
     shown = sizes[np.isfinite(sizes) & (sizes > 0)]
@@ -108,7 +112,7 @@ def heat_head(found: Heat) -> dict[str, Any]:
     }
 
 
-def heat_bytes(head: Mapping[str, Any], found: Heat) -> bytes:
+def heat_bytes(head: bodies.HeatHead, found: Heat) -> bytes:
     """Length of the head, the head in JSON, float32 values, and a byte of flags for each: 1 recorded, 2 NaN or Inf."""
     text = encode(head)
     text += b" " * (-len(text) % 4)
@@ -116,7 +120,7 @@ def heat_bytes(head: Mapping[str, Any], found: Heat) -> bytes:
     return b"".join([struct.pack("<I", len(text)), text, found.values.astype("<f4").tobytes(), flags.tobytes()])
 
 
-def series(served: Served, values: Mapping[str, Any]) -> Any:
+def series(served: Served, values: Mapping[str, Any]) -> bodies.SeriesAnswer | Answer:
     """Curves of one run or several."""
     whole = values["format"] != "json"
     if whole:
@@ -179,7 +183,7 @@ def split_series(text: str) -> tuple[str, str, str]:
     return (quantity, target, statistic) if second else (quantity, rest, "")
 
 
-def described_curve(curve: Curve) -> dict[str, Any]:
+def described_curve(curve: Curve) -> bodies.RankCurve:
     """A curve in columns."""
     return {
         "quantity": curve.quantity,
@@ -237,7 +241,7 @@ def _csv(curves: list[tuple[str, Curve]]) -> bytes:
     return sink.getvalue()
 
 
-def targets(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+def targets(served: Served, values: Mapping[str, Any]) -> bodies.Targets:
     """Names of targets that hold all words of a search."""
     run = served.open(values["run"])
     found = matching(run.targets(values["quantity"] or None) if run.ranks else [], values["search"])
@@ -272,6 +276,8 @@ ENDPOINTS = (
         heat,
         (RUN, QUANTITY, STATISTIC, RANK, FIRST, LAST, ROWS, COLUMNS, SEARCH, HEAT_FORMAT),
         (BYTES, JSON),
+        bodies.HeatTable,
+        bodies.HeatHead,
     ),
     Endpoint(
         "/api/series",
@@ -279,6 +285,7 @@ ENDPOINTS = (
         series,
         (RUNS, SERIES, RANK_OR_EACH, FIRST, LAST, POINTS, SERIES_FORMAT),
         (JSON, CSV, ARROW),
+        bodies.SeriesAnswer,
     ),
     Endpoint(
         "/api/targets",
@@ -290,5 +297,6 @@ ENDPOINTS = (
             SEARCH,
             Parameter("limit", "At most so many.", "whole", 200, 1, 100_000),
         ),
+        body=bodies.Targets,
     ),
 )

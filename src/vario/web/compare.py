@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from vario.runs.alignment import find_translation
-from vario.runs.difference import diff
-from vario.runs.extent import check_size, rows_bytes
-from vario.runs.heat import Heat, read_heat
+from vario.runs.compare.difference import diff
+from vario.runs.compare.name_alignment import find_translation
 from vario.runs.run import Run
+from vario.runs.views.heat import Heat, read_heat
+from vario.runs.views.quantity_extent import check_size, rows_bytes
+from vario.web import bodies
 from vario.web.answers import BYTES, JSON, Answer, Endpoint
-from vario.web.charts import COLUMNS, FIRST, HEAT_FORMAT, LAST, QUANTITY, ROWS, STATISTIC, heat_answer, the_quantity
+from vario.web.charts import (
+    COLUMNS,
+    FIRST,
+    HEAT_FORMAT,
+    LAST,
+    QUANTITY,
+    ROWS,
+    STATISTIC,
+    heat_answer,
+    heat_head,
+    the_quantity,
+)
 from vario.web.parameters import Parameter
 from vario.web.served import Served
 
@@ -27,7 +39,7 @@ SIGNED = ("mean", "min", "max", "value")
 """Statistics that may be negative: of these the difference is shown, of sizes the ratio."""
 
 
-def compare(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+def compare(served: Served, values: Mapping[str, Any]) -> bodies.Comparison:
     """Where two runs part, and what differs most."""
     a, b = served.open(values["a"]), served.open(values["b"])
     quantity = values["quantity"]
@@ -57,10 +69,10 @@ def compare_heat(served: Served, values: Mapping[str, Any]) -> Answer:
     """The difference of two runs, layer by layer."""
     a, b = served.open(values["a"]), served.open(values["b"])
     heat, kind = difference_heat(a, b, values)
-    return heat_answer(heat, values["format"], difference=kind)
+    return heat_answer(heat, values["format"], {**heat_head(heat), "difference": kind})
 
 
-def difference_heat(a: Run, b: Run, values: Mapping[str, Any]) -> tuple[Heat, str]:
+def difference_heat(a: Run, b: Run, values: Mapping[str, Any]) -> tuple[Heat, Literal["ratio", "minus"]]:
     """A heat map of what `b` has more than `a`: log10 of the ratio of sizes, or the difference of what has a sign."""
     quantity = the_quantity(a, values["quantity"])
     steps = _common(a, b, quantity, values)
@@ -130,6 +142,7 @@ ENDPOINTS = (
         "Where two runs part, and which series differ most at the end.",
         compare,
         (A, B, QUANTITY, STATISTIC, Parameter("top", "At most so many differences.", "whole", 20, 1, 1000)),
+        body=bodies.Comparison,
     ),
     Endpoint(
         "/api/compare/heat",
@@ -137,5 +150,7 @@ ENDPOINTS = (
         compare_heat,
         (A, B, QUANTITY, STATISTIC, FIRST, LAST, ROWS, COLUMNS, HEAT_FORMAT),
         (BYTES, JSON),
+        bodies.HeatTable,
+        bodies.HeatHead,
     ),
 )

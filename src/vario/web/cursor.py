@@ -6,8 +6,8 @@ import zlib
 from dataclasses import dataclass
 
 from vario import ending
-from vario.runs.extent import newest_of_rank, newest_step
 from vario.runs.run import Run
+from vario.runs.views.quantity_extent import newest_of_rank, newest_step
 from vario.web.parameters import BadParameter
 
 OVER = (*ending.OVER, "died", "left")

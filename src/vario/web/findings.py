@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vario.detection.alerts import Alert, Incident
-from vario.detection.rule import stage_of
 from vario.reports.ranking_text import how
-from vario.runs.alerts import has_alerts
-from vario.runs.diagnosis import Diagnosis, Source, diagnosis_of
-from vario.runs.diagnosis_text import diagnosis_text
-from vario.runs.extent import check_size, rows_bytes
-from vario.runs.onset import BadRow
-from vario.runs.ranking import Change, rank_changes
-from vario.runs.replay import check, warn_of_failure
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.rule import stage_of
+from vario.runs.findings.changes import Change, rank_changes
+from vario.runs.findings.diagnosis import Diagnosis, Source, diagnosis_of
+from vario.runs.findings.diagnosis_text import diagnosis_text
+from vario.runs.findings.onset import BadRow
+from vario.runs.findings.replay import check, warn_of_failure
+from vario.runs.findings.stored_alerts import has_alerts
 from vario.runs.run import Run
-from vario.runs.vitals import spark_of
+from vario.runs.views.quantity_extent import check_size, rows_bytes
+from vario.runs.views.vitals import spark_of
+from vario.web import bodies
 from vario.web.answers import Endpoint
 from vario.web.charts import QUANTITY
 from vario.web.incidents import Curves, described, described_alert
@@ -30,7 +31,7 @@ REPLAYED_BYTES = 64 << 20
 """Rules are replayed over runs up to this size; they hold all rows at once."""
 
 
-def changes(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+def changes(served: Served, values: Mapping[str, Any]) -> bodies.Changes:
     """The series that changed most lately."""
     found = rank_changes(served.open(values["run"]), values["last"], values["quantity"], values["top"])
     return {
@@ -41,7 +42,7 @@ def changes(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _described_change(change: Change) -> dict[str, Any]:
+def _described_change(change: Change) -> bodies.Change:
     return {
         "quantity": change.quantity,
         "target": change.target,
@@ -59,7 +60,7 @@ def _described_change(change: Change) -> dict[str, Any]:
     }
 
 
-def alerts(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+def alerts(served: Served, values: Mapping[str, Any]) -> bodies.Alerts:
     """Alerts and incidents as they were stored, or from a replay, and the first cause."""
     run = served.open(values["run"])
     if values["replay"]:
@@ -79,7 +80,7 @@ def alerts(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _diagnosis(run: Run, incidents: Sequence[Incident], source: Source) -> dict[str, Any] | None:
+def _diagnosis(run: Run, incidents: Sequence[Incident], source: Source) -> bodies.Cause | None:
     if not incidents:
         return None
     found = diagnosis_of(run, incidents, source)
@@ -87,7 +88,7 @@ def _diagnosis(run: Run, incidents: Sequence[Incident], source: Source) -> dict[
     return {"paragraph": diagnosis_text(found), "chain": _chain(found, run)[:CHAIN_LENGTH]}
 
 
-def _chain(found: Diagnosis, run: Run) -> list[dict[str, Any]]:
+def _chain(found: Diagnosis, run: Run) -> list[bodies.ChainLink]:
     """What followed what: the lead of the first cause, then all that spoke after it in order, each place once."""
     first, curves = found.first, Curves(run)
     assert first is not None
@@ -99,13 +100,13 @@ def _chain(found: Diagnosis, run: Run) -> list[dict[str, Any]]:
     for row in found.onset.chain if found.onset is not None else ():
         when = row.step, stage_of(row.quantity, row.target), float(row.order)
         after.append((when, _bad_link(row, run)))
-    places: dict[tuple[str, str | None], dict[str, Any]] = {}
+    places: dict[tuple[str, str | None], bodies.ChainLink] = {}
     for link in (_link(first.lead, run, curves), *(link for _, link in sorted(after, key=lambda entry: entry[0]))):
         places.setdefault((link["quantity"], link["target"]), link)
     return list(places.values())
 
 
-def _link(alert: Alert, run: Run, curves: Curves) -> dict[str, Any]:
+def _link(alert: Alert, run: Run, curves: Curves) -> bodies.ChainLink:
     return {
         "step": alert.step,
         "rank": alert.rank if run.world_size > 1 else None,
@@ -117,7 +118,7 @@ def _link(alert: Alert, run: Run, curves: Curves) -> dict[str, Any]:
     }
 
 
-def _bad_link(row: BadRow, run: Run) -> dict[str, Any]:
+def _bad_link(row: BadRow, run: Run) -> bodies.ChainLink:
     return {
         "step": row.step,
         "rank": row.rank if run.world_size > 1 else None,
@@ -142,11 +143,13 @@ ENDPOINTS = (
             QUANTITY,
             Parameter("top", "At most so many.", "whole", 10, 1, 1000),
         ),
+        body=bodies.Changes,
     ),
     Endpoint(
         "/api/alerts",
         "Alerts, incidents and the first cause.",
         alerts,
         (RUN, Parameter("replay", "1 runs the rules over the stored rows, which takes a while.", "switch", False)),
+        body=bodies.Alerts,
     ),
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from vario.detection.alerts import Alert, Incident
-from vario.detection.paragraph import in_a_paragraph, place_of
-from vario.runs.alerts import has_alerts
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.paragraph import in_a_paragraph, place_of
+from vario.runs.findings.stored_alerts import has_alerts
 from vario.runs.run import Run
 from vario.statistics import STATISTICS
+from vario.web import bodies
 
 TARGETS_SHOWN = 20
 SEVERAL = ("attention", "unit", "expert", "update")
@@ -60,7 +60,7 @@ def recorded(run: Run) -> Sequence[Incident]:
     return run.incidents if has_alerts(run) else ()
 
 
-def described(incident: Incident, curves: Curves) -> dict[str, Any]:
+def described(incident: Incident, curves: Curves) -> bodies.Incident:
     """An incident with its words and the series to look at."""
     lead = incident.lead
     targets = dict.fromkeys(
@@ -87,7 +87,7 @@ def described(incident: Incident, curves: Curves) -> dict[str, Any]:
     }
 
 
-def described_alert(alert: Alert, curves: Curves) -> dict[str, Any]:
+def described_alert(alert: Alert, curves: Curves) -> bodies.Alert:
     """One alert and the series it is about."""
     return {
         "step": alert.step,

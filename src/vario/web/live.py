@@ -11,11 +11,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from vario.errors import ConfigError, VarioError
-from vario.runs.model_order import model_order
-from vario.runs.points import checked_statistic
 from vario.runs.run import Run
+from vario.runs.views.merged_series import checked_statistic
+from vario.runs.views.model_order import model_order
 from vario.text import suggestion
-from vario.web.answers import Endpoint, encode
+from vario.web import bodies
+from vario.web.answers import EVENTS, Endpoint, encode
 from vario.web.charts import QUANTITY, RANK_OR_EACH, SERIES, STATISTIC, read_rank, split_series
 from vario.web.cursor import Cursor, read_cursor
 from vario.web.overview import rows_of
@@ -27,7 +28,6 @@ from vario.web.watching import MOST_CELLS, MOST_COLUMNS, Look, RunLooks, Watcher
 
 BEAT_SECONDS = 15.0
 MOST_STREAMS = 64
-EVENTS = "text/event-stream"
 LIST = "the list of runs"
 
 
@@ -201,7 +201,7 @@ class _Page:
                     yield _event("incident", found, look.cursor)
         self._told |= leads.keys()
 
-    def _columns(self, first: int, last: int) -> dict[str, Any] | None:
+    def _columns(self, first: int, last: int) -> bodies.NewColumns | None:
         rank = "all" if self._rank == "each" else self._ranks[0]
         try:
             heat = self._looks.heat(self._quantity, self._statistic, rank, first, last)
@@ -211,13 +211,13 @@ class _Page:
         for name in fresh:
             self._order[name] = len(self._order)
         columns, bad = column_list(heat, self._order, len(self._order))
-        found = {"steps": heat.last, "targets": fresh, "values": columns, "bad": bad}
+        found: bodies.NewColumns = {"steps": heat.last, "targets": fresh, "values": columns, "bad": bad}
         if not self._is_order_told:
             self._is_order_told = True
             found["order"] = list(self._order)
         return found
 
-    def _points(self, first: int, last: int) -> Iterator[dict[str, Any]]:
+    def _points(self, first: int, last: int) -> Iterator[bodies.NewCurve]:
         for text in self._series:
             for rank in self._ranks:
                 try:
@@ -274,5 +274,6 @@ LIVE = Endpoint(
         Parameter("once", "1 ends it after what there is now, for scripts that ask again.", "switch", False),
     ),
     (EVENTS,),
+    bodies.LiveEvents,
     is_stream=True,
 )

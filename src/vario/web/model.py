@@ -9,13 +9,15 @@ import numpy as np
 
 from vario.errors import ConfigError
 from vario.records import ROOT
-from vario.runs.curves import read_curve
-from vario.runs.extent import newest_step
-from vario.runs.heat import read_heat
+from vario.runs.files.status import PartOff
+from vario.runs.files.unmerged import Unmerged, find_unmerged
 from vario.runs.run import Run
-from vario.runs.unmerged import Unmerged, find_unmerged
+from vario.runs.views.curves import read_curve
+from vario.runs.views.heat import read_heat
+from vario.runs.views.quantity_extent import newest_step
+from vario.web import bodies
 from vario.web.answers import FRESH_SECONDS, Endpoint
-from vario.web.overview import RUN
+from vario.web.overview import RUN, sessions_of
 from vario.web.served import Served
 
 LATEST: tuple[tuple[str, str, str], ...] = (
@@ -27,8 +29,11 @@ LATEST: tuple[tuple[str, str, str], ...] = (
 """The newest numbers that are shown: quantity, statistic, and how the names of its rows end."""
 MOST_TARGETS = 200_000
 
+Latest = Mapping[str, Mapping[str, float]]
+"""The newest number of each target, by `quantity|statistic`."""
 
-def model(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+
+def model(served: Served, values: Mapping[str, Any]) -> bodies.Model:
     """Modules and parameters in model order."""
     run = served.open(values["run"])
     if not run.ranks:
@@ -37,18 +42,28 @@ def model(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
     latest = _latest(run)
     parameters = [_parameter(found, latest) for found in structure["parameters"]]
     total = sum(found["count"] for found in parameters)
-    modules = _modules(structure["modules"], parameters)
-    below = _below(parameters)
-    for module in modules:
-        own = module["name"]
-        inside = below.get(own, [])
-        module["num_parameters"] = sum(found["count"] for found in inside)
-        module["share"] = module["num_parameters"] / total if total else 0.0
-        module["latest"] = _together(inside) | _of_module(latest, own)
+    names = [str(found["name"]) for found in structure["modules"]]
+    owned, below = _owned(set(names), parameters), _below(parameters)
+    modules: list[bodies.Module] = []
+    for name, found in zip(names, structure["modules"], strict=True):
+        own, inside = owned.get(name, []), below.get(name, [])
+        num_parameters = sum(parameter["count"] for parameter in inside)
+        modules.append(
+            {
+                "name": name,
+                "class": str(found.get("class") or ""),
+                "depth": 0 if name == ROOT else name.count(".") + 1,
+                "num_parameters": num_parameters,
+                "own_parameters": sum(parameter["count"] for parameter in own),
+                "share": num_parameters / total if total else 0.0,
+                "parameters": own,
+                "latest": _together(inside) | _of_module(latest, name),
+            }
+        )
     return {"modules": modules, "memory": _memory(run), "num_parameters": total}
 
 
-def _parameter(found: Mapping[str, Any], latest: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def _parameter(found: Mapping[str, Any], latest: Latest) -> bodies.Parameter:
     name = str(found["name"])
     shape = [int(size) for size in found.get("shape") or ()]
     return {
@@ -62,9 +77,9 @@ def _parameter(found: Mapping[str, Any], latest: Mapping[str, Mapping[str, float
     }
 
 
-def _below(parameters: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _below(parameters: list[bodies.Parameter]) -> dict[str, list[bodies.Parameter]]:
     """All parameters of each module and of those inside it."""
-    found: dict[str, list[dict[str, Any]]] = {ROOT: parameters}
+    found: dict[str, list[bodies.Parameter]] = {ROOT: parameters}
     for parameter in parameters:
         module = parameter["name"].rpartition(".")[0]
         while module:
@@ -73,24 +88,15 @@ def _below(parameters: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _modules(structure: list[Mapping[str, Any]], parameters: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    names = {str(found["name"]) for found in structure}
-    owned: dict[str, list[dict[str, Any]]] = {}
+def _owned(names: set[str], parameters: list[bodies.Parameter]) -> dict[str, list[bodies.Parameter]]:
+    """The parameters of each module itself."""
+    owned: dict[str, list[bodies.Parameter]] = {}
     for found in parameters:
         owner = found["name"].rpartition(".")[0]
         while owner and owner not in names:
             owner = owner.rpartition(".")[0]
         owned.setdefault(owner or ROOT, []).append(found)
-    return [
-        {
-            "name": (name := str(found["name"])),
-            "class": str(found.get("class") or ""),
-            "depth": 0 if name == ROOT else name.count(".") + 1,
-            "own_parameters": sum(parameter["count"] for parameter in owned.get(name, [])),
-            "parameters": owned.get(name, []),
-        }
-        for found in structure
-    ]
+    return owned
 
 
 def _latest(run: Run) -> dict[str, dict[str, float]]:
@@ -113,7 +119,7 @@ def _latest(run: Run) -> dict[str, dict[str, float]]:
     return found
 
 
-def _together(inside: list[dict[str, Any]]) -> dict[str, float]:
+def _together(inside: list[bodies.Parameter]) -> dict[str, float]:
     """What the parameters of a module come to: norm of all gradients, size of all weights, the largest update."""
     found: dict[str, float] = {}
     norms = [parameter["latest"]["gradient|norm"] for parameter in inside if "gradient|norm" in parameter["latest"]]
@@ -133,11 +139,11 @@ def _together(inside: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def _of_module(latest: Mapping[str, Mapping[str, float]], name: str) -> dict[str, float]:
+def _of_module(latest: Latest, name: str) -> dict[str, float]:
     return {key: values[name] for key, values in latest.items() if key.startswith("activation") and name in values}
 
 
-def _memory(run: Run) -> dict[str, Any]:
+def _memory(run: Run) -> bodies.Memory:
     """Bytes at the peak, as predicted before the run and as measured in it; None where nobody looked."""
     measured = None
     rank = run.ranks[0] if run.ranks else 0
@@ -154,7 +160,7 @@ def _memory(run: Run) -> dict[str, Any]:
     return {"predicted": predicted, "measured": measured, "of": "device" if peaks else "process"}
 
 
-def settings(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+def settings(served: Served, values: Mapping[str, Any]) -> bodies.Settings:
     """What a run was started with, and what went wrong with watching it."""
     run = served.open(values["run"])
     return {
@@ -164,27 +170,38 @@ def settings(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
         "path": run.path,
         "host": next((found.host for found in run.rank_states), ""),
         "engine": run.structure(run.ranks[0]).get("engine") if run.ranks else None,
-        "parts_off": [*map(vars, run.parts_off), *map(_as_part, find_unmerged(run))],
+        "parts_off": [*map(_described_part, run.parts_off), *map(_as_part, find_unmerged(run))],
         "dropped_steps": run.dropped_steps,
-        "sessions": run.sessions,
+        "sessions": sessions_of(run),
         "mesh": run.mesh,
         "ranks": run.rank_states,
         "world_size": run.world_size,
     }
 
 
-def _as_part(found: Unmerged) -> dict[str, Any]:
+def _described_part(found: PartOff) -> bodies.PartOff:
+    return {"rank": found.rank, "part": found.part, "step": found.step, "error": found.error}
+
+
+def _as_part(found: Unmerged) -> bodies.PartOff:
     """What merged values leave out, beside the parts that are switched off."""
     return {"rank": None, "part": f"{found.quantity} of all ranks", "step": None, "error": found.text}
 
 
 ENDPOINTS = (
-    Endpoint("/api/model", "Modules and parameters in model order, with their newest numbers; memory.", model, (RUN,)),
+    Endpoint(
+        "/api/model",
+        "Modules and parameters in model order, with their newest numbers; memory.",
+        model,
+        (RUN,),
+        body=bodies.Model,
+    ),
     Endpoint(
         "/api/settings",
         "Config, versions, ranks, parts of the monitor switched off.",
         settings,
         (RUN,),
+        body=bodies.Settings,
         fresh_seconds=FRESH_SECONDS,
     ),
 )

@@ -8,11 +8,16 @@ from html import escape
 from typing import Any
 
 from vario.package import VERSION
-from vario.web.answers import Endpoint
+from vario.web.answers import BYTES, CSV, EVENTS, JSON, Endpoint
+from vario.web.schemas import Schema, Schemas
 
-ERROR = {
+REFUSAL = {
     "type": "object",
-    "properties": {"error": {"type": "string"}, "key": {"type": ["string", "null"]}},
+    "description": "Why there is no answer.",
+    "properties": {
+        "error": {"type": "string"},
+        "key": {"type": ["string", "null"], "description": "The parameter it is about."},
+    },
     "required": ["error", "key"],
 }
 REFUSALS = {
@@ -22,11 +27,19 @@ REFUSALS = {
     "404": "No such run.",
     "405": "Only reading is possible.",
     "429": "Too many pages are open.",
+    "503": "Reading the run takes too long.",
 }
+
+HEAD_AND_NUMBERS = (
+    "The length of the head (uint32), the head in JSON (`x-head`), the numbers row by row (float32), and a byte of "
+    "flags for each number: 1 recorded, 2 NaN or Inf. Little-endian."
+)
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """The OpenAPI document."""
+    schemas = Schemas()
+    paths = {endpoint.path: {"get": _operation(endpoint, schemas)} for endpoint in endpoints}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -38,17 +51,17 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "servers": [{"url": "."}],
         "security": [{"bearer": []}, {}],
         "components": {
-            "schemas": {"Error": ERROR},
+            "schemas": {"Refusal": REFUSAL, **schemas.named},
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
-        "paths": {endpoint.path: {"get": _operation(endpoint)} for endpoint in endpoints},
+        "paths": paths,
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
     refusals = {status: {"description": text, "content": error} for status, text in REFUSALS.items()}
-    content = {media: {"schema": _shape(media)} for media in endpoint.media}
+    content = {media: {"schema": _body(endpoint, media, schemas)} for media in endpoint.media}
     return {
         "operationId": endpoint.path.removeprefix("/api/").replace("/", "_"),
         "summary": endpoint.summary,
@@ -57,10 +70,17 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-def _shape(media: str) -> dict[str, Any]:
-    if media in ("application/json", "text/event-stream"):
-        return {"type": "object"}
-    return {"type": "string"} if media.startswith("text/") else {"type": "string", "format": "binary"}
+def _body(endpoint: Endpoint, media: str, schemas: Schemas) -> Schema:
+    if media in (JSON, EVENTS):
+        assert endpoint.body is not None, f"{endpoint.path} answers in JSON and does not say what"
+        return schemas.of(endpoint.body)
+    if media == CSV:
+        return {"type": "string"}
+    found: Schema = {"type": "string", "format": "binary"}
+    if media == BYTES and endpoint.head is not None:
+        found["description"] = HEAD_AND_NUMBERS
+        found["x-head"] = schemas.of(endpoint.head)
+    return found
 
 
 def page(described: Mapping[str, Any]) -> str:

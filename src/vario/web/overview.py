@@ -11,12 +11,13 @@ from typing import Any
 
 from vario.ending import OVER
 from vario.errors import RunError, VarioError
-from vario.runs.brief import read_brief
-from vario.runs.failures import first_failure
+from vario.runs.files.rank_failures import first_failure
+from vario.runs.files.status import read_ranks
+from vario.runs.files.unmerged import find_unmerged
 from vario.runs.run import Run
-from vario.runs.status import read_ranks
-from vario.runs.unmerged import find_unmerged
-from vario.runs.vitals import Pace, read_vitals
+from vario.runs.views.brief import read_brief
+from vario.runs.views.vitals import Pace, read_vitals
+from vario.web import bodies
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.cursor import cursor_of
 from vario.web.incidents import Curves, described, recorded
@@ -27,7 +28,6 @@ from vario.web.served import LeftOut, Served, Stamp
 RUN = Parameter(
     "run", "The run: its path below the served folder, as /api/runs tells; '.' where that is a run.", is_required=True
 )
-SEVERITY_NAMES = {"page": "critical", "warn": "warning"}
 AGAIN_SECONDS = 60.0
 """A run that cannot be read is read again when a file of it has changed, or after this long: not at every look."""
 SHORT_SECONDS = 0.3
@@ -54,7 +54,7 @@ class RunRows:
         """Read no further run."""
         self._is_ended = True
 
-    def read(self, seconds: float | None = None) -> dict[str, Any]:
+    def read(self, seconds: float | None = None) -> bodies.RunList:
         """All runs, the newest first; in a limited time, so that the first look at very many is not a long wait."""
         until = time.monotonic() + (self._seconds if seconds is None else seconds)
         names, left_out = self._served.names()
@@ -80,7 +80,7 @@ class RunRows:
         """Stands for what the rows say now."""
         return f"{self._birth}.{self._version}"
 
-    def since(self, cursor: str) -> dict[str, Any]:
+    def since(self, cursor: str) -> bodies.NewRows:
         """The rows that changed since then, and the runs that went; all rows, where nobody knows that cursor."""
         birth, _, version = cursor.partition(".")
         seen = int(version) if birth == self._birth and version.isdecimal() and len(version) < 19 else -1
@@ -90,7 +90,7 @@ class RunRows:
             gone = [name for name, version in self._gone.items() if version > seen]
         return {"runs": [row for row in rows if row["run"] in fresh], "gone": gone, "is_whole": seen < 0}
 
-    def _row(self, name: str, changed: int, until: float) -> dict[str, Any]:
+    def _row(self, name: str, changed: int, until: float) -> bodies.RunRow:
         known = self._known.get(name)
         # Of a run that has ended nothing changes unless its folder does: many are told of by a look at that.
         if known is not None and known.is_settled and known.changed == changed:
@@ -107,7 +107,7 @@ class RunRows:
         finally:
             self._reading.release()
 
-    def _row_now(self, name: str, changed: int) -> dict[str, Any]:
+    def _row_now(self, name: str, changed: int) -> bodies.RunRow:
         with self._served.reading():
             stamp = guarded(self._served.stamp, name)
             failed = self._failed.get(name)
@@ -119,7 +119,7 @@ class RunRows:
                 self._failed[name] = _Failed(stamp, str(error), time.monotonic() + AGAIN_SECONDS)
                 raise
 
-    def _read(self, name: str, changed: int, stamp: Stamp) -> dict[str, Any]:
+    def _read(self, name: str, changed: int, stamp: Stamp) -> bodies.RunRow:
         known = self._known.get(name)
         if known is None or known.stamp != stamp or not known.row["is_read"]:
             row = _row(self._served.open(name, stamp), name)
@@ -130,7 +130,7 @@ class RunRows:
             row = known.row
         return self._note(name, changed, stamp, row)
 
-    def _note(self, name: str, changed: int, stamp: Stamp, row: dict[str, Any]) -> dict[str, Any]:
+    def _note(self, name: str, changed: int, stamp: Stamp, row: bodies.RunRow) -> bodies.RunRow:
         with self._lock:
             known = self._known.get(name)
             if known is None or known.row != row:
@@ -159,7 +159,7 @@ class _Known:
     changed: int
     stamp: Stamp
     version: int
-    row: dict[str, Any]
+    row: bodies.RunRow
 
     @property
     def is_settled(self) -> bool:
@@ -167,10 +167,9 @@ class _Known:
         return bool(self.row["is_read"]) and self.row["state"] in OVER
 
 
-def _row(run: Run, name: str) -> dict[str, Any]:
+def _row(run: Run, name: str) -> bodies.RunRow:
     found = read_brief(run)
     incidents = recorded(run)
-    counts = {label: sum(one.severity == word for one in incidents) for word, label in SEVERITY_NAMES.items()}
     return {
         "run": name,
         "name": run.name,
@@ -182,7 +181,8 @@ def _row(run: Run, name: str) -> dict[str, Any]:
         "loss": found.loss,
         "loss_is_found": found.loss_is_found,
         "spark": found.spark,
-        **counts,
+        "critical": sum(one.severity == "page" for one in incidents),
+        "warning": sum(one.severity == "warn" for one in incidents),
         "world_size": found.world_size,
         "host": found.host,
         "error": found.error,
@@ -190,34 +190,44 @@ def _row(run: Run, name: str) -> dict[str, Any]:
     }
 
 
-def _short_row(served: Served, name: str) -> dict[str, Any]:
+def _short_row(served: Served, name: str) -> bodies.RunRow:
     """What the header says; the rest follows."""
     header = served.header(name)
-    unknown = dict.fromkeys(("ended", "step", "total_steps", "progress", "eta_seconds", "loss", "error"))
     return {
         "run": name,
         "name": Path(name).name if name != "." else served.name,
         "group": header.get("group"),
         "state": str(header.get("state")),
         "started": float(header.get("started") or 0.0),
-        **unknown,
+        "ended": None,
+        "step": None,
+        "total_steps": None,
+        "progress": None,
+        "eta_seconds": None,
+        "loss": None,
         "loss_is_found": False,
         "spark": (),
         "critical": 0,
         "warning": 0,
         "world_size": int(header.get("world_size") or 1),
         "host": "",
+        "error": None,
         "is_read": False,
     }
 
 
-def _pace(pace: Pace) -> dict[str, Any]:
+def _pace(pace: Pace) -> bodies.Pace:
     return {
         "step": pace.step,
         "total_steps": pace.total_steps,
         "progress": pace.progress,
         "eta_seconds": pace.eta_seconds,
     }
+
+
+def sessions_of(run: Run) -> list[bodies.Session]:
+    """First step and start of each session."""
+    return [{"first_step": found["first_step"], "started": found.get("started")} for found in run.sessions]
 
 
 def _host(run: Run) -> str:
@@ -230,12 +240,12 @@ def rows_of(served: Served) -> RunRows:
     return found
 
 
-def runs(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+def runs(served: Served, values: Mapping[str, Any]) -> bodies.RunList:
     """All runs below the served folder."""
     return rows_of(served).read()
 
 
-def run(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
     """One run at a glance."""
     found = served.open(values["run"])
     vitals = read_vitals(found)
@@ -254,7 +264,7 @@ def run(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
         "ranks": found.ranks,
         "host": _host(found),
         "command": found.command,
-        "sessions": found.sessions,
+        "sessions": sessions_of(found),
         "vital": vitals.vitals,
         "quantities": _quantities(found),
         "incidents": [described(incident, curves) for incident in incidents],
@@ -271,7 +281,7 @@ def _failed_rank(run: Run) -> int | None:
     return None if first is None else first.rank
 
 
-def _quantities(run: Run) -> list[dict[str, Any]]:
+def _quantities(run: Run) -> list[bodies.Quantity]:
     if not run.ranks:
         return []
     every = run.config.get("every") or {}
@@ -294,12 +304,15 @@ def _having(run: Run, quantity: str) -> int:
 
 
 ENDPOINTS = (
-    Endpoint("/api/runs", "All runs below the served folder, the newest first.", runs, is_kept=False),
+    Endpoint(
+        "/api/runs", "All runs below the served folder, the newest first.", runs, body=bodies.RunList, is_kept=False
+    ),
     Endpoint(
         "/api/run",
         "One run at a glance: progress, vital signs, what was recorded.",
         run,
         (RUN,),
+        body=bodies.RunHome,
         fresh_seconds=FRESH_SECONDS,
     ),
 )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from vario.errors import ConfigError
-from vario.runs.curves import Curve, read_curve
-from vario.runs.desync import first_desync
-from vario.runs.extent import rows_bytes
+from vario.runs.findings.desync import Desync, first_desync
 from vario.runs.run import Run
+from vario.runs.views.curves import Curve, read_curve
+from vario.runs.views.quantity_extent import rows_bytes
+from vario.web import bodies
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.charts import FIRST, LAST, POINTS, STATISTIC, described_curve
 from vario.web.overview import RUN
@@ -28,21 +28,7 @@ OWN_PARTS = ("forward_seconds", "backward_seconds", "update_seconds", "wait_seco
 """What a rank does by itself."""
 
 
-@dataclass(frozen=True)
-class Slowest:
-    """The rank that the others wait for."""
-
-    rank: int
-    host: str
-    share: float
-    """By how much of their time it is slower than the others, at the median."""
-    seconds: float
-    usual_seconds: float
-    by: str
-    """The plain number that tells."""
-
-
-def ranks(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
+def ranks(served: Served, values: Mapping[str, Any]) -> bodies.Ranks:
     """All ranks of a run beside each other."""
     run = served.open(values["run"])
     desync = first_desync(run) if rows_bytes(run, "checksum") <= CHECKSUM_BYTES else None
@@ -51,7 +37,17 @@ def ranks(served: Served, values: Mapping[str, Any]) -> dict[str, Any]:
         "world_size": run.world_size,
         "curves": [described_curve(curve) for curve in _curves(run, values)],
         "slowest": find_slowest(run),
-        "desync": None if desync is None else {**vars(desync), "ranks": desync.ranks},
+        "desync": None if desync is None else _described_desync(desync),
+    }
+
+
+def _described_desync(found: Desync) -> bodies.Desync:
+    return {
+        "step": found.step,
+        "target": found.target,
+        "quantity": found.quantity,
+        "checksums": found.checksums,
+        "ranks": found.ranks,
     }
 
 
@@ -71,7 +67,7 @@ def _curves(run: Run, values: Mapping[str, Any]) -> list[Curve]:
     return found
 
 
-def find_slowest(run: Run) -> Slowest | None:
+def find_slowest(run: Run) -> bodies.Slowest | None:
     """The rank whose own work takes longest, where it takes clearly longer than that of the others.
 
     Ranks wait for each other, so the time of a whole step is alike on all of them; the time until they wait is not. The
@@ -103,13 +99,15 @@ def _medians(run: Run, name: str) -> dict[int, float]:
     return found
 
 
-def _slowest_in(run: Run, name: str, times: Mapping[int, float]) -> Slowest | None:
+def _slowest_in(run: Run, name: str, times: Mapping[int, float]) -> bodies.Slowest | None:
     if len(times) < 2:
         return None
     rank = max(times, key=lambda one: times[one])
     usual = float(np.median([seconds for other, seconds in times.items() if other != rank]))
     share = times[rank] / usual - 1 if usual > 0 else 0.0
-    return Slowest(rank, run.hosts.get(rank, ""), share, times[rank], usual, name) if share > LEAST_SHARE else None
+    return (
+        bodies.Slowest(rank, run.hosts.get(rank, ""), share, times[rank], usual, name) if share > LEAST_SHARE else None
+    )
 
 
 ENDPOINTS = (
@@ -126,6 +124,7 @@ ENDPOINTS = (
             LAST,
             POINTS,
         ),
+        body=bodies.Ranks,
         fresh_seconds=FRESH_SECONDS,
     ),
 )

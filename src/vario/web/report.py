@@ -7,12 +7,12 @@ from base64 import b64encode
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from vario.errors import ConfigError, RunError
-from vario.runs.curves import read_curve
-from vario.runs.heat import read_heat
 from vario.runs.run import Run
+from vario.runs.views.curves import read_curve
+from vario.runs.views.heat import read_heat
+from vario.web import bodies
 from vario.web.answers import encode
 from vario.web.built_files import BUILT, why_missing
 from vario.web.charts import described_curve, heat_bytes, heat_head, split_series
@@ -75,7 +75,7 @@ def _heats(run: Run) -> Iterator[bytes]:
         yield packed
 
 
-def _curves(run: Run, answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _curves(run: Run, answer: bodies.RunHome) -> Iterator[bodies.RankCurve]:
     """Of the vital signs, and of what incidents are about."""
     wanted = [f"scalar|{vital.target}|value" for vital in answer["vital"]]
     wanted += [incident["series"] for incident in answer["incidents"] if incident["series"] is not None]

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from vario.errors import RunError, RunNotFound
+from vario.runs.files.status import is_run, read_run_json
 from vario.runs.run import Run
-from vario.runs.status import is_run, read_run_json
 from vario.text import suggestion
 
 DEPTH = 4

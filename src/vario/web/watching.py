@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from vario.errors import VarioError
-from vario.runs.curves import Curve, read_curve
-from vario.runs.heat import Heat, read_heat
 from vario.runs.run import Run
-from vario.runs.vitals import RECENT_STEPS, read_vitals
+from vario.runs.views.curves import Curve, read_curve
+from vario.runs.views.heat import Heat, read_heat
+from vario.runs.views.vitals import RECENT_STEPS, read_vitals
+from vario.web import bodies
 from vario.web.charts import split_series
 from vario.web.cursor import Cursor, cursor_of
 from vario.web.incidents import Curves, described, recorded
@@ -39,8 +40,8 @@ class Look:
 
     cursor: Cursor
     state: str
-    progress: Mapping[str, Any]
-    incidents: Sequence[Mapping[str, Any]]
+    progress: bodies.Progress
+    incidents: Sequence[bodies.Incident]
 
     @property
     def is_over(self) -> bool:
@@ -124,7 +125,7 @@ class RunLooks:
         self._stamp: object = None
         self._before: Look | None = None
         self._told: Stamp = ()
-        self._incidents: list[dict[str, Any]] = []
+        self._incidents: list[bodies.Incident] = []
         self._readings: OrderedDict[object, Any] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -146,7 +147,7 @@ class RunLooks:
         cursor = cursor_of(run, len(incidents))
         vitals = read_vitals(run, first=max(0, cursor.step - RECENT_STEPS))
         pace = vitals.pace
-        progress = {
+        progress: bodies.Progress = {
             "step": pace.step,
             "state": state,
             "total_steps": pace.total_steps,
@@ -193,10 +194,10 @@ class RunLooks:
             return self._readings[key]
 
 
-def column_list(heat: Heat, places: Mapping[str, int], num_rows: int) -> tuple[list[Any], list[list[int]]]:
+def column_list(heat: Heat, places: Mapping[str, int], num_rows: int) -> tuple[list[Any], list[tuple[int, int]]]:
     """One list of values for each column in the order a page has its rows, and the places of NaN and Inf."""
     table = np.full((heat.values.shape[1], num_rows), np.nan, np.float64)
     rows = [places[name] for name in heat.targets]
     table[:, rows] = heat.values.T
-    bad = [[rows[row], int(column)] for row, column in np.argwhere(heat.bad)]
+    bad = [(rows[row], int(column)) for row, column in np.argwhere(heat.bad)]
     return list(table), bad

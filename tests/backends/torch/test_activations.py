@@ -169,7 +169,7 @@ def test_a_module_called_several_times_has_all_its_calls_in_one_row():
 
 
 def test_a_tensor_seen_under_several_names_is_reduced_once(monkeypatch):
-    from vario.backends.torch import cpu
+    from vario.backends.torch.reduce import cpu
 
     model = Perceptron(dropout=0.0)
     calls = []

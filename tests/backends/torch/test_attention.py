@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from models import batch
-from vario.backends.torch.attention import attention_rows, is_causal
+from vario.backends.torch.modules.attention import attention_rows, is_causal
 
 ORDERS = ["b,s,h,d", "s,b,h,d", "b,h,s,d"]
 INF, NAN = float("inf"), float("nan")

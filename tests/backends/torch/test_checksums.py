@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vario.backends.torch.checksums import checksum
+from vario.backends.torch.reduce.checksums import checksum
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8])

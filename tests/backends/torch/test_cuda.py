@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from models import Attentive, Language, Perceptron, batch, ids, language_loss
-from vario.backends.torch.attention import attention_rows
+from vario.backends.torch.modules.attention import attention_rows
+from vario.backends.torch.modules.spectra import SpectralNorms, stable_rank
+from vario.backends.torch.reduce.summaries import TorchSummaries
 from vario.backends.torch.releases import CAN_HOOK_IN_GRAPHS
-from vario.backends.torch.spectra import SpectralNorms, stable_rank
-from vario.backends.torch.summaries import TorchSummaries
 from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES
 from watching import EVERYTHING, check, check_same, records, rows, scalar, summary, watch
 
@@ -58,7 +58,7 @@ both = pytest.mark.parametrize("reduced", [one_by_one, in_a_list])
 @pytest.fixture
 def small_capacity(monkeypatch):
     """So few partial rows that several folds happen in one step."""
-    from vario.backends.torch import cuda
+    from vario.backends.torch.reduce import cuda
 
     monkeypatch.setattr(cuda, "_CAPACITY", 8)
 

@@ -11,8 +11,8 @@ from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
 
 from models import Convolutional, Language, Perceptron, batch, ids, language_loss
-from vario.backends.torch import hooks, operators
-from vario.backends.torch import module_hooks as our_module_hooks
+from vario.backends.torch.loop import hooks, operators
+from vario.backends.torch.loop import module_hooks as our_module_hooks
 from watching import watch
 
 MODULE_HOOKS = [

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from models import Partial, Perceptron, batch
-from vario.backends.torch.spectra import SpectralNorms, stable_rank
+from vario.backends.torch.modules.spectra import SpectralNorms, stable_rank
 
 NAN, INF = float("nan"), float("inf")
 
@@ -65,7 +65,7 @@ def test_half_precision_overflows_nowhere():
 
 
 def test_a_matrix_made_float32_block_by_block_gives_the_same(monkeypatch):
-    from vario.backends.torch import spectra
+    from vario.backends.torch.modules import spectra
 
     weight = batch(0, (200, 300)).bfloat16()
     whole = SpectralNorms().measure("w", weight)

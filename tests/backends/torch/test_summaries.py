@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from vario.backends.torch import small_tensors
-from vario.backends.torch.aten import AtenRows
-from vario.backends.torch.summaries import TorchSummaries
-from vario.backends.torch.tensors import why_without_numbers
+from vario.backends.torch.reduce import small_tensors
+from vario.backends.torch.reduce.aten import AtenRows
+from vario.backends.torch.reduce.summaries import TorchSummaries
+from vario.backends.torch.reduce.tensors import why_without_numbers
 from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS
 from vario.statistics import columns_needed
 from watching import array, check, check_summaries, summary
@@ -404,7 +404,7 @@ def test_small_tensors_of_a_list_are_reduced_together_as_they_would_be_alone():
 
 
 def test_a_list_is_copied_in_stretches(monkeypatch):
-    monkeypatch.setattr(small_tensors, "MOST_TOGETHER", 10)
+    monkeypatch.setattr(small_tensors, "STRETCH", 10)
     tensors = [torch.full((size,), float(size), dtype=dtype) for size in (1, 7, 40, 3, 9) for dtype in FLOATS[:2]]
     for tensor, row in zip(tensors, by_list(*tensors), strict=True):
         check(row, tensor)

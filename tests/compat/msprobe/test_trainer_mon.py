@@ -322,7 +322,7 @@ def test_call_stacks_of_the_first_step_lead_to_the_callers(out):
     assert package.FOLDER not in stacks["0:"]
 
 
-@pytest.mark.parametrize("place", ["vario/backends/torch/hooks.py", "nn/modules/module.py"])
+@pytest.mark.parametrize("place", ["vario/backends/torch/loop/hooks.py", "nn/modules/module.py"])
 def test_a_users_file_that_is_called_like_ours_stays_in_call_stacks(out, tmp_path, place):
     path = tmp_path / place
     path.parent.mkdir(parents=True)

@@ -11,16 +11,20 @@ import torch
 from vario.backends.base import Events, LateObserver, Later, RowHashes, TimeMark
 from vario.backends.collectives import CollectiveFollower
 from vario.backends.losses import BackwardLoss
-from vario.backends.torch import collectives, discovery, kept, outputs, process, rates
-from vario.backends.torch.attention import attention_rows, is_causal
-from vario.backends.torch.inside import InsideModel
-from vario.backends.torch.loop import TrainingLoop
-from vario.backends.torch.row_hashes import row_hashes
-from vario.backends.torch.spectra import SpectralNorms, stable_rank
-from vario.backends.torch.summaries import TorchSummaries
+from vario.backends.torch import process
+from vario.backends.torch.collectives import tap
+from vario.backends.torch.loop import discovery, model_outputs
+from vario.backends.torch.loop.training_loop import TrainingLoop
+from vario.backends.torch.modules.attention import attention_rows, is_causal
+from vario.backends.torch.modules.module_internals import InsideModel
+from vario.backends.torch.modules.spectra import SpectralNorms, stable_rank
+from vario.backends.torch.optimizer import learning_rates
+from vario.backends.torch.optimizer.update_rows import UpdateRows
+from vario.backends.torch.reduce import host_copy
+from vario.backends.torch.reduce.row_hashes import row_hashes
+from vario.backends.torch.reduce.summaries import TorchSummaries
+from vario.backends.torch.reduce.tensors import form, why_without_numbers
 from vario.backends.torch.targets import Targets
-from vario.backends.torch.tensors import form, why_without_numbers
-from vario.backends.torch.update_rows import UpdateRows
 from vario.records import Form, HostCopy, Mesh
 from vario.selector import Choice, modules_matching
 
@@ -51,7 +55,7 @@ class TorchModel(TrainingLoop):
             if self._update_rows is not None:
                 self._undo.add(self._update_rows.forget)
             for follower in self._collective_followers:
-                self._undo.add(collectives.follow(follower))
+                self._undo.add(tap.follow(follower))
         except BaseException:
             self.detach()  # whoever catches it goes on with the model as it was
             raise
@@ -142,11 +146,11 @@ class TorchModel(TrainingLoop):
     def kept_of(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """What this rank keeps of these parameters: `name:weight`, `name:gradient`, and its optimizer's state."""
         known = self._given_optimizers or discovery.live_optimizers()
-        return kept.kept_of(self.engine, [each for each in known if self._is_ours(each)], names)
+        return host_copy.kept_of(self.engine, [each for each in known if self._is_ours(each)], names)
 
     def host_copy(self, tensor: torch.Tensor, most_bytes: int, sample_bytes: int) -> HostCopy | None:
         """A copy on the host, cut to a sample where it takes more bytes than that; None: it shows no numbers."""
-        return kept.host_copy(tensor, most_bytes, sample_bytes)
+        return host_copy.host_copy(tensor, most_bytes, sample_bytes)
 
     def modules_matching(self, patterns: Sequence[str]) -> list[str]:
         """Names of all modules that match, chosen as targets or not; a pattern that matches none is refused."""
@@ -176,11 +180,11 @@ class TorchModel(TrainingLoop):
 
     def learning_rates(self, optimizer: Any) -> Later:
         """The learning rate of each of an optimizer's groups as it is now; NaN where there is none."""
-        return rates.learning_rates(optimizer.param_groups)
+        return learning_rates.learning_rates(optimizer.param_groups)
 
     def loss_in(self, output: Any) -> Later | None:
         """The loss that a model returned, or has in what it returned, if it has."""
-        return outputs.loss_in(output)
+        return model_outputs.loss_in(output)
 
     def row_hashes(self, inputs: Any) -> Callable[[], RowHashes] | None:
         """Begin to hash the rows of a batch, a nest of tensors or the inputs of a model; None where it has none."""
@@ -188,7 +192,7 @@ class TorchModel(TrainingLoop):
 
     def time_mark(self) -> TimeMark:
         """This moment."""
-        return outputs.time_mark(self._device)
+        return model_outputs.time_mark(self._device)
 
     def optimizer_scale(self, optimizer: Any) -> torch.Tensor | None:
         """What the gradients an optimizer gets are still multiplied by: fused ones unscale by themselves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -194,3 +195,9 @@ def _class_name(module: torch.nn.Module) -> str:
     name, below = type(module).__name__, type(module).__bases__
     is_sharded = len(below) == 2 and below[0].__name__ == "FSDPModule"
     return below[1].__name__ if is_sharded else name
+
+
+@cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype without the name of its package."""
+    return str(dtype).removeprefix("torch.")

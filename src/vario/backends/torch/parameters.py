@@ -66,14 +66,14 @@ def _form(name: str, parameter: torch.nn.Parameter) -> ParameterForm:
     shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
     local = _part_here(parameter)
     here, stored_bytes, dtype, is_packed = local.numel(), _stored_bytes(local), local.dtype, False
-    kind = _name(dtype)
+    kind = naming.dtype_name(dtype)
     packed_shape = _shape_before_packing(parameter)
     if packed_shape is not None:
         shape, here, is_packed = packed_shape, math.prod(packed_shape), True
         kind = str(getattr(getattr(parameter, "quant_state", None), "quant_type", None) or kind)
     elif is_traceable_wrapper_subclass(local) and stored_bytes != here * local.element_size():
         is_packed = True
-        kind = _name(max(_inner(local), key=lambda tensor: tensor.nbytes).dtype)
+        kind = naming.dtype_name(max(_inner(local), key=lambda tensor: tensor.nbytes).dtype)
     elif getattr(parameter, "SCB", None) is not None:
         is_packed = True  # one byte per element, and scales beside them
     return ParameterForm(
@@ -96,10 +96,6 @@ def _part_here(parameter: Any) -> torch.Tensor:
         part: torch.Tensor = parameter.ds_tensor
         return part
     return parameter.detach().to_local() if hasattr(parameter, "to_local") else parameter  # type: ignore[no-any-return]
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _shape_before_packing(parameter: Any) -> tuple[int, ...] | None:

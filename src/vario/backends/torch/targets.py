@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import weakref
@@ -12,12 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from vario.backends.torch import naming, updates
-from vario.backends.torch.checksums import checksum
+from vario.backends.torch import naming
 from vario.backends.torch.engines import find_engine, optimizers, sharing
 from vario.backends.torch.engines.base import Piece
-from vario.backends.torch.left_overs import LeftOverGradients
-from vario.backends.torch.settings import modules_in_eval, settings, unknown_parameters
+from vario.backends.torch.loop.unzeroed_gradients import LeftOverGradients
+from vario.backends.torch.optimizer import update_direction
+from vario.backends.torch.optimizer.settings import modules_in_eval, settings, unknown_parameters
+from vario.backends.torch.reduce.checksums import checksum
 from vario.errors import ModelError
 from vario.records import Share, Structure
 from vario.selector import Choice
@@ -104,7 +104,7 @@ class Targets:
             described = {
                 "name": name,
                 "shape": None,
-                "dtype": _dtype_name(parameter.dtype),
+                "dtype": naming.dtype_name(parameter.dtype),
                 "trainable": parameter.requires_grad,
                 "shared_with": [other for other in names.get(id(parameter), ()) if other != name] or _NONE,
             }
@@ -254,7 +254,11 @@ class Targets:
 
     def sign_agreement(self, optimizer: Any) -> NamedTensors:
         """Names and the share of elements whose gradient points where the momentum does."""
-        return ([], []) if optimizer is None else updates.sign_agreement(optimizer, self._pieces_with_state(optimizer))
+        return (
+            ([], [])
+            if optimizer is None
+            else update_direction.sign_agreement(optimizer, self._pieces_with_state(optimizer))
+        )
 
     def update_histograms(
         self, optimizer: Any, bins: int, low: float, high: float
@@ -262,7 +266,7 @@ class Targets:
         """Names, and histograms of Adam's update and ratio that wait for the device."""
         if optimizer is None:
             return [], lambda: np.empty((0, bins))
-        return updates.update_histograms(optimizer, self._pieces_with_state(optimizer), bins, low, high)
+        return update_direction.update_histograms(optimizer, self._pieces_with_state(optimizer), bins, low, high)
 
     def device_scalars(self) -> dict[str, float]:
         """Memory in use on the model's CUDA devices, in bytes."""
@@ -309,11 +313,6 @@ def _check_shapes(roots: Mapping[str, torch.nn.Module], parameters: Mapping[str,
         if lazy:
             where = f"'{lazy[0]}' of {type(model).__name__}"
             raise ModelError(f"watch: {where} has no shape yet. Call the model once with a batch before.")
-
-
-@functools.cache
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _as_models(models: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from vario.cli import arguments as shared
-from vario.cli import rule_choice
+from vario.cli import output, rule_choice
 
 EXAMPLES = """
 vario check
@@ -31,8 +31,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay, and say what was found."""
-    from vario.cli import output
-    from vario.runs.replay import check, warn_of_failure
+    from vario.runs.findings.replay import check, warn_of_failure
 
     found = shared.find_run(arguments.run)
     rules = rule_choice.chosen_rules(arguments, found)

@@ -10,6 +10,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
+from vario.cli import output
 from vario.cli.typed_names import named_as_typed
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert the files."""
-    from vario.cli import output
-
     with named_as_typed():
         done = _convert(arguments)
     if arguments.json:

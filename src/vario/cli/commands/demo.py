@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vario.cli import output
+from vario.errors import ConfigError
+
 if TYPE_CHECKING:
     from vario.reports.summary import RunSummary
 
@@ -37,9 +40,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, report, and say how to look further."""
-    from vario.cli import output
     from vario.demo import train
-    from vario.errors import ConfigError
     from vario.reports.summary import summarise
     from vario.reports.summary_text import render
     from vario.runs.run import open_run

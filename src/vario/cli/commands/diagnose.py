@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 
 from vario.cli import arguments as shared
+from vario.cli import output
 
 EXAMPLES = """
 vario diagnose
@@ -30,8 +31,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Say what went wrong first."""
-    from vario.cli import output
-    from vario.runs.diagnosis import Source, diagnose
+    from vario.runs.findings.diagnosis import Source, diagnose
 
     source: Source | None = "replay" if arguments.replay else "stored" if arguments.stored else None
     diagnosis = diagnose(shared.find_run(arguments.run), source)

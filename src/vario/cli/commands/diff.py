@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 
 from vario.cli import arguments as shared
+from vario.cli import output
 
 EXAMPLES = """
 vario diff before after
@@ -38,8 +39,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare two runs."""
-    from vario.cli import output
-    from vario.runs.difference import diff
+    from vario.runs.compare.difference import diff
 
     first, second = shared.find_run(arguments.a), shared.find_run(arguments.b)
     found = diff(first, second, arguments.rename, arguments.quantity, arguments.top)

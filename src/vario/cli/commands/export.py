@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 
 from vario.cli import arguments as shared
+from vario.cli import output
+from vario.errors import ConfigError, RunError
 
 EXAMPLES = """
 vario export --format csv
@@ -37,8 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the files."""
     from rich.progress import Progress
 
-    from vario.cli import output
-    from vario.errors import ConfigError
     from vario.reports.export import plan_export
 
     found = shared.find_run(arguments.run)
@@ -64,8 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write_page(run: Path, arguments: argparse.Namespace) -> int:
 
-    from vario.cli import output
-    from vario.errors import ConfigError, RunError
     from vario.web.report import report_html
 
     place = Path(arguments.html)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from vario.cli import arguments as shared
+from vario.cli import output
 from vario.cli.typed_names import named_as_typed
 
 EXAMPLES = """
@@ -35,7 +36,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Import the files."""
-    from vario.cli import output
     from vario.compat.msprobe.importing import import_msprobe
 
     with named_as_typed():

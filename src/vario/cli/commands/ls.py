@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
+from vario.cli import output
+from vario.text import number
 
 if TYPE_CHECKING:
     from vario.runs.run import Run
@@ -36,10 +38,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the runs."""
-    from vario.cli import output
-    from vario.runs.finding import runs_below
+    from vario.runs.files.run_paths import runs_below
+    from vario.runs.files.status import is_run
     from vario.runs.run import runs_at
-    from vario.runs.status import is_run
 
     directory = Path(arguments.directory)
     rows = [describe(found) for found in runs_at([directory] if is_run(directory) else runs_below(directory))]
@@ -52,8 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     from datetime import datetime
 
     from rich.table import Table
-
-    from vario.text import number
 
     are_deeper = any(row["path"].parent not in (directory, directory.parent) for row in rows)
     table = Table(
@@ -90,8 +89,6 @@ def grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _as_one(members: list[dict[str, Any]]) -> dict[str, Any]:
-    from vario.text import number
-
     states = [row["state"] for row in members]
     losses = [row["loss"] for row in members if row["loss"] is not None]
     # What is under way or went wrong matters more than the rest.
@@ -108,7 +105,7 @@ def _as_one(members: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _state(row: dict[str, Any]) -> str:
     """How it fares; of several ranks, which one failed first."""
-    from vario.runs.failures import first_failure
+    from vario.runs.files.rank_failures import first_failure
 
     first = first_failure(row["rank_states"]) if row["world_size"] > 1 and row["state"] == "crashed" else None
     return str(row["state"]) if first is None else f"{row['state']} (rank {first.rank})"
@@ -122,7 +119,7 @@ def _ranks(row: dict[str, Any]) -> str:
 
 def describe(run: Run) -> dict[str, Any]:
     """What the list says about one run."""
-    from vario.runs.loss_series import read_losses
+    from vario.runs.views.loss_series import read_losses
 
     ranks = run.ranks
     quantities = run.quantities(ranks[0]) if ranks else []

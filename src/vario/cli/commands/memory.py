@@ -12,6 +12,7 @@ import os
 from dataclasses import replace
 
 from vario.cli import arguments as shared
+from vario.cli import output
 
 EXAMPLES = """
 vario memory --model config.json --batch 8 --seq 2048 --precision bf16 --optimizer adamw --checkpointing
@@ -57,7 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from vario.analysis.building import build_model
     from vario.analysis.memory import MAX_BATCH, budget_bytes, find_gpu, max_batch_size, predict_memory
-    from vario.cli import output
 
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(arguments.precision, "float32")
     budget = arguments.budget or arguments.gpu

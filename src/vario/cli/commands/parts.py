@@ -8,6 +8,9 @@ import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
+from vario.cli import output
+from vario.errors import ConfigError
+from vario.text import unknown
 
 if TYPE_CHECKING:
     from vario.registry import Registry
@@ -27,9 +30,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the parts."""
-    from vario.cli import output
-    from vario.errors import ConfigError
-    from vario.text import unknown
 
     rows = found_parts()
     kinds = list(dict.fromkeys(row["kind"] for row in rows))

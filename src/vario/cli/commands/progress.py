@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
+from vario.cli import output
+from vario.errors import ConfigError, RunNotFound
+from vario.text import unknown
 
 if TYPE_CHECKING:
     from vario.reports.progress_words import Language
@@ -50,8 +53,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show how a run fares."""
-    from vario.errors import ConfigError
-
     language = _language(arguments.lang)
     picture = None if arguments.save_plot is None else Path(arguments.save_plot)
     if picture is not None:
@@ -73,7 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace, place: Path, language: Language, picture: Path | None) -> int:
-    from vario.cli import output
     from vario.logs.finding import find_history
     from vario.reports.progress import summarise_progress
 
@@ -94,7 +94,6 @@ def _show(arguments: argparse.Namespace, place: Path, language: Language, pictur
 
 
 def _compare(arguments: argparse.Namespace, language: Language, picture: Path | None) -> int:
-    from vario.cli import output
     from vario.logs.finding import find_history
     from vario.reports.progress_compare import compare
 
@@ -127,8 +126,6 @@ def _watch(place: Path, language: Language) -> int:
 
 def _place(arguments: argparse.Namespace) -> Path:
     """Where to look: PATH, or --checkpoint, or the output folder."""
-    from vario.errors import ConfigError, RunNotFound
-
     if arguments.path and arguments.checkpoint:
         raise ConfigError("progress: PATH and --checkpoint both name what is read: leave one out")
     outputs = Path(arguments.outputs)
@@ -149,9 +146,7 @@ def _existing(named: Path, outputs: Path) -> Path:
 def _language(asked: str | None) -> Language:
     import os
 
-    from vario.errors import ConfigError
     from vario.reports.progress_words import LANGUAGES, language_of
-    from vario.text import unknown
 
     for language in LANGUAGES:
         if asked == language:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 
 from vario.cli import arguments as shared
+from vario.cli import output
+from vario.errors import ConfigError
 
 EXAMPLES = """
 vario rank
@@ -33,9 +35,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show what changed."""
-    from vario.cli import output
-    from vario.errors import ConfigError
-    from vario.runs.ranking import rank_changes
+    from vario.runs.findings.changes import rank_changes
 
     if arguments.top < 1:
         raise ConfigError(f"--top: expected a number of lines of at least 1, got {arguments.top}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vario.cli import arguments as shared
+from vario.cli import output
 
 EXAMPLES = """
 vario report
@@ -21,7 +22,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the summary of one run."""
-    from vario.cli import output
     from vario.reports.summary import summarise
 
     summary = summarise(shared.find_run(arguments.run))

@@ -10,9 +10,10 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
+from vario.cli import output
 
 if TYPE_CHECKING:
-    from vario.detection.rule import Rule
+    from vario.rules.api.rule import Rule
 
 EXAMPLES = """
 vario rules
@@ -31,7 +32,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the rules."""
-    from vario.cli import output
     from vario.rules import RULES, named
 
     wanted = [named(name).name for name in arguments.names]
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def describe(rule: Rule) -> dict[str, Any]:
     """What there is to say about one rule."""
-    from vario.detection.rule import SEVERITY
+    from vario.rules.api.rule import SEVERITY
 
     return {
         "name": rule.name,

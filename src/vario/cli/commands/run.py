@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 
+from vario.errors import ConfigError
+
 EXAMPLES = """
 vario run train.py --learning-rate 3e-4
 vario run --quantities gradient,weight --every 5 train.py
@@ -31,7 +33,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the script under a Monitor; the answer is the script's exit code."""
     from vario.cli.options import config_from
-    from vario.errors import ConfigError
 
     if not arguments.script:
         raise ConfigError("run: which script? For example: vario run train.py")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
 from vario.cli.output import say
+from vario.errors import ConfigError, MissingExtra, RunNotFound
 
 if TYPE_CHECKING:
     from vario.web.serving import Listening
@@ -54,8 +55,6 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted."""
-    from vario.errors import ConfigError, MissingExtra, RunNotFound
-
     try:
         from vario.web import app, security, serving
     except ModuleNotFoundError as error:
@@ -106,8 +105,6 @@ def _has_browser() -> bool:
 
 def checked_root(text: str) -> str:
     """A prefix as it is put before paths: it begins with a slash and does not end with one."""
-    from vario.errors import ConfigError
-
     found = text.rstrip("/")
     if found and (not found.startswith("/") or "//" in found or any(word in found for word in '?#\\ "<>')):
         raise ConfigError(f"--root-path: expected something like /vario, got '{text}'")

@@ -12,11 +12,15 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
+from vario.cli import output
+from vario.errors import ConfigError
+from vario.text import number, suggestion, unknown
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vario.runs.run import Rank, Run, Series
+    from vario.runs.reader import Rank, Series
+    from vario.runs.run import Run
 
 EXAMPLES = """
 vario show loss
@@ -45,8 +49,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the curves."""
-    from vario.cli import output
-    from vario.runs.finding import is_found
+    from vario.runs.files.run_paths import is_found
 
     name, pattern = arguments.run, arguments.pattern
     if name is None and os.path.isdir(pattern):
@@ -76,10 +79,8 @@ def _rank(text: str) -> int | str:
 
 def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, rank: Rank | None) -> list[Series]:
     """The series of every target that matches, or an error that names the nearest target."""
-    from vario.errors import ConfigError
     from vario.quantities import LOSS
-    from vario.runs.loss_series import read_losses
-    from vario.text import suggestion, unknown
+    from vario.runs.views.loss_series import read_losses
 
     if not run.ranks:
         raise ConfigError(f"{run.path}: nothing recorded yet")
@@ -115,7 +116,7 @@ def cut(series: Series, last: int | None) -> Series:
 
 def title(series: Series) -> str:
     """What a curve is called."""
-    from vario.runs.losses import FOUND
+    from vario.runs.views.loss_names import FOUND
 
     if series.quantity == "scalar":
         return series.target + (" (found by vario)" if series.target.startswith(FOUND) else "")
@@ -125,8 +126,7 @@ def title(series: Series) -> str:
 def print_plot(console: Console, series: Series, log: bool) -> None:
     """A plot, and a few of its numbers."""
     from vario.reports.terminal_plot import line_plot, spans_decades
-    from vario.runs.downsample import downsample
-    from vario.text import number
+    from vario.runs.views.downsample import downsample
 
     steps, values = downsample(series.steps, series.values, 2000)
     log = log or spans_decades(values)
@@ -145,7 +145,6 @@ def print_table(console: Console, curves: list[Series], log: bool) -> None:
     from rich.text import Text
 
     from vario.reports.terminal_plot import spans_decades, sparkline
-    from vario.text import number
 
     one = curves[0]
     heading = one.quantity if one.quantity == "scalar" else f"{one.quantity} {one.statistic}"

@@ -11,6 +11,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
+from vario.errors import ConfigError, RunNotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
     import time
 
     from vario.cli import round as rounds
-    from vario.errors import ConfigError
     from vario.runs.run import Run
 
     for name in ("stall", "interval"):
@@ -89,8 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _find(arguments: argparse.Namespace, first: bool = False) -> list[Path]:
     from pathlib import Path
 
-    from vario.errors import RunNotFound
-    from vario.runs.finding import find_run, run_folders
+    from vario.runs.files.run_paths import find_run, run_folders
     from vario.runs.run import Run
 
     try:
@@ -109,7 +108,7 @@ def _find(arguments: argparse.Namespace, first: bool = False) -> list[Path]:
 def _rules(arguments: argparse.Namespace, run: Run) -> list[Chosen]:
     from vario.config import read_config
     from vario.rules import choose
-    from vario.runs.replay import rules_of
+    from vario.runs.findings.replay import rules_of
 
     found = choose(read_config(arguments.config).rules) if arguments.config else rules_of(run)
     return [entry for entry in found if arguments.all or entry.rule.over == "ranks"]

@@ -16,6 +16,8 @@ from vario.compat.msprobe.alarms import Alarms, Place
 from vario.compat.msprobe.blocks import Block, Translation
 from vario.compat.msprobe.config import MonitorConfig
 from vario.compat.msprobe.csv_files import CsvFiles, csv_text
+from vario.compat.msprobe.csv_folders import rank_folders
+from vario.event_file import EventFile
 from vario.records import Frame, StepRecord
 
 if TYPE_CHECKING:
@@ -51,8 +53,6 @@ def folder_to_continue(config: MonitorConfig, rank: int) -> Path | None:
     """The folder this rank wrote in the time that `append_output` names."""
     if not config.append_output:
         return None
-    from vario.compat.msprobe.csv_folders import rank_folders
-
     found = [folder for at, folder in rank_folders(base_folder(), *config.append_output) if at == rank]
     if not found:
         log.warning("append_output: rank %d has no folder in that range; it begins a new one", rank)
@@ -100,8 +100,6 @@ class Output:
         return CsvFiles(self.folder, config.ndigits, config.step_count_per_record)
 
     def _open_events(self) -> EventFile:
-        from vario.event_file import EventFile
-
         if self._events is None:
             self._events = EventFile(self.folder, time.time())
         return self._events

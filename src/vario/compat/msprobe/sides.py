@@ -116,7 +116,7 @@ def after_each_call(modules: Mapping[str, Any], note: Callable[..., None], in_an
 
     Modules in evaluation mode are passed over, unless `in_any_mode`: frozen ones may stay in it while others train.
     """
-    from vario.backends.torch import hooks, module_hooks
+    from vario.backends.torch.loop import hooks, module_hooks
 
     undos = hooks.Undos()
     for name, module in modules.items():

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import torch
 
 from vario.backends.base import Undo
-from vario.backends.torch import hooks
 from vario.backends.torch.engines import optimizers, sharing
 from vario.backends.torch.engines.base import Engine, Loop, Piece
 from vario.backends.torch.engines.deepspeed_partitions import (
@@ -23,6 +22,7 @@ from vario.backends.torch.engines.deepspeed_partitions import (
     partitions,
     whole_shape,
 )
+from vario.backends.torch.loop import hooks
 from vario.errors import ModelError
 from vario.records import Mesh, Share
 

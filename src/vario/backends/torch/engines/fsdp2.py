@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import torch
 
 from vario.backends.base import Undo
-from vario.backends.torch import hooks, module_hooks, naming
+from vario.backends.torch import naming
 from vario.backends.torch.engines.base import Accumulator, Engine, Loop
+from vario.backends.torch.loop import hooks, module_hooks
 
 try:
     from torch.distributed.fsdp import FSDPModule

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import torch
 
 from vario.backends.base import Undo
-from vario.backends.torch import hooks, module_hooks, naming
+from vario.backends.torch import naming
 from vario.backends.torch.engines import megatron_layout, megatron_optimizers, optimizers
 from vario.backends.torch.engines.base import Engine, Loop, Piece
 from vario.backends.torch.engines.megatron_optimizers import Member
+from vario.backends.torch.loop import hooks, module_hooks
 from vario.errors import ModelError
 from vario.records import Mesh, Share
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vario.backends.base import Events, Undo
-from vario.backends.torch import hooks
+from vario.backends.torch.loop import hooks
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.trainers import accelerate, ignite, lightning, skorch, transformers
 from vario.backends.torch.trainers.listening import Listener

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vario.backends.base import Undo
-from vario.backends.torch import hooks
+from vario.backends.torch.loop import hooks
 from vario.backends.torch.trainers.listening import Listener, after_calls
 
 MODULES = ("transformers.trainer_callback",)

@@ -1,0 +1,264 @@
+"""The numbers that backward is called on, and what the loop did to them just before."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from vario.backends.base import Events, Undo
+from vario.backends.losses import BackwardLoss, Gradients
+from vario.backends.torch.loop import backward_passes
+from vario.backends.torch.loop.accumulation import Accumulation
+from vario.backends.torch.loop.training_threads import Turns
+from vario.backends.torch.reduce.async_copy import fetch_later
+from vario.backends.torch.targets import Targets
+
+log = logging.getLogger("vario")
+
+_PART = "loss"
+_MOST_EARLY = 64
+"""Backward passes that are kept while no model has been found: the micro-steps of one update."""
+_DEPTH = 6
+"""So many operations before backward are looked at for a division."""
+_UNDIVIDED = 1.0, 1
+_SUM = 2
+"""What torch calls `reduction="sum"` inside."""
+
+
+class _Start(NamedTuple):
+    """A backward that has set out and reached nothing of ours yet."""
+
+    outputs: Sequence[torch.Tensor]
+    factors: Sequence[torch.Tensor | None]
+    scale: torch.Tensor | None
+    divisor: float
+    num_items: int
+    gradients: Gradients
+
+
+class _Mark(NamedTuple):
+    """One parameter as a backward has left it, by torch's count of changes."""
+
+    parameter: torch.Tensor
+    weight: int
+    gradient: int
+
+
+class BackwardLosses:
+    """Tells of each backward that starts from plain numbers and reaches parameters that are watched."""
+
+    def __init__(
+        self,
+        targets: Targets,
+        accumulation: Accumulation,
+        scale: Callable[[], torch.Tensor | None],
+        tell: Callable[[BackwardLoss], None],
+        turns: Turns,
+    ) -> None:
+        self._parameters = {id(parameter) for parameter in targets.all_parameters.values()}
+        # A runtime that shards moves gradients by itself between backward passes.
+        self._keeps_gradients = targets.engine.name == "plain"
+        self._accumulation = accumulation
+        self._scale = scale
+        self._tell = tell
+        self._turns = turns
+        self._start: _Start | None = None
+        self._reached: torch.Tensor | None = None
+        self._last: Callable[[], Any] = lambda: None
+        self._mark: _Mark | None = None
+
+    def attach(self, events: Events) -> Undo:
+        """Begin to follow."""
+        is_off: list[None] = []
+
+        def safely(call: Callable[..., None]) -> Callable[..., None]:
+            def run(*args: Any) -> None:
+                if is_off:
+                    return
+                try:
+                    call(*args)
+                except Exception as error:  # noqa: BLE001 - the failure policy: backward is the training's own
+                    is_off.append(None)
+                    events.switch_off(_PART, error)
+
+            return run
+
+        self._reach = safely(self._parameter_reached)
+        return backward_passes.follow(safely(self._began), safely(self._ended))
+
+    def _began(self, outputs: Sequence[Any], factors: Sequence[Any], inputs: Sequence[Any], accumulates: bool) -> None:
+        if self._turns.is_elsewhere():
+            return  # another model of the process goes back, on a thread of its own
+        self._start = self._reached = None
+        if not outputs or not all(_is_number(output) for output in outputs):
+            return  # tensors that come with gradients: a stage of a pipeline, a loop that goes back part by part
+        gradients = self._fate_of_gradients() if accumulates else "added"
+        if accumulates and self._last() is outputs[0] and gradients == "added":
+            return  # once more through the same graph: one loss all the same
+        scale = self._scale()
+        divided = _division(outputs[0], scale) if len(outputs) == 1 else _UNDIVIDED
+        self._start = _Start(outputs, factors, scale, *divided, gradients)
+        if accumulates:
+            self._accumulation.first_reached = self._reach
+        elif any(id(tensor) in self._parameters for tensor in inputs):
+            self._tell_of(self._start, is_kept=False)
+
+    def _parameter_reached(self, parameter: torch.Tensor) -> None:
+        if self._start is not None:
+            self._reached = parameter
+            self._tell_of(self._start, is_kept=True)
+
+    def _tell_of(self, start: _Start, is_kept: bool) -> None:
+        value = _value(start)
+        if value is not None:
+            self._tell(BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept))
+
+    def _ended(self) -> None:
+        if self._turns.is_elsewhere():
+            return
+        start, reached = self._start, self._reached
+        self._start = self._reached = self._accumulation.first_reached = None
+        if start is None or reached is None:
+            return
+        self._last = weakref.ref(start.outputs[0]) if len(start.outputs) == 1 else lambda: None
+        self._mark = None
+        if self._keeps_gradients and reached.grad is not None:
+            self._mark = _Mark(reached, reached._version, reached.grad._version)
+
+    def _fate_of_gradients(self) -> Gradients:
+        """What has become of the gradients that the last backward left."""
+        mark = self._mark
+        if mark is None:
+            return "added"
+        gradient = mark.parameter.grad
+        if gradient is not None and gradient._version == mark.gradient:
+            return "added"
+        return "anew" if mark.parameter._version == mark.weight else "elsewhere"
+
+
+class EarlyLosses:
+    """What the loop goes back from while no model has been found: a model found at its update has a loss as well."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, deque[BackwardLoss]] = {}
+        """The latest, by the thread they came on."""
+        self._undo: Undo | None = None
+
+    def attach(self) -> None:
+        """Begin to keep them."""
+        self._undo = self._undo or backward_passes.follow(self._began, lambda: None)
+
+    def detach(self) -> None:
+        """Keep no more than there are."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+
+    def take(self) -> list[BackwardLoss]:
+        """Those of this thread, which are forgotten."""
+        return list(self._kept.pop(threading.get_ident(), ()))
+
+    def _began(self, outputs: Sequence[Any], factors: Sequence[Any], inputs: Sequence[Any], accumulates: bool) -> None:
+        is_of_weights = accumulates or any(isinstance(tensor, torch.nn.Parameter) for tensor in inputs)
+        if not outputs or not is_of_weights or not all(_is_number(output) for output in outputs):
+            return
+        try:
+            divided = _division(outputs[0], None) if len(outputs) == 1 else _UNDIVIDED
+            value = _value(_Start(outputs, factors, None, *divided, "added"))
+        except Exception as error:  # noqa: BLE001 - the failure policy: backward is the training's own
+            log.debug("the loss of a model that is not watched yet cannot be read: %s", error)
+            return
+        if value is not None:
+            kept = self._kept.setdefault(threading.get_ident(), deque(maxlen=_MOST_EARLY))
+            kept.append(BackwardLoss(value, *divided, "added", accumulates))
+
+
+def _is_number(output: Any) -> bool:
+    return isinstance(output, torch.Tensor) and output.numel() == 1 and output.is_floating_point()
+
+
+def _value(start: _Start) -> Callable[[], float] | None:
+    """What backward was called on, on its way to the host; None where this rank has only a share of it."""
+    terms = [
+        (_whole(output), None if factor is None else _whole(factor))
+        for output, factor in zip(start.outputs, start.factors, strict=True)
+    ]
+    if any(tensor is None for tensor, _ in terms):
+        return None
+    if all(tensor.is_cpu for tensor, _ in terms):
+        number = sum(tensor.item() if factor is None else tensor.item() * factor.item() for tensor, factor in terms)
+        number = number if start.scale is None else number / float(start.scale)
+        return lambda: number
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return None
+    with torch.no_grad():
+        values = (tensor.float() if factor is None else tensor.float() * factor for tensor, factor in terms)
+        total = sum(value.reshape(()) for value in values)
+        fetch = fetch_later(total if start.scale is None else total / start.scale)
+    return lambda: float(fetch())
+
+
+def _whole(tensor: Any) -> Any:
+    """A tensor that ranks hold alike, as a plain one; None where it is spread over them."""
+    if type(tensor) is torch.Tensor or not hasattr(tensor, "to_local"):
+        return tensor
+    return tensor.to_local() if all(placement.is_replicate() for placement in tensor.placements) else None
+
+
+def _division(loss: torch.Tensor, scale: torch.Tensor | None) -> tuple[float, int]:
+    """The plain numbers a loss was divided by last, multiplied, and the elements it was the sum of before.
+
+    That is how a loop that accumulates gradients averages. A number in a program is a tensor on the host in the graph,
+    so reading it waits for no device.
+    """
+    divisor, node = 1.0, loss.grad_fn
+    try:
+        for _ in range(_DEPTH):
+            kind = None if node is None else node.name()
+            if kind not in ("DivBackward0", "MulBackward0"):
+                break
+            saved: Any = node
+            side = 1 if saved._saved_other is None else 0
+            factor = saved._saved_self if side else saved._saved_other
+            number = factor.item() if factor.is_cpu and factor.numel() == 1 else None
+            if kind == "MulBackward0" and scale is not None and _may_be(scale, number):
+                scale = None  # it is in there once
+            elif number is None or (side and kind == "DivBackward0"):
+                break
+            else:
+                divisor = divisor * number if kind == "DivBackward0" else divisor / number
+            node = saved.next_functions[side][0]
+        if not divisor or not math.isfinite(divisor):
+            return _UNDIVIDED  # a loss that was made infinite, or nothing, on purpose
+        return divisor, 1 if divisor == 1 else _num_items(node)
+    except (RuntimeError, AttributeError, ZeroDivisionError):
+        return _UNDIVIDED  # nothing that is kept for backward can be read here
+
+
+def _num_items(node: Any) -> int:
+    """The elements that a sum, or a loss function with `reduction="sum"`, adds up; 1 of anything else.
+
+    By shapes alone: what a checkpoint keeps for backward would be computed again when read.
+    """
+    if node is None:
+        return 1
+    if node.name() == "SumBackward0":
+        return int(max(1, math.prod(node._saved_self_sym_sizes)))
+    if getattr(node, "_saved_reduction", None) != _SUM:
+        return 1
+    before, nth = node.next_functions[0]
+    shape = before._input_metadata[nth].shape
+    num_classes = shape[1] if node.name().startswith("NllLoss") else 1
+    return int(max(1, math.prod(shape) // num_classes))
+
+
+def _may_be(scale: torch.Tensor, number: float | None) -> bool:
+    """Whether a factor is the loss scale, as far as that can be told without waiting for a device."""
+    return number == scale.item() if scale.is_cpu else number is None

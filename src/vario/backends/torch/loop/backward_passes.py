@@ -1,0 +1,59 @@
+"""Every backward pass of the process, told when it begins and ends to whoever follows.
+
+`Tensor.backward`, `torch.autograd.backward` and `torch.autograd.grad` have no hooks, and all of them end in one
+function of `torch.autograd`, which is replaced for as long as somebody follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from vario.backends.base import Undo
+from vario.backends.torch import releases
+from vario.backends.torch.loop import hooks
+from vario.backends.torch.loop.patching import replace
+
+_FUNCTION = "_engine_run_backward"
+_INPUTS = 3
+"""Where the function has what gradients are asked for; before it come gradients and two flags."""
+
+Began = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], bool], None]
+"""Called with what backward starts from, the gradients it starts with, what it is restricted to, and whether gradients
+are added to leaves."""
+
+_followers: list[tuple[Began, Callable[[], None]]] = []
+
+
+def follow(began: Began, ended: Callable[[], None]) -> Undo:
+    """Tell of every outermost backward pass; those that a checkpoint runs inside of one are part of it."""
+    namespace = vars(torch.autograd)
+    if _FUNCTION not in namespace:
+        return lambda: None  # a release that has none: only losses that models return are found there
+    put_back = replace(namespace, _FUNCTION, _told)
+    follower = began, ended
+    _followers.append(follower)
+
+    def undo() -> None:
+        _followers.remove(follower)
+        put_back()
+
+    return undo
+
+
+def _told(original: Callable[..., Any]) -> Callable[..., Any]:
+    def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        if not _followers or len(args) <= _INPUTS or hooks.current_backward() != -1:
+            return original(outputs, *args, **kwargs)
+        followers = tuple(_followers)
+        for began, _ in followers:
+            began(outputs, args[0], args[_INPUTS], bool(kwargs.get("accumulate_grad")))
+        try:
+            return original(outputs, *args, **kwargs)
+        finally:
+            for _, ended in followers:
+                ended()
+
+    return releases.run_eagerly(run_backward)

@@ -1,0 +1,396 @@
+"""A torch training loop, followed: which step and pass it is, when gradients are complete and updates happen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from vario.backends.base import TRAINING_LOOP, Events, Inputs
+from vario.backends.losses import BackwardLoss
+from vario.backends.torch.engines import optimizers
+from vario.backends.torch.loop import discovery, hooks, module_hooks, operators, pass_hooks
+from vario.backends.torch.loop.accumulation import Accumulation
+from vario.backends.torch.loop.backward_losses import BackwardLosses
+from vario.backends.torch.loop.pipelining import Pipelines
+from vario.backends.torch.loop.scaling import LossScaling, SkippedSteps
+from vario.backends.torch.loop.subscriptions import Subscribing, Subscriptions
+from vario.backends.torch.loop.training_threads import Turns
+from vario.backends.torch.modules.activations import ModuleTensors
+from vario.backends.torch.naming import entries, has_forward
+from vario.backends.torch.optimizer.updated_parts import UpdatedParts
+from vario.backends.torch.optimizer.weight_changes import WeightChanges
+from vario.backends.torch.reduce.tensors import leaves
+from vario.backends.torch.targets import Targets
+from vario.backends.torch.trainers import TrainerReports
+from vario.steps import Clock
+
+_UNSEEN: Inputs = (), {}
+
+
+class TrainingLoop(Subscribing):
+    """Turns what torch and an engine do into the events that probes subscribe to."""
+
+    def __init__(self, targets: Targets, scaler: Any) -> None:
+        super().__init__(Subscriptions(self._is_training_pass))
+        self.clock = Clock()
+        self.turns = Turns()
+        self.targets = targets
+        self.engine = targets.engine
+        self.clock.calls_are_passes = self.engine.calls_are_passes
+        self._given_optimizers = self.engine.torch_optimizers()
+        self._parts = UpdatedParts(targets)
+        self.returns_loss = False
+        self.losses_add_up = False
+        for optimizer in self._given_optimizers:
+            self.targets.check_optimizer(optimizer)
+            self.clock.expect(self.engine.parameter_ids(optimizer))
+            self._parts.note(optimizer)
+        self._expects_optimizers = bool(self._given_optimizers)
+        self._scaling = LossScaling(scaler, self._after_scaler_step)
+        self._accumulation = Accumulation(
+            targets, self.clock, self._calls, self.turns, end_step=self._end_step, backward_ended=self._backward_ended
+        )
+        self._losses = BackwardLosses(targets, self._accumulation, self.loss_scale, self._tell_of_loss, self.turns)
+        self._reports = TrainerReports(targets, self.clock, self._losses_add_up)
+        self._undo = hooks.Undos()
+        self._module_tensors: ModuleTensors | None = None
+        self._pass_trains: bool | None = None
+        self._pass = 0
+        self._was_in_training_mode = False
+        self._updated_since_scaler_step = False
+        self._follows_entries = False
+        self._is_new = True
+        self._by_hand: WeightChanges | None = None
+        """Where no optimizer holds the model: tells of the updates that the loop makes by itself."""
+        self._skipped = SkippedSteps(self.clock)
+
+    # Attaching
+
+    def attach(self, events: Events) -> None:
+        """Start following the training loop."""
+        self._events = events
+        calls = self._calls
+        self._undo.add(self.targets.claim())
+        operators.define()
+        self._undo.add(self._scaling.undo)
+        self._scaling.attach()
+        if calls.module_values is not None or calls.module_gradients is not None:
+            self._module_tensors = ModuleTensors(
+                calls.module_values, calls.module_gradients, self.clock, self.turns, calls.separates_gradients
+            )
+            self._undo.add(self._module_tensors.attach(self.targets.modules))
+        self._undo.add(calls.module_calls.attach(self.targets.all_modules))
+        # Last, so that its hooks run before those on the root's own inputs: the pass begins with them.
+        for name, root in self.targets.roots.items():
+            self._follow_root(name, root)
+        self._undo.add(self._accumulation.attach(events))
+        if calls.backward_loss:
+            self._undo.add(self._losses.attach(events))
+        self._undo.add(self._reports.attach(events, self._reported))
+        self._undo.add(self.engine.attach(self))
+        guarded = partial(events.guarded, TRAINING_LOOP)
+        self._pipelines = Pipelines(self.targets.roots, self.clock, self._look_at_gradients, guarded)
+        self._undo.add(self._pipelines.detach)
+        self._pipelines.look()
+        self.look_for_accumulators()
+        self._undo.add(hooks.around_updates(guarded(self._update_began), guarded(self._update_ended)))
+
+    def look_for_accumulators(self) -> None:
+        """Hook what gradients accumulate into by now."""
+        self._accumulation.look()
+
+    def _follow_root(self, name: str, root: torch.nn.Module) -> None:
+        slot = operators.new_pass_slot(partial(self._compiled_forward_began, name), self._compiled_forward_ended)
+        self._undo.add(lambda: operators.free_slot(slot))
+        root.__dict__[pass_hooks.SLOT] = slot
+        self._undo.add(lambda: root.__dict__.pop(pass_hooks.SLOT, None))
+
+        def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            self._forward_began(name, torch.is_grad_enabled(), module.training, (args, kwargs))
+
+        def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            # torch calls this one also when forward raised, without an output.
+            if output is None and self._pass_trains and sys.exc_info()[0] is not None:
+                self.clock.pass_failed(name)
+                self._events.frames.forget_pass()
+            else:
+                self._tell_of_end(output)
+            self._forward_ended(output)
+
+        first = self._events.guarded(TRAINING_LOOP, self.turns.only(before, self._events.switch_off))
+        last = self._events.guarded(TRAINING_LOOP, self.turns.only(after))
+        self._undo.add(module_hooks.before_forward(root, first, pass_hooks.pass_begins))
+        self._undo.add(module_hooks.after_forward(root, last, pass_hooks.pass_ends, even_if_it_raised=True))
+        if not has_forward(root):
+            self._follow_entries(name, root)
+
+    def _follow_entries(self, name: str, root: torch.nn.Module) -> None:
+        """Of a model that is not called as a whole the first part that is called begins the pass."""
+        self._follows_entries = True
+
+        def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            if not torch.is_grad_enabled() or hooks.current_backward() != -1:
+                return
+            if self._pass_trains is None and self.clock.awaits_pass:
+                self._forward_began(name, True, module.training, (args, kwargs))
+                self._forward_ended(None)
+
+        for module in entries(root):
+            first = self.turns.only(before, self._events.switch_off)
+            self._undo.add(module_hooks.before_forward(module, self._events.guarded(TRAINING_LOOP, first)))
+
+    def _compiled_forward_began(
+        self, root: str, with_gradients: bool, is_training: bool, tensors: Sequence[torch.Tensor]
+    ) -> None:
+        self._forward_began(root, with_gradients, is_training, (tuple(tensors), {}))
+
+    def _compiled_forward_ended(self, losses: Sequence[torch.Tensor]) -> None:
+        self._tell_of_end(losses[0] if losses else None)
+
+    def _tell_of_end(self, output: Any) -> None:
+        if self._pass_trains and hooks.current_backward() == -1:
+            for call in self._calls.pass_ended:
+                call(output)
+
+    def detach(self) -> None:
+        """Leave the model and the optimizer exactly as they were found."""
+        self._undo()
+
+    def finish(self) -> None:
+        """The training is over: see an update that no forward has shown."""
+        self._see_update_by_hand()
+
+    # The training loop's events
+
+    def _forward_began(self, root: str, with_gradients: bool, is_training: bool, inputs: Inputs = _UNSEEN) -> None:
+        if hooks.current_backward() != -1:
+            return  # a checkpoint around the whole model recomputes it
+        self._pipelines.look()
+        # An evaluation may forget to switch gradients off; a model trained in evaluation mode is never in the other.
+        self._was_in_training_mode = self._was_in_training_mode or is_training
+        with_gradients = with_gradients and (is_training or not self._was_in_training_mode)
+        with_gradients = with_gradients and not self._pipelines.is_rehearsal(root)
+        self._pass_trains = with_gradients
+        if self._module_tensors is not None:
+            self._module_tensors.forward_began(with_gradients)
+        if not with_gradients:
+            return
+        self._scaling.forward_began()
+        self._reports.forward_began()
+        if not self._expects_optimizers:
+            self._expects_optimizers = True
+            self._expect_optimizers()
+        self._is_new = False
+        self._see_update_by_hand()
+        self.look_for_accumulators()
+        self.forget_what_failed()
+        self._accumulation.forward_began()
+        is_new = self.clock.awaits_pass
+        if self.clock.forward_began():
+            self._end_step()
+        self._pass = self.clock.pass_began(root)
+        self._events.frames.begin_pass(is_new)
+        for call in self._calls.pass_began:
+            call(root, inputs)
+
+    def _expect_optimizers(self) -> None:
+        ours = [optimizer for optimizer in discovery.live_optimizers() if self.targets.are_updated_by(optimizer)]
+        for optimizer in ours:
+            self.clock.expect(self.engine.parameter_ids(optimizer))
+            self._parts.note(optimizer)
+        if not ours and self.engine.keeps_parameters:
+            self._by_hand = WeightChanges(self.targets.all_parameters.values())
+            self._by_hand.note()
+
+    def _see_update_by_hand(self) -> None:
+        """Without any optimizer a step ends when weights have changed, unless the loop says where its steps end."""
+        if self._by_hand is not None and not self.clock.manual and self._by_hand.changed():
+            self.update_by_hand()
+            self._end_step()
+
+    def forget_what_failed(self) -> bool:
+        """Drop a backward or an update that raised: a loop may catch that and go on with other inputs.
+
+        Asked when neither can be under way; answers whether there was one.
+        """
+        backward_failed, update_failed = self._accumulation.backward_failed, self.clock.update_failed
+        if update_failed:
+            self.clock.drop_update()
+            self._events.frames.forget_update()
+        if backward_failed:
+            self._accumulation.drop_backward()
+            self.clock.backward_failed()
+            self._events.frames.forget_micro_step()
+            for call in self._calls.backward_failed:
+                call()
+        return backward_failed or update_failed
+
+    def pass_began(self) -> None:
+        """A trainer that does not call the outermost module begins a pass that trains."""
+        self.returns_loss = True
+        self._forward_began(next(iter(self.targets.roots)), True, True)
+
+    def pass_ended(self) -> None:
+        """That pass is done: what runs now, such as a validation, is no part of it."""
+        self._forward_ended(None)
+
+    def _is_training_pass(self) -> bool:
+        # Reentrant checkpointing runs its first forward without gradients: what counts is how the root was called.
+        trains = torch.is_grad_enabled() if self._pass_trains is None else self._pass_trains
+        return trains and self.turns.takes_part()
+
+    def _forward_ended(self, output: Any) -> None:
+        if self._pass_trains:
+            self._accumulation.forward_ended()
+        self._pass_trains = None
+        if self._module_tensors is not None:
+            self._module_tensors.forward_ended()
+        if torch.is_grad_enabled() and hooks.current_backward() == -1:
+            try:
+                for _, tensor in leaves(output, ""):
+                    if tensor.grad_fn is not None:
+                        tensor.register_hook(partial(self._accumulation.outermost_backward_began, self._pass))
+            except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
+                self._events.switch_off("model output", error)
+
+    def _tell_of_loss(self, loss: BackwardLoss) -> None:
+        for call in self._calls.backward_loss:
+            call(loss)
+
+    def _reported(self, numbers: Mapping[str, Any]) -> None:
+        for call in self._calls.reported:
+            call(numbers)
+
+    def _losses_add_up(self) -> None:
+        self.losses_add_up = True
+
+    def loss_scale(self) -> torch.Tensor | None:
+        """What the loss of this step is multiplied by."""
+        scale = self.engine.loss_scale()
+        return self._scaling.scale() if scale is None else scale
+
+    def part_updated_by(self, optimizers: Collection[torch.optim.Optimizer]) -> str:
+        """The part of the model that these update together; empty where no other updates another part."""
+        return self._parts.name(optimizers)
+
+    def _backward_ended(self) -> None:
+        if self.engine.reduces_in_backward:
+            self.gradients_are_reduced()
+
+    def gradients_are_reduced(self) -> None:
+        """Gradients are complete: accumulated, reduced over ranks, not clipped."""
+        if self._accumulation.fired or self._accumulation.misses_accumulators:
+            self._is_new = False
+            self._look_at_gradients()
+            self._accumulation.fired.clear()
+
+    def _look_at_gradients(self) -> None:
+        for call in self._calls.backward_ended:
+            call()
+
+    def _end_step(self) -> None:
+        if self._module_tensors is not None:
+            self._module_tensors.step_ended()
+        self._events.step_ended()
+
+    def _is_ours(self, optimizer: torch.optim.Optimizer) -> bool:
+        # Also one made later: a loop may replace the optimizer it was watched with.
+        return self.targets.are_updated_by(optimizer)
+
+    def _update_began(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._is_ours(optimizer):
+            if any(optimizer is given for given in self._given_optimizers):
+                self._events.switch_off("optimizer", optimizers.taken_away(optimizer))
+            return
+        if not self.turns.takes_part():
+            return
+        self._by_hand = None
+        is_new, self._is_new = self._is_new, False
+        has_closure = optimizers.has_closure(args, kwargs)
+        if self.clock.update_began(numbers := self.engine.parameter_ids(optimizer), has_closure):
+            self._end_step_before_its_passes()
+        elif self.clock.has_update:
+            # Without this optimizer the step may have looked complete.
+            held = set(numbers)
+            updated = [name for name, parameter in self.targets.parameters.items() if id(parameter) in held]
+            self._events.frames.bring_back("gradient", updated)
+        elif is_new and not has_closure:
+            self._look_at_gradients()  # watching began after this step's backward
+        for called in self._calls.update_called:
+            called(optimizer)
+        # With a closure, backward runs inside step: these gradients are stale, the right ones come at its end.
+        if not has_closure:
+            for call in self._calls.update_began:
+                call(optimizer)
+
+    def _end_step_before_its_passes(self) -> None:
+        """Optimizers that take turns unevenly: this one's passes came while the step before was still open."""
+        frames = self._events.frames
+        frames.hold_pass(self.clock.first_micro_step_since_update)
+        self.clock.keep_passes()
+        self._end_step()
+        self._look_at_gradients()
+        frames.take_up_pass()
+
+    def _update_ended(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._is_ours(optimizer) or not self.turns.takes_part():
+            return
+        for told in self._calls.update_returned:
+            told(optimizer)
+        if optimizers.has_closure(args, kwargs):
+            for call in self._calls.update_began:
+                call(optimizer)
+        self._parts.note(optimizer)
+        for call in self._calls.update_ended:
+            call(optimizer)
+        self._updated_since_scaler_step = True
+        self._finish_update(optimizer)
+        if (found_inf := getattr(optimizer, "found_inf", None)) is not None:
+            self._skipped.log(found_inf, self._events.log)
+
+    def _finish_update(self, optimizer: torch.optim.Optimizer) -> None:
+        self.clock.update_ended(self.engine.parameter_ids(optimizer))
+        self._events.frames.seal()
+        if self.clock.is_complete:
+            self._complete_step()
+
+    def _complete_step(self) -> None:
+        # What another model's backward left in parameters that nobody updated is no gradient of this step.
+        parameters = self.targets.parameters
+        idle = self.clock.not_updated({id(parameter): name for name, parameter in parameters.items()})
+        self._events.frames.set_aside("gradient", idle)
+        if not self.clock.has_pass and not self._follows_entries:
+            # It can be called as a whole, and this loop does not.
+            for name, root in self.targets.roots.items():
+                self._follow_entries(name, root)
+        # Last: whoever hears of it may end the watching, and then nothing is to be hooked any more.
+        self._events.update_completed()
+
+    def update_by_hand(self) -> None:
+        """The loop says that it has updated the weights itself."""
+        if not self.clock.has_update:
+            for call in (*self._calls.update_called, *self._calls.update_began, *self._calls.update_ended):
+                call(None)
+
+    def update_was_skipped(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """A runtime with a loss scale of its own has thrown this step's gradients away."""
+        self._skipped.log(torch.ones((), device="cpu"), self._events.log)
+        all_there_are = self._given_optimizers or discovery.live_optimizers()
+        for each in all_there_are if optimizer is None else [optimizer]:
+            if self._is_ours(each):
+                self._finish_update(each)
+
+    def _after_scaler_step(self, optimizer: Any, *_: Any) -> None:
+        optimizer = optimizers.innermost(optimizer)
+        if not self._is_ours(optimizer):
+            return
+        if not self._updated_since_scaler_step:
+            self._skipped.log(torch.ones((), device="cpu"), self._events.log)
+            self._finish_update(optimizer)
+        elif not optimizers.is_scaled_by_itself(optimizer):
+            self._skipped.log(torch.zeros((), device="cpu"), self._events.log)
+        self._updated_since_scaler_step = False

@@ -1,0 +1,127 @@
+"""Batches for models that say what they take: those of transformers. Others are asked for a batch of their own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from vario.backends.torch.reduce.tensors import leaves
+from vario.errors import ConfigError
+
+PER_TOKEN = ("CausalLM", "LMHeadModel", "MaskedLM", "TokenClassification", "ConditionalGeneration", "Seq2SeqLM")
+PER_EXAMPLE = ("SequenceClassification", "ImageClassification", "MultipleChoice", "NextSentencePrediction")
+NUM_CHOICES = 4
+"""Of a question with answers to choose from, as in the data sets that such models are known by."""
+
+
+def example_batch(model: Any, batch_size: int, sequence_length: int, is_padded: bool) -> dict[str, torch.Tensor]:
+    """A batch without memory of the shapes that a model of transformers is trained with."""
+    config = getattr(model, "config", None)
+    main = getattr(model, "main_input_name", None)
+    kind = type(model).__name__
+    if config is None or main not in ("input_ids", "pixel_values"):
+        raise ConfigError(
+            f"batch: {kind} does not say what it is trained with. Give a batch (tensors on the device 'meta' do), or "
+            "let the function that builds the model return (model, batch)."
+        )
+    batch = {}
+    with torch.device("meta"):
+        if main == "pixel_values":
+            side = getattr(config, "image_size", 224)
+            height, width = side if isinstance(side, (list, tuple)) else (side, side)
+            channels = getattr(config, "num_channels", 3)
+            dtype = next(model.parameters()).dtype
+            batch["pixel_values"] = torch.empty(batch_size, channels, height, width, dtype=dtype)
+        else:
+            _refuse_too_long(model, kind, config, sequence_length)
+            shape: tuple[int, ...] = (batch_size, sequence_length)
+            if kind.endswith("MultipleChoice"):
+                shape = (batch_size, NUM_CHOICES, sequence_length)
+            batch["input_ids"] = torch.empty(shape, dtype=torch.int64)
+            if is_padded:
+                batch["attention_mask"] = torch.empty(shape, dtype=torch.int64)
+        _add_labels(batch, model, kind, config)
+    return batch
+
+
+def _refuse_too_long(model: Any, kind: str, config: Any, sequence_length: int) -> None:
+    """A model with a table of positions has no more of them than rows; angles, instead of a table, go on for ever."""
+    most = getattr(config, "max_position_embeddings", None)
+    has_table = any(
+        isinstance(module, torch.nn.Embedding) and (name.endswith("wpe") or "position" in name.rpartition(".")[2])
+        for name, module in model.named_modules()
+    )
+    if isinstance(most, int) and has_table and sequence_length > most:
+        raise ConfigError(f"sequence_length: {kind} has {most} positions, got {sequence_length}")
+
+
+def _add_labels(batch: dict[str, torch.Tensor], model: Any, kind: str, config: Any) -> None:
+    taken = inspect.signature(model.forward).parameters
+    first = next(iter(batch.values()))
+    if "start_positions" in taken:
+        batch["start_positions"] = torch.empty(first.size(0), dtype=torch.int64)
+        batch["end_positions"] = torch.empty(first.size(0), dtype=torch.int64)
+    elif "labels" in taken and kind.endswith("SemanticSegmentation"):
+        batch["labels"] = torch.empty((first.size(0), *first.shape[2:]), dtype=torch.int64)
+    elif "labels" in taken and getattr(config, "problem_type", None) == "multi_label_classification":
+        batch["labels"] = torch.empty(first.size(0), config.num_labels)
+    elif "labels" in taken and (kind.endswith(PER_TOKEN) or "input_ids" in batch) and not kind.endswith(PER_EXAMPLE):
+        batch["labels"] = torch.empty(first.shape, dtype=torch.int64)
+    elif "labels" in taken:
+        batch["labels"] = torch.empty(first.size(0), dtype=torch.int64)
+    elif "decoder_input_ids" in taken:
+        batch["decoder_input_ids"] = torch.empty(first.shape, dtype=torch.int64)
+
+
+def with_batch_size(batch: Any, batch_size: int) -> Any:
+    """The same batch with another number of examples."""
+    from torch.utils._pytree import tree_leaves, tree_map
+
+    sizes = [one.size(0) for one in tree_leaves(batch) if isinstance(one, torch.Tensor) and one.dim()]
+
+    def resized(one: Any) -> Any:
+        # A mask of all positions to all others has no examples; the first tensor has.
+        if not isinstance(one, torch.Tensor) or one.dim() == 0 or one.size(0) != sizes[0]:
+            return one
+        return torch.empty((batch_size, *one.shape[1:]), dtype=one.dtype, device="meta")
+
+    return tree_map(resized, batch)
+
+
+def called_with(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What a model was called with, by name and without memory."""
+    from torch.utils._pytree import tree_map
+
+    named = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    extra = named.pop("kwargs", {}) if isinstance(named.get("kwargs"), dict) else {}
+
+    def without_memory(one: Any) -> Any:
+        return torch.empty_like(one, device="meta") if isinstance(one, torch.Tensor) else one
+
+    return dict(tree_map(without_memory, {**named, **extra}))
+
+
+def positional(batch: Any) -> Any:
+    """A batch as arguments: a mapping and a sequence are several, anything else is one."""
+    return batch if isinstance(batch, (Mapping, tuple, list)) else (batch,)
+
+
+def loss_of(outputs: Any, _: Any) -> torch.Tensor:
+    """The loss among a model's outputs: what is called so, else all single numbers, else the sum of the first."""
+    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if isinstance(found, torch.Tensor):
+        return found
+    learnt = [tensor for _, tensor in leaves(outputs, "") if tensor.requires_grad]
+    if not learnt:
+        raise ConfigError(
+            "loss: the model returns nothing that depends on its parameters. Give loss=lambda outputs, batch: ..."
+        )
+    losses = [tensor for tensor in learnt if tensor.numel() == 1]
+    return (
+        torch.stack([one.reshape(()) for one in losses]).sum()
+        if len(losses) > 1
+        else (losses or learnt)[0].float().sum()
+    )

@@ -1,0 +1,1 @@
+"""What updates do to parameters, and what an optimizer is set to."""

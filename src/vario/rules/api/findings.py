@@ -1,0 +1,116 @@
+"""From numbers to findings: which series left their past, and whether they did so together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from vario.records import ROOT
+from vario.rules.api.rule import Finding
+from vario.rules.api.series_state import Deviation, Flags, Values
+from vario.text import number
+
+WARM = 40
+"""Observations of a series before it is compared with its past."""
+MOST_TOLD = 16
+"""Targets that one rule names in one step."""
+COMMON_SHARE = 0.5
+"""When more than this share of the tensors moves, it is not one tensor's fault."""
+HUGE = 1e3
+"""A tensor this many times larger than usual did not get there by learning."""
+FEW = 4
+"""Fewer tensors than this do not make a common cause."""
+
+
+def left_the_past(deviation: Deviation, threshold: float, size: float, warm: int = WARM) -> Flags:
+    """Series that are unusual (z), by a size that matters, further off than ever lately, and came there at once."""
+    off = np.abs(deviation.distance)
+    at_once = np.sign(deviation.step_off) * np.sign(deviation.distance) * np.abs(deviation.step_off) > size / 2
+    is_far = (off > size) & (off > 1.5 * deviation.peak)
+    return (deviation.warmth >= warm) & (np.abs(deviation.z) > threshold) & is_far & at_once
+
+
+def moved_together(deviation: Deviation, flagged: Flags, size: float, among: Flags | None = None) -> bool:
+    """Whether most tensors show a weaker form of what the flagged ones show: then the cause is a common one."""
+    if not flagged.any():
+        return False
+    sign = np.sign(np.median(deviation.distance[flagged]))
+    known = deviation.warmth >= YOUNG_ENOUGH
+    if among is not None:
+        known = known & among
+    weaker = (np.sign(deviation.distance) == sign) & (
+        (np.abs(deviation.z) > 3) | (np.abs(deviation.distance) > size / 2)
+    )
+    return bool(known.sum() >= FEW and weaker[known].mean() > COMMON_SHARE)
+
+
+YOUNG_ENOUGH = 20
+
+
+def tell(
+    deviation: Deviation,
+    flagged: Flags,
+    quantity: str,
+    statistic: str,
+    what: str,
+    *,
+    together: bool = False,
+    order: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None,
+    part: str = "",
+    since: Values | None = None,
+) -> Iterator[Finding]:
+    """Findings of the flagged series: one for all where they moved together, else one each, the worst first."""
+    at = np.flatnonzero(flagged)
+    if not len(at):
+        return
+    worst = at[np.argsort(-np.abs(deviation.distance[at]))]
+    if together:
+        middle = float(np.median(deviation.distance))
+        times = f"{number(float(np.exp(abs(middle))), 3)} times {'above' if middle > 0 else 'below'}"
+        yield Finding(
+            text=f"{what} of most tensors moved together: {times} what is usual, '{deviation.targets[worst[0]]}' most",
+            quantity=quantity,
+            statistic=statistic,
+            value=middle,
+            scope="global",
+            strength=abs(middle),
+            others=tuple(deviation.targets[index] for index in worst[:MOST_TOLD]),
+        )
+        return
+    for index in worst[:MOST_TOLD]:
+        target = deviation.targets[index] + (f":{part}" if part else "")
+        came_in = quantity == "activation" and target.startswith(f"{ROOT}:input")
+        yield Finding(
+            text=f"{what} of '{target}' is {number(deviation.values[index])}, {compared(deviation, int(index))}",
+            quantity=quantity,
+            target=target,
+            statistic=statistic,
+            value=deviation.values[index],
+            low=deviation.low(int(index)),
+            high=deviation.high(int(index)),
+            order=0.0 if order is None else float(order[index]),
+            strength=abs(float(deviation.distance[index])),
+            scope="batch" if came_in else "tensor",
+            since=None if since is None else int(since[index]),
+        )
+
+
+def common_name(names: Sequence[str]) -> str:
+    """The part of dotted names that all of them begin with: the block they belong to."""
+    shared = []
+    for words in zip(*(name.partition(":")[0].split(".") for name in names), strict=False):
+        if len(set(words)) > 1:
+            break
+        shared.append(words[0])
+    return ".".join(shared)
+
+
+def compared(deviation: Deviation, index: int) -> str:
+    """A value beside what is usual, in words."""
+    usual = f"{number(deviation.usual[index])} ({number(deviation.low(index))} to {number(deviation.high(index))})"
+    if deviation.is_linear:
+        return f"usually {usual}"
+    ratio = deviation.ratio(index)
+    times = f"{number(ratio, 3)} times" if ratio >= 1 else f"1/{number(1 / ratio, 3)} of"
+    return f"{times} its usual {usual}"

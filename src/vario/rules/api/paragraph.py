@@ -1,0 +1,79 @@
+"""An incident as a paragraph: what was seen first, what is usual, what followed, why, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from vario.rules.api.alerts import Alert, Incident
+from vario.text import number
+
+FOLLOWERS_NAMED = 4
+
+
+def in_a_paragraph(incident: Incident, remarks: Sequence[str] = (), chain: Sequence[str] = ()) -> str:
+    """Step, rank, tensor, rule, value, usual range, what followed, likely cause and next action.
+
+    `remarks` are sentences about the first tensor; `chain` names what followed where more is known than the alerts say.
+    """
+    lead = incident.lead
+    where = f"At step {lead.step}" + ("" if incident.rank is None else f" on rank {incident.rank}")
+    # What followed is told below, where more is known of it.
+    seen = lead.text.partition("; then ")[0] if chain else lead.text
+    sentences = [f"{where} {seen}{_range(lead)} (rule {lead.rule}, {lead.kind})"]
+    if lead.began < lead.step:
+        sentences.append(f"It began at step {lead.began}")
+    if lead.step > incident.step:
+        sentences.append(f"The first alert of it came at step {incident.step}: {incident.alerts[0].text}")
+    sentences += remarks
+    followers = list(chain) or list(_followers(incident))
+    if followers:
+        rest = len(followers) - FOLLOWERS_NAMED
+        more = f", and {rest} more up to step {incident.last_step}" if rest > 0 else ""
+        sentences.append(f"Then followed {', '.join(followers[:FOLLOWERS_NAMED])}{more}")
+    sentences.append(f"Likely cause: {incident.cause}")
+    sentences.append(f"Next: {incident.advice}")
+    return " ".join(_closed(sentence) for sentence in sentences if sentence)
+
+
+def place_of(alert: Alert) -> str:
+    """The tensor, number or group that an alert is about."""
+    if alert.target is None:
+        return f"{_noun(alert.quantity)} of most tensors" if alert.others else f"{_noun(alert.quantity)} of all tensors"
+    return alert.target if alert.quantity == "scalar" else f"{_noun(alert.quantity)} of '{alert.target}'"
+
+
+def _noun(quantity: str) -> str:
+    return quantity.replace("_", " ")
+
+
+def _range(alert: Alert) -> str:
+    """The value and what is usual, as far as the text does not tell."""
+    parts = []
+    if alert.value == alert.value and alert.target is not None and number(alert.value) not in alert.text:
+        parts.append(f"value {number(alert.value)}")
+    ends = [end for end in (alert.low, alert.high) if end is not None]
+    if any(number(end) not in alert.text for end in ends):
+        low, high = alert.low, alert.high
+        if low is None or high is None:
+            parts.append(f"usually {'at most ' + number(high) if low is None else 'at least ' + number(low)}")
+        else:
+            parts.append(f"usually {number(low)}" + ("" if low == high else f" to {number(high)}"))
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _followers(incident: Incident) -> Iterator[str]:
+    """What spoke after the lead, each place once."""
+    seen = {(incident.lead.quantity, incident.lead.target)}
+    step = incident.lead.step
+    for alert in sorted(incident.alerts, key=lambda found: (found.step, found.stage, found.order)):
+        key = (alert.quantity, alert.target)
+        if key in seen or alert.step < incident.lead.step:
+            continue
+        seen.add(key)
+        remarks = [alert.rule] + ([f"step {alert.step}"] if alert.step != step else [])
+        step = alert.step
+        yield f"{place_of(alert)} ({', '.join(remarks)})"
+
+
+def _closed(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."

@@ -1,0 +1,1 @@
+"""Batches, and what the loss says of them."""

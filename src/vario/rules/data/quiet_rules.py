@@ -1,0 +1,135 @@
+"""Quiet rules: what a report mentions and nobody is called for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.quantities import LOSSES
+from vario.rules import Finding, Step, rule
+from vario.rules.api.series_state import Last, Streak, Trend
+from vario.text import number, size
+
+EVALUATION = ("eval_loss", "val_loss", "valid_loss", "validation_loss", "test_loss")
+
+
+@rule("relative", is_quiet=True, needs=" ".join(LOSSES))
+def plateau(step: Step, steps: int = 500, share: float = 0.005) -> Iterator[Finding]:
+    """A loss that has stopped falling.
+
+    Why: the rest of the run costs as much as the first part, and brings nothing.
+
+    Next: Check with `vario show lr` whether the learning rate is still high enough. If it is, try a larger model, and
+    work out how low this loss can get.
+    """
+    if step.loss is None:
+        return
+    _, loss = step.loss
+    best = step.memory.get("plateau best", Last())
+    row = best.row("loss")
+    known, when = best["value"].item(row), best["step"].item(row)
+    if math.isnan(known) or loss.slow < known - share * abs(known):
+        best.swap_one("loss", loss.slow, step.number)
+    elif step.number - when >= steps:
+        yield Finding(
+            f"the loss has not fallen by {number(100 * share)} % for {int(step.number - when)} steps",
+            "scalar",
+            "loss",
+            loss.value,
+            high=known,
+            scope="global",
+            strength=0.1,
+        )
+
+
+@rule("relative", is_quiet=True, needs=" ".join((*LOSSES, *EVALUATION)))
+def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
+    """A validation loss that rises while the training loss falls.
+
+    Why: the model learns its training rows by heart.
+
+    Next: Go back to the checkpoint with the lowest validation loss. Then add rows, dropout or weight decay, or train
+    for fewer epochs.
+    """
+    if step.loss is not None:
+        step.memory.get("overfitting", Last()).swap_one("loss", step.loss[1].fast, step.number)
+    for name in EVALUATION:
+        value = step.scalars.get(name)
+        if value is None or not np.isfinite(value):
+            continue
+        now = step.memory.get("overfitting", Last()).read("value", ("loss",))[0]
+        best = step.memory.get("overfitting best", Last())
+        lowest = best.read("value", (name,))[0]
+        if np.isnan(lowest) or value < lowest:
+            best.swap((name, f"{name} then"), np.array([value, now]), step.number)
+        elif value > (1 + share) * lowest and now < best.read("value", (f"{name} then",))[0]:
+            yield Finding(
+                f"{name} is {number(value)}, its lowest was {number(lowest)}, and the training loss still falls",
+                "scalar",
+                name,
+                value,
+                high=lowest,
+                scope="global",
+                strength=0.1,
+            )
+
+
+@rule("relative", is_quiet=True, needs="gradient_applied")
+def clipping_often(step: Step, share: float = 0.9, steps: int = 100) -> Iterator[Finding]:
+    """Gradients clipped at nearly every step.
+
+    Why: the learning rate in effect is then set by the clipping; what the schedule says counts little.
+
+    Next: Raise the clipping norm (`max_norm` of `clip_grad_norm_`), or lower the learning rate.
+    """
+    before, after = step.rows("gradient"), step.rows("gradient_applied")
+    if not len(before) or not len(after) or step.was_skipped:
+        return
+    norms = [float(np.sqrt(np.nansum(rows.statistic("norm") ** 2))) for rows in (before, after)]
+    trend = step.memory.get("clipping_often", Trend(linear=True))
+    found = trend.follow("clipped", float(norms[1] < 0.99 * norms[0]))
+    if found is not None and found.age >= steps and found.slow > share:
+        yield Finding(
+            f"gradients are clipped at {number(100 * found.slow, 3)} % of the steps, now from {number(norms[0])} to "
+            f"{number(norms[1])}",
+            "gradient_applied",
+            value=found.slow,
+            high=share,
+            scope="global",
+            strength=0.1,
+        )
+
+
+@rule("relative", is_quiet=True)
+def memory_growth(step: Step, share: float = 0.1, steps: int = 100) -> Iterator[Finding]:
+    """Memory that grows and never stops.
+
+    Why: it ends in an out-of-memory error, long after the start.
+
+    Next: Look for losses or outputs that are kept with their graphs, and keep `loss.item()` or `output.detach()`
+    instead. Then check caches and the loader's workers.
+    """
+    if step.number % steps:
+        return
+    names = tuple(name for name in step.scalars if name.endswith("memory_bytes") or "memory_allocated" in name)
+    if not names:
+        return
+    values = np.array([step.scalars[name] for name in names])
+    before, _ = step.memory.get("memory_growth", Last()).swap(names, values, step.number)
+    count = step.memory.get("memory_growth streak", Streak()).update(names, values > 1.005 * before)
+    first = step.memory.get("memory_growth first", Last())
+    rows = first.at(names)
+    first["value"][rows] = np.where(count <= 1, values, first["value"][rows])
+    for index in np.flatnonzero((count >= 5) & (values > (1 + share) * first["value"][rows])):
+        yield Finding(
+            f"{names[index]} has grown from {size(first['value'][rows][index])} to {size(values[index])} in "
+            f"{int(count[index]) * steps} steps, without a break",
+            "scalar",
+            names[index],
+            values[index],
+            high=float(first["value"][rows][index]),
+            scope="global",
+            strength=0.1,
+        )

@@ -1,0 +1,1 @@
+"""Numbers that are not finite, vanish, or leave their past."""

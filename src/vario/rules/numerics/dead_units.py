@@ -1,0 +1,37 @@
+"""Units that never fire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.rules import Finding, Step, rule
+from vario.rules.api.series_state import Streak
+from vario.text import number
+
+
+@rule("limit", needs="unit")
+def dead_units(step: Step, limit: float = 0.6, steps: int = 2) -> Iterator[Finding]:
+    """A layer most of whose units are silent for a whole batch.
+
+    Why: a unit that never fires gets no gradient and never comes back.
+
+    Next: Check the bias in front of the layer, and whether its input is normalised. If the units died at once, lower
+    the learning rate or lengthen its warm-up.
+    """
+    rows = step.rows("unit", "dead")
+    if not len(rows):
+        return
+    shares = rows.statistic("mean")
+    count = step.memory.get("dead_units", Streak()).update(rows.targets, shares > limit)
+    for index in np.flatnonzero(count >= steps)[:16]:
+        yield Finding(
+            f"{number(100 * shares[index], 3)} % of the units of '{rows.targets[index]}' are silent",
+            "unit",
+            rows.targets[index],
+            shares[index],
+            high=limit,
+            order=float(rows.order[index]),
+            strength=float(shares[index]),
+        )

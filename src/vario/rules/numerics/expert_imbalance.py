@@ -1,0 +1,53 @@
+"""Experts that get too much or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vario.rules import Finding, Step, rule
+from vario.rules.api.series_state import Trend
+from vario.text import number
+
+
+@rule("limit", needs="expert")
+def expert_imbalance(
+    step: Step, limit: float = 1.0, starved: float = 0.1, rise: float = 0.25, warm: int = 30
+) -> Iterator[Finding]:
+    """A router that sends most tokens to one expert, or none to another.
+
+    Why: an expert without tokens does not learn; one with most of them makes the layer dense and slow.
+
+    Next: Check that the router's balance loss or bias is on, and make it stronger. Then look at the router's logits,
+    and at all loads: `vario show '*:load' --quantity expert --statistic max`.
+    """
+    rows = step.rows("expert", "load")
+    if not len(rows):
+        return
+    most, least = rows.statistic("max") - 1, rows.statistic("min")
+    high = step.memory.get("expert_imbalance most", Trend(linear=True))
+    low = step.memory.get("expert_imbalance least", Trend(linear=True))
+    found = high.update(rows.targets, most)
+    low.update(rows.targets, least)
+    mean_most, mean_least = high.read("fast", rows.targets), low.read("fast", rows.targets)
+    # With few experts, each of which takes a large part, no load is twice the mean: there it is the rise that counts.
+    rose = (found.gap > rise) & (found.gap > 2.5 * found.usual_gap)
+    for index in np.flatnonzero((found.age >= warm) & ((mean_most > limit) | rose | (mean_least < starved)))[:16]:
+        over = bool(mean_most[index] > limit or rose[index])
+        text = (
+            f"router '{rows.targets[index]}' sends {number(1 + mean_most[index], 3)} times the mean load to one expert"
+            if over
+            else f"router '{rows.targets[index]}' leaves an expert {number(mean_least[index], 3)} of the mean load"
+        )
+        yield Finding(
+            text,
+            "expert",
+            rows.targets[index],
+            float(mean_most[index] if over else mean_least[index]),
+            "max" if over else "min",
+            high=limit if over else None,
+            low=None if over else starved,
+            order=float(rows.order[index]),
+            strength=float(mean_most[index]),
+        )

@@ -1,0 +1,1 @@
+"""Updates, optimizer state, learning rates and settings."""

@@ -1,0 +1,163 @@
+"""Learning rates that no schedule explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from vario.rules import Finding, Step, rule
+from vario.rules.api.alerts import Severity
+from vario.rules.api.findings import common_name
+from vario.rules.api.series_state import Last, PerSeries
+from vario.text import number
+
+RESTING = 10
+"""Steps in a row without a rise after which the warm-up is over."""
+STEADY = 1e-4
+"""Two ratios of successive rates this near to each other are one and the same decay or growth."""
+
+
+@rule("exact", needs="lr lr/")
+def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: float = 1.03) -> Iterator[Finding]:
+    """A learning rate that jumps, falls to zero, or grows or shrinks exponentially.
+
+    Why: schedules move in small steps. A jump is a scheduler that was stepped twice, made anew or loaded wrongly; a
+    rate that shrinks by the same few per cent each step is gone before anybody notices.
+
+    Next: Look at the rate with `vario show 'lr*'`, then check where the scheduler is stepped. After a resume, check
+    that its state was loaded (`last_epoch`).
+    """
+    names = tuple(name for name in step.scalars if name == "lr" or name.startswith("lr/"))
+    if not names or step.was_skipped:
+        return
+    _place(step)  # learns what is usual
+    memory = step.memory.get("lr_change", Rates())
+    first = memory.known("lr")
+    moves = {name: memory.follow(name, step.scalars[name], step.number, first, ratio) for name in names}
+    if step.number < first_step:
+        return
+    for name, move in moves.items():
+        rate, last, change = move.rate, move.last, move.change
+        text = ""
+        if math.isnan(last) or last == 0 or rate == last or not math.isfinite(change):
+            continue
+        if rate == change == 0 and last > 0:
+            # A schedule that ends at zero comes down to it.
+            if last < _peak(step) * 0.02:
+                continue
+            text = f"learning rate fell from {number(last)} to 0"
+        elif max(change, 1 / (change or 1e-300)) > factor and not rate < last < 0.1 * _peak(step):
+            text = f"learning rate went from {number(last)} to {number(rate)} in one step"
+        elif move.times_as_fast > 0:
+            text = f"learning rate changes {number(move.times_as_fast, 2)} times as fast as before, now {number(rate)}"
+        elif move.rising >= 6:
+            text = f"learning rate rises again, by a factor of {number(change, 4)} each step, now {number(rate)}"
+        elif move.shrinking >= (8 if change < 0.95 else 15):
+            text = f"learning rate shrinks by a factor of {number(change, 3)} each step, now {number(rate)}"
+        if text:
+            yield Finding(
+                text + ("" if name == "lr" else f" (group {name.removeprefix('lr/')})"),
+                "scalar" if name == "lr" else "update",
+                name if name == "lr" else _place(step),
+                rate,
+                low=last,
+                high=last,
+                scope="global" if name == "lr" else "tensor",
+                strength=abs(np.log(max(rate, 1e-30) / last)),
+                severity=_severity(step, rate, factor),
+            )
+    highest = max(move.rate for move in moves.values())
+    if highest > _peak(step) or math.isnan(_peak(step)):
+        step.memory.get("lr_change peak", Last()).swap_one("peak", highest, step.number)
+
+
+class Move(NamedTuple):
+    """What a rate did since the step before."""
+
+    rate: float
+    last: float
+    """The rate before; NaN where there was none."""
+    change: float
+    """How many times the last one it is."""
+    shrinking: int
+    """Steps in a row by the same factor."""
+    rising: int
+    """Steps in a row, after it had come to rest."""
+    times_as_fast: float
+    """How many times faster it moves since two steps ago, where it moved evenly before; 0 where it does not."""
+
+
+class Rates(PerSeries):
+    """The last rate of each group, and how it moved: plain numbers, for there are few groups and many steps."""
+
+    fields: ClassVar[Mapping[str, float]] = {
+        **dict.fromkeys(("value", "step", "change", "trial", "trial_step"), math.nan),
+        **dict.fromkeys(("shrinking", "calm", "rests", "rising", "evenly"), 0.0),
+    }
+
+    def known(self, name: str) -> tuple[float, float]:
+        """The last rate of a group, and its step."""
+        row = self.row(name)
+        return self["value"].item(row), self["step"].item(row)
+
+    def follow(self, name: str, rate: float, step: int, first: tuple[float, float], ratio: float) -> Move:
+        """Take the rate of one group; `first` is what was known of the first one."""
+        row = self.row(name)
+        # In the order of `fields`.
+        last, when, earlier, trial, trial_step, shrinking, calm, rests, rising, evenly = self._table[:, row].tolist()
+        # A group is named when its rate differs from the first one's: until then it had the same.
+        if math.isnan(when) or when < first[1]:
+            last, when = first
+        change = 1.0 if when != step - 1 else _divided(rate, last)
+        # Rates come down along lines, cosines and roots, but not by the same few per cent each time.
+        shrinking = shrinking + 1 if abs(change - earlier) < STEADY and change < 1 / ratio else 0.0
+        # After a warm-up they do not rise again, unless in cycles.
+        calm = calm + 1 if change <= 1 else 0.0
+        rests = max(rests, float(calm >= RESTING))
+        rising = rising + 1 if rests and change > 1.002 else 0.0
+        pace, before = _log(change), _log(earlier)
+        times = _divided(pace, before)
+        is_even = math.isfinite(times) and abs(times - 1) < 0.15 and abs(pace) > 1e-9
+        faster = trial if is_even and trial > 0 and trial_step == step - 1 else 0.0
+        # One step that is faster begins a trial: the next must go on like it.
+        trial = times if evenly >= 10 and math.isfinite(times) and times > 1.6 else math.nan
+        evenly = evenly + 1 if is_even else 0.0
+        self._table[:, row] = rate, step, change, trial, step, shrinking, calm, rests, rising, evenly
+        return Move(rate, last, change, int(shrinking), int(rising), faster)
+
+
+def _divided(one: float, other: float) -> float:
+    return one / other if other else math.nan if one == 0 else math.copysign(math.inf, one)
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf if value == 0 else math.nan
+
+
+def _peak(step: Step) -> float:
+    """The highest rate so far; NaN at first."""
+    memory = step.memory.get("lr_change peak", Last())
+    return memory["value"].item(memory.row("peak"))
+
+
+def _severity(step: Step, rate: float, factor: float) -> Severity:
+    """How sure it is that nobody meant it.
+
+    Schedules drop by ten at a milestone, start again from their top, and decay exponentially; a script that sets a rate
+    looks the same. None goes far above the highest rate so far, or to zero from any height, unless a stage of training
+    begins with an optimizer of its own.
+    """
+    is_proof = rate == 0 or rate > factor * _peak(step)
+    return "page" if is_proof and not step.has_new_optimizer else "note"
+
+
+def _place(step: Step) -> str | None:
+    """Which parameters the update of this step treats otherwise than before: those of the group."""
+    deviation = step.trend("update", "max", "ratio")
+    if deviation is None:
+        return None
+    off = (np.abs(deviation.z) > 4) & (np.abs(deviation.distance) > np.log(2))
+    return common_name([deviation.targets[index] for index in map(int, np.flatnonzero(off))]) or None

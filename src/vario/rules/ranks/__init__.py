@@ -1,0 +1,1 @@
+"""Ranks that differ, wait or fall behind."""

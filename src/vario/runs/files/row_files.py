@@ -1,0 +1,347 @@
+"""One file of rows, as a reader sees it: a Parquet part, or the whole batches of an Arrow stream."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from vario.errors import RunCorrupt, RunTooNew
+from vario.run_files.columns import check_rows, check_schema, columns_of
+from vario.run_files.parquet import check_file, read_footer, read_groups, unreadable
+from vario.run_files.streams import NOT_WHOLE, is_unbegun, read_batches, read_stream_bytes
+from vario.run_files.streams import unreadable as unreadable_stream
+from vario.runs.files.arrays import numbers, place_of, take
+
+FORMAT = 1
+"""The newest format this reader understands."""
+
+LIVE = ".live.arrow"
+LIVE_DEPTH, PART_DEPTH = 2, 3
+"""How far below the run's folder live streams and parts lie."""
+
+MOST_FOOTERS = 16
+"""A long run has thousands of parts: reading through them, every footer that is kept holds on to much more memory."""
+
+Span = tuple[int, int]
+"""A first and a last step."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows: of one target or all, from a first to a last step or at a single one."""
+
+    target: str | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def at_most(self, limit: int | None) -> Wanted:
+        """The same, before a step."""
+        if limit is None or (self.last is not None and self.last < limit):
+            return self
+        return Wanted(self.target, self.first, limit - 1)
+
+    @property
+    def by_step(self) -> bool:
+        """Whether the step matters."""
+        return self.first is not None or self.last is not None
+
+    def may_hold(self, span: Span | None) -> bool:
+        """Whether rows of these steps can be among them; nobody knows of None."""
+        if span is None:
+            return True
+        return (self.first is None or span[1] >= self.first) and (self.last is None or span[0] <= self.last)
+
+    def has_all_of(self, span: Span | None) -> bool:
+        """Whether all rows of these steps are among them."""
+        if span is None:
+            return not self.by_step
+        return (self.first is None or span[0] >= self.first) and (self.last is None or span[1] <= self.last)
+
+
+EVERYTHING = Wanted()
+
+
+class Footers:
+    """The footers of Parquet files that were read last; threads may share it."""
+
+    def __init__(self, most: int = MOST_FOOTERS) -> None:
+        self._most = most
+        self._kept: OrderedDict[Path, Any] = OrderedDict()
+        self._lock = Lock()
+
+    def read(self, path: Path) -> Any:
+        """The footer of a file; a FileNotFoundError where it has gone."""
+        with self._lock:
+            if path in self._kept:
+                self._kept.move_to_end(path)
+                return self._kept[path]
+        footer = read_footer(path, PART_DEPTH)
+        try:
+            check_schema(footer.schema.to_arrow_schema(), columns_of(path.parent.name))
+        except (*NOT_WHOLE, MemoryError) as error:
+            raise unreadable(path, error) from error
+        with self._lock:
+            self._kept[path] = footer
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return footer
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The rows of one Arrow stream, up to its last whole batch."""
+
+    number: int
+    session: int
+    rows: Any
+    place: Path
+
+    @property
+    def size(self) -> int:
+        """Bytes of its rows, on disk as in memory."""
+        return int(self.rows.nbytes)
+
+    @property
+    def column_names(self) -> list[str]:
+        """All columns."""
+        return list(self.rows.column_names)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self.rows.num_rows)
+
+    @property
+    def span(self) -> Span | None:
+        """Its first and last step; None where it has no row."""
+        steps = numbers(self.rows.column("step"))
+        return (int(steps.min()), int(steps.max())) if len(steps) else None
+
+    def read(self, columns: Sequence[str], wanted: Wanted = EVERYTHING) -> Any:
+        """The chosen rows and columns."""
+        return _choose(self.rows.select(_with_filters(columns, wanted)), columns, wanted)
+
+    def bad_rows(self, columns: Sequence[str], limit: int | None) -> Any:
+        """The rows that count a NaN or an Inf."""
+        return _only_bad(self.read([*columns, "nans", "infs"], EVERYTHING.at_most(limit)))
+
+
+@dataclass
+class Part:
+    """One Parquet part: its footer is read when somebody asks for what only it tells."""
+
+    path: Path
+    number: int
+    footers: Footers
+    told: tuple[int, Span, int] | None = None
+    """Session, first and last step, and number of rows, where an outline tells them."""
+    _ranges: dict[str, list[tuple[Any, Any] | None]] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Path:
+        """Where it lies."""
+        return self.path
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes on disk."""
+        try:
+            return self.path.lstat().st_size
+        except OSError:
+            return 0
+
+    @property
+    def footer(self) -> Any:
+        """What Parquet says of the file."""
+        try:
+            return self.footers.read(self.path)
+        except FileNotFoundError as error:
+            raise RunCorrupt(f"{self.path}: not readable as Parquet: {error}") from error
+
+    @property
+    def session(self) -> int:
+        """Which session wrote it."""
+        return self.told[0] if self.told is not None else session_of(self.path, self.footer.metadata or {})
+
+    @property
+    def span(self) -> Span | None:
+        """Its first and last step; None where nobody knows."""
+        if self.told is None:
+            self.told = self._from_footer()
+        return self.told[1] if self.told[1][0] <= self.told[1][1] else None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.told[2] if self.told is not None else int(self.footer.num_rows)
+
+    def ranges(self, column: str) -> list[tuple[Any, Any] | None]:
+        """Smallest and largest value of a column in each row group; None where the footer does not tell."""
+        if column not in self._ranges:
+            self._ranges[column] = group_ranges(self.footer, column)
+        return self._ranges[column]
+
+    @property
+    def column_names(self) -> list[str]:
+        """All columns."""
+        return list(self.footer.schema.names)
+
+    @property
+    def num_groups(self) -> int:
+        """Number of row groups."""
+        return int(self.footer.num_row_groups)
+
+    def read(self, columns: Sequence[str], wanted: Wanted = EVERYTHING) -> Any:
+        """The chosen rows and columns; only row groups that can hold them are decoded."""
+        footer = self.footer
+        groups = list(range(footer.num_row_groups))
+        if wanted.target is not None:
+            groups = groups_of(footer, wanted.target)
+        elif wanted.by_step and not wanted.has_all_of(self.span):
+            ranges = self.ranges("step")
+            groups = [group for group in groups if wanted.may_hold(ranges[group])]
+        return _choose(self._read_groups(groups, _with_filters(columns, wanted)), columns, wanted)
+
+    def bad_rows(self, columns: Sequence[str], limit: int | None) -> Any:
+        """The rows that count a NaN or an Inf; a healthy part is judged by its footer alone."""
+        nans, infs = self.ranges("nans"), self.ranges("infs")
+        groups = [group for group in range(self.num_groups) if _may_exceed_zero(nans[group], infs[group])]
+        columns, wanted = [*columns, "nans", "infs"], EVERYTHING.at_most(limit)
+        return _only_bad(_choose(self._read_groups(groups, _with_filters(columns, wanted)), columns, wanted))
+
+    def _from_footer(self) -> tuple[int, Span, int]:
+        known = [found for found in self.ranges("step") if found is not None]
+        span = (min(first for first, _ in known), max(last for _, last in known)) if known else (0, -1)
+        return self.session, span, self.num_rows
+
+    def _read_groups(self, groups: list[int], columns: list[str]) -> Any:
+        try:
+            table = read_groups(self.path, PART_DEPTH, self.footer, groups, columns)
+            check_rows(table)
+        except (FileNotFoundError, ValueError) as error:
+            raise unreadable(self.path, error) from error
+        return table
+
+
+def scanned(parts: Sequence[Part], columns: Sequence[str]) -> Any:
+    """The rows of several parts as an Arrow dataset, which whoever asks reads piece by piece."""
+    from vario.run_files.dataset import parquet_dataset
+
+    for part in parts:
+        check_file(part.path, PART_DEPTH, part.footer, columns)
+    schema = parts[0].footer.schema.to_arrow_schema()
+    chosen = pa.schema([schema.field(name) for name in columns])
+    return parquet_dataset([part.path for part in parts], PART_DEPTH, chosen)
+
+
+def groups_of(footer: Any, target: str) -> list[int]:
+    """The row groups that can hold a target; they come in the order of targets, so few have to be looked at."""
+    position = footer.schema.names.index("target")
+
+    def ends(group: int) -> tuple[str, str] | None:
+        found = footer.row_group(group).column(position).statistics
+        return (found.min, found.max) if found is not None and found.has_min_max else None
+
+    low, high = 0, footer.num_row_groups
+    while low < high:
+        middle = (low + high) // 2
+        if (found := ends(middle)) is None:
+            return list(range(footer.num_row_groups))
+        if found[1] < target:
+            low = middle + 1
+        else:
+            high = middle
+    groups = []
+    while low < footer.num_row_groups and ((found := ends(low)) is None or found[0] <= target):
+        groups.append(low)
+        low += 1
+    return groups
+
+
+def group_ranges(footer: Any, column: str) -> list[tuple[Any, Any] | None]:
+    """Smallest and largest value of a column in each row group of a file; None where the footer does not tell."""
+    position = footer.schema.names.index(column)
+    groups = [footer.row_group(index).column(position).statistics for index in range(footer.num_row_groups)]
+    return [(group.min, group.max) if group is not None and group.has_min_max else None for group in groups]
+
+
+def session_of(path: Path, metadata: Mapping[bytes, bytes]) -> int:
+    """Which session wrote a file; one of a newer format is refused."""
+    version, session = (_stamp(path, metadata, name) for name in (b"vario.format", b"vario.session"))
+    if version > FORMAT:
+        raise RunTooNew(f"{path}: written by a newer vario; pip install -U vario")
+    return session
+
+
+def _stamp(path: Path, metadata: Mapping[bytes, bytes], name: bytes) -> int:
+    found = metadata.get(name, b"0")
+    if not (found.isdigit() and len(found) < 16):
+        raise RunCorrupt(f"{path}: its {name.decode()} is no number")
+    return int(found)
+
+
+def read_stream(path: Path) -> Stream | None:
+    """The whole batches of a stream; None when there is no file, or nothing whole in it yet."""
+    is_live = path.name.endswith(LIVE)
+    try:
+        # Not memory-mapped: the writer may cut a failed append off again, and a page that vanishes kills the reader.
+        raw = read_stream_bytes(path, LIVE_DEPTH if is_live else PART_DEPTH)
+    except FileNotFoundError:
+        return None
+    if is_live and is_unbegun(raw):
+        return None
+    schema, rows = read_batches(path, raw)
+    metadata = schema.metadata or {}
+    try:
+        check_schema(schema, columns_of(path.name.removesuffix(LIVE) if is_live else path.parent.name))
+        check_rows(rows)
+        return Stream(_stamp(path, metadata, b"vario.part"), session_of(path, metadata), rows, path)
+    except ValueError as error:
+        raise unreadable_stream(path, error) from error
+
+
+def _with_filters(columns: Sequence[str], wanted: Wanted) -> list[str]:
+    needed = [*columns, *(["target"] if wanted.target is not None else []), *(["step"] if wanted.by_step else [])]
+    return list(dict.fromkeys(needed))
+
+
+def _choose(table: Any, columns: Sequence[str], wanted: Wanted) -> Any:
+    keep: npt.NDArray[np.bool_] | None = None
+    if wanted.target is not None:
+        keep = _is_target(table.column("target"), wanted.target)
+    if wanted.by_step:
+        steps = numbers(table.column("step"))
+        inside = np.ones(len(steps), np.bool_) if keep is None else keep
+        if wanted.first is not None:
+            inside = inside & (steps >= wanted.first)
+        if wanted.last is not None:
+            inside = inside & (steps <= wanted.last)
+        keep = inside
+    table = table.select(list(dict.fromkeys(columns)))
+    return table if keep is None or keep.all() else take(table, np.flatnonzero(keep))
+
+
+def _is_target(column: Any, target: str) -> npt.NDArray[np.bool_]:
+    masks = [np.zeros(0, np.bool_)]
+    for chunk in column.chunks:
+        code = place_of(target, chunk.dictionary)
+        masks.append(numbers(chunk.indices) == code if code >= 0 else np.zeros(len(chunk), np.bool_))
+    return np.concatenate(masks)
+
+
+def _only_bad(table: Any) -> Any:
+    nans, infs = (numbers(table.column(name)) for name in ("nans", "infs"))
+    return take(table, np.flatnonzero((nans > 0) | (infs > 0)))
+
+
+def _may_exceed_zero(*ranges: tuple[Any, Any] | None) -> bool:
+    return any(found is None or found[1] > 0 for found in ranges)

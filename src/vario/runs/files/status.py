@@ -1,0 +1,215 @@
+"""How a run fares: the JSON files beside its rows."""
+
+from __future__ import annotations
+
+import logging
+import re
+import stat
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from vario.errors import RunCorrupt, RunTooNew
+from vario.processes import is_gone
+from vario.run_files import entries_of, shapes
+from vario.run_files.shapes import read_json
+from vario.runs.files.row_files import FORMAT
+
+log = logging.getLogger("vario")
+
+RANK = re.compile(r"rank(0|[1-9][0-9]{0,6})")
+
+MOST_SESSIONS = 10_000
+
+STALLED_SECONDS = 600.0
+"""A run that says it is running but wrote nothing for this long has stalled."""
+
+
+@dataclass(frozen=True)
+class PartOff:
+    """A part of the monitor that failed and was switched off."""
+
+    rank: int
+    part: str
+    step: int | None
+    error: str
+
+
+@dataclass(frozen=True)
+class RankState:
+    """How one rank fares."""
+
+    rank: int
+    host: str
+    state: str
+    """running, finished, interrupted, crashed (it could still say so), died (it could not), stalled, or left: it took
+    part in an earlier session only."""
+    last_step: int | None
+    error: str | None
+    coordinates: dict[str, int]
+    """Where it stands in the mesh."""
+    ended: float | None = None
+    """Unix seconds, by the clock of its host; None where it could not say."""
+    victim_of: int | None = None
+    """The rank whose failure took this one down: its launcher stopped it, or it lost its peer in a collective."""
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, be it one whose leading rank has not come to describe it."""
+    try:
+        return (folder / "run.json").is_file() or any(folder.glob("rank*/rank.json"))
+    except (OSError, ValueError):
+        return False  # a name that no file can have, or a folder that is not ours to read
+
+
+def read_run_json(folder: Path) -> dict[str, Any]:
+    """The content of `run.json`, or what the ranks tell where there is none; refuses what is damaged or too new."""
+    content = read_json(folder / "run.json", 1)
+    if content is None:
+        content = _as_told_by_ranks(folder)
+    version = content.get("format")
+    if not isinstance(version, int):
+        raise RunCorrupt(f"{folder / 'run.json'}: has no format number")
+    if version > FORMAT:
+        raise RunTooNew(f"{folder}: written by a newer vario (format {version}); pip install -U vario")
+    shapes.check_shape(folder / "run.json", content, shapes.RUN)
+    return content
+
+
+def rank_numbers(folder: Path) -> list[int]:
+    """The ranks that have a folder; one that is a link is left out, with a warning."""
+    found = []
+    with entries_of(folder, 0) as entries:
+        for entry in entries:
+            if (match := RANK.fullmatch(entry.name)) is None:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                found.append(int(match[1]))
+            else:
+                _warn_of(folder / entry.name)
+    return sorted(found)
+
+
+def has_rank(folder: Path, rank: int) -> bool:
+    """Whether a rank has a folder."""
+    try:
+        return stat.S_ISDIR((folder / f"rank{rank}").lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+@cache
+def _warn_of(path: Path) -> None:
+    log.warning("%s: left out, since it is a link or a file and not the folder of a rank", path)
+
+
+def read_ranks(folder: Path) -> list[dict[str, Any]]:
+    """The content of every `rank.json`, lowest rank first."""
+    contents = [(rank, read_rank(folder, rank)) for rank in rank_numbers(folder)]
+    return [{**content, "rank": rank} for rank, content in contents if content is not None]
+
+
+def read_rank(folder: Path, rank: int) -> dict[str, Any] | None:
+    """The content of one `rank.json`."""
+    return read_json(folder / f"rank{rank}" / "rank.json", 2, shapes.RANK_STATUS)
+
+
+def _as_told_by_ranks(folder: Path) -> dict[str, Any]:
+    ranks = read_ranks(folder)
+    if not ranks:
+        raise RunCorrupt(f"{folder / 'run.json'}: has vanished")
+    opened = min(float(rank.get("opened") or 0) for rank in ranks)
+    is_over = all(rank.get("state") in ("finished", "interrupted") for rank in ranks)
+    num_sessions = 1 + max(min(int(rank.get("session") or 0), MOST_SESSIONS) for rank in ranks)
+    return {
+        "format": FORMAT,
+        "started": opened,
+        "ended": max(float(rank.get("ended") or 0) for rank in ranks) if is_over else None,
+        "state": "finished" if is_over else "running",
+        "world_size": max(int(rank.get("world_size") or 1) for rank in ranks),
+        "sessions": [
+            _read_session(folder, number) or {"first_step": 0, "started": opened} for number in range(num_sessions)
+        ],
+    }
+
+
+def sessions(folder: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """First step and start of each session, also of one that the leading rank has not written down yet."""
+    known = [{"first_step": 0, **begun} for begun in run.get("sessions") or []]
+    while known and (begun := _read_session(folder, len(known))) is not None:
+        known.append(begun)
+    return known
+
+
+def _read_session(folder: Path, number: int) -> dict[str, Any] | None:
+    found = read_json(folder / f"session-{number}.json", 1, shapes.SESSION)
+    return None if found is None else {"first_step": 0, **found}
+
+
+def in_session(ranks: list[dict[str, Any]], session: int) -> list[dict[str, Any]]:
+    """The ranks that take part in a session: a job that was started again may have fewer than before."""
+    return [rank for rank in ranks if rank.get("session", session) == session]
+
+
+def state(folder: Path, run: dict[str, Any], ranks: list[dict[str, Any]], now: float | None = None) -> str:
+    """running, finished, interrupted, crashed or stalled: what the files say, and this machine's processes."""
+    begun = sessions(folder, run)
+    present = in_session(ranks, len(begun) - 1)
+    # What is written there may be the end of the session before.
+    said = run.get("state") if len(run.get("sessions") or []) == len(begun) else "running"
+    if said == "crashed" or any(rank.get("state") == "crashed" for rank in present):
+        return "crashed"
+    if any(rank.get("state") == "interrupted" for rank in present):
+        return "interrupted"  # others may have been killed before they could say anything
+    if said != "running":
+        return str(said)
+    if any(_is_dead(rank) for rank in present):
+        return "crashed"
+    now = time.time() if now is None else now
+    return "stalled" if now - _last_sign(folder) > STALLED_SECONDS else "running"
+
+
+def rank_states(folder: Path, ranks: list[dict[str, Any]], session: int, now: float | None = None) -> list[RankState]:
+    """How each rank fares, in the session that is the latest, as far as `rank.json` tells."""
+    now = time.time() if now is None else now
+    states = []
+    for rank in ranks:
+        said = str(rank.get("state"))
+        if rank not in in_session(ranks, session):
+            said = "left"
+        elif _is_dead(rank):
+            said = "died"
+        elif said == "running" and now - _last_sign(folder, f"rank{rank['rank']}") > STALLED_SECONDS:
+            said = "stalled"
+        step, error, ended = rank.get("last_step"), rank.get("error"), rank.get("ended")
+        states.append(
+            RankState(
+                rank=int(rank["rank"]),
+                host=str(rank.get("host") or ""),
+                state=said,
+                last_step=None if step is None else int(step),
+                error=None if error is None else str(error),
+                coordinates=dict(rank.get("coordinates") or {}),
+                ended=None if ended is None else float(ended),
+            )
+        )
+    return states
+
+
+def _is_dead(rank: dict[str, Any]) -> bool:
+    return rank.get("state") == "running" and is_gone(rank) is True
+
+
+def _last_sign(folder: Path, rank: str = "rank*") -> float:
+    signs = [*folder.glob(f"{rank}/rank.json"), *folder.glob(f"{rank}/*.live.arrow")]
+    if rank == "rank*":
+        signs += [folder / "run.json", *folder.glob("session-*.json")]
+    times = [0.0]
+    for sign in signs:
+        try:
+            times.append(sign.lstat().st_mtime)
+        except OSError:
+            continue  # became a part since we looked
+    return max(times)

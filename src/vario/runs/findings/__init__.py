@@ -1,0 +1,1 @@
+"""What went wrong: stored alerts, rules over stored rows, the first cause, what changed lately."""

@@ -1,0 +1,83 @@
+"""A diagnosis in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from vario.rules.api.alerts import Alert
+from vario.rules.api.paragraph import in_a_paragraph
+from vario.runs.findings.onset import BadRow, Onset
+from vario.text import number, size
+
+if TYPE_CHECKING:
+    from vario.runs.findings.diagnosis import Diagnosis
+
+
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """The first cause as one paragraph, or what was looked at where nothing was found."""
+    if diagnosis.first is None:
+        return _nothing(diagnosis)
+    onset, lead = diagnosis.onset, diagnosis.first.lead
+    if onset is None:
+        return in_a_paragraph(diagnosis.first)
+    if (onset.quantity, onset.target, onset.step) == (lead.quantity, lead.target, lead.step):
+        return in_a_paragraph(diagnosis.first, list(_remarks(onset)), list(_chain(onset, lead)))
+    return in_a_paragraph(diagnosis.first, [_led_to(onset)])
+
+
+def others_text(diagnosis: Diagnosis) -> Iterator[str]:
+    """How many more incidents there were, if any."""
+    num_others = len(diagnosis.incidents) - 1
+    if num_others > 0:
+        yield f"{num_others} more incident{'s' if num_others > 1 else ''} in this run."
+
+
+def _nothing(diagnosis: Diagnosis) -> str:
+    if not diagnosis.num_steps:
+        return "Nothing was recorded yet, so there is nothing to find."
+    ranks = f", {len(diagnosis.ranks)} ranks" if len(diagnosis.ranks) > 1 else ""
+    rows = (
+        f"{diagnosis.num_steps} steps up to {diagnosis.last_step}, {diagnosis.num_targets} targets of "
+        f"{', '.join(diagnosis.quantities)}{ranks}"
+    )
+    if diagnosis.source == "replay":
+        return f"Nothing found: {len(diagnosis.rules)} rules were replayed over {rows}."
+    if not diagnosis.rules:
+        return (
+            f"No alert is stored: this run was watched without rules, and its rows ({size(diagnosis.num_bytes)}) were "
+            "not replayed. Do it with `vario diagnose --replay`."
+        )
+    return f"Nothing found: no alert was stored while {len(diagnosis.rules)} rules looked at {rows}."
+
+
+def _remarks(onset: Onset) -> Iterator[str]:
+    if onset.inputs_were_finite:
+        yield "The inputs of that module were still finite: it happened inside"
+    elif onset.inputs_were_finite is False:
+        yield "The inputs of that module were bad as well"
+    if onset.usual is not None:
+        known = [
+            f"{name} {number(value, 3)}"
+            for name, value in (("norm", onset.usual.norm), ("largest magnitude", onset.usual.absmax))
+            if value is not None
+        ]
+        yield f"At step {onset.usual.step} it was healthy" + (f" ({', '.join(known)})" if known else "")
+
+
+def _led_to(onset: Onset) -> str:
+    inside = ", whose inputs were still finite" if onset.inputs_were_finite else ""
+    kind = "NaN" if onset.nans else "Inf"
+    noun = "" if onset.quantity == "scalar" else f"{onset.quantity.replace('_', ' ')} of "
+    return f"It led to the first {kind} at step {onset.step}: {noun}'{onset.target}'{inside}"
+
+
+def _chain(onset: Onset, lead: Alert) -> Iterator[str]:
+    quantity, step = lead.quantity, lead.step
+    for row in onset.chain:
+        yield f"{_noun(row, quantity)}'{row.target}'" + (f" (step {row.step})" if row.step != step else "")
+        quantity, step = row.quantity, row.step
+
+
+def _noun(row: BadRow, quantity: str) -> str:
+    return "" if row.quantity == quantity else f"{row.quantity.replace('_', ' ')} of "

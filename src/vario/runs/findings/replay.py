@@ -1,0 +1,221 @@
+"""Rules over a stored run: its steps, read back as the rules of a live run see them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vario.records import Frame
+from vario.rules import RULES, Chosen, Rule, choose
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.detector import Detector
+from vario.rules.api.incidents import collect
+from vario.rules.api.series_state import Memory
+from vario.rules.api.step_view import Facts, RanksStep, Step
+from vario.runs.files import status
+from vario.runs.files.arrays import numbers
+from vario.runs.files.budget import Budget
+from vario.runs.files.store_reader import summaries
+from vario.runs.reader import RunReader
+from vario.text import reason
+
+log = logging.getLogger("vario")
+
+Wanted = Sequence[str | Rule | Chosen] | Mapping[str, Any] | str | bool | None
+
+Failed = Callable[[str, Exception], None]
+
+PASSED_OVER = ("spectrum",)
+"""Quantities that no rule looks at."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What rules found in a run."""
+
+    alerts: Sequence[Alert]
+    incidents: Sequence[Incident]
+    num_steps: int
+
+
+class RunDetector:
+    """Rules over the steps of all ranks, each rank by itself and all together."""
+
+    def __init__(
+        self,
+        chosen: Sequence[Chosen],
+        world_size: int,
+        alike: Callable[[str, int], Sequence[int]],
+        failed: Failed | None = None,
+    ) -> None:
+        """`alike(target, rank)` names the ranks that hold the same of a parameter.
+
+        `failed` is told of a rule that raises, which ends it there; without it the error is raised.
+        """
+        self._chosen = list(chosen)
+        self._failed = failed
+        self._is_alone = world_size == 1
+        self._alike = alike
+        self._by_rank: dict[int, Detector] = {}
+        self._together = Detector(self._chosen, over="ranks", failed=failed)
+        self._shared = Memory()
+        self._memories: dict[int, Memory] = {}
+
+    def memory(self, rank: int) -> Memory:
+        """What the rules remember of one rank."""
+        return self._memories.setdefault(rank, Memory())
+
+    def see(self, number: int, steps: Mapping[int, Step]) -> list[Alert]:
+        """What begins in this step, on the ranks that have it."""
+        alerts: list[Alert] = []
+        for rank, step in steps.items():
+            if rank not in self._by_rank:
+                self._by_rank[rank] = Detector(self._chosen, failed=self._failed)
+            alerts += self._by_rank[rank].see(step, None if self._is_alone else rank)
+        if len(steps) > 1:
+            for group in comparable(steps):
+                alerts += self._together.see(RanksStep(number, group, self._shared, self._alike), None)
+        return alerts
+
+
+def warn_of_failure(part: str, error: Exception) -> None:
+    """Say that a rule cannot go on; the others do."""
+    log.warning("%s failed and was left out: %s", part, reason(error))
+
+
+def check(
+    run: RunReader, rules: Wanted = None, keep: Callable[[str, int], bool] | None = None, failed: Failed | None = None
+) -> Check:
+    """Replay rules over all ranks of a run, those it was watched with unless others are named.
+
+    `rules` are names, rules or a table of options, as in a config; `keep(quantity, step)` leaves frames out. A rule
+    that raises ends it, unless `failed(part, error)` is to be told instead.
+    """
+    chosen = rules_of(run) if rules is None else _chosen(rules)
+    detector = RunDetector(chosen, run.world_size, run.layout.alike, failed)
+    alerts: list[Alert] = []
+    num_steps = 0
+    budget = Budget()
+    walks = {rank: rank_steps(run, rank, detector.memory(rank), budget, keep) for rank in run.ranks}
+    for number, steps in _side_by_side(walks):
+        num_steps += 1
+        alerts += detector.see(number, steps)
+    return Check(alerts, collect(alerts, {found.rule.name: found.rule for found in chosen}), num_steps)
+
+
+def rules_of(run: RunReader) -> list[Chosen]:
+    """The rules a run was watched with, as far as they are known here; all, where it was watched with none."""
+    told = run.config.get("rules")
+    known = {name: options for name, options in told.items() if name in RULES} if isinstance(told, Mapping) else {}
+    return [Chosen(RULES.get(name), dict(options)) for name, options in known.items()] or choose(None)
+
+
+def _chosen(rules: Wanted) -> list[Chosen]:
+    if isinstance(rules, Sequence) and not isinstance(rules, str):
+        return [found for rule in rules for found in ([rule] if isinstance(rule, Chosen) else choose([rule]))]
+    return choose(rules)
+
+
+def comparable(steps: Mapping[int, Step]) -> list[dict[int, Step]]:
+    """Ranks in groups that do the same work on different rows: alike in all dimensions of the mesh but the data's."""
+    groups: dict[tuple[tuple[str, int], ...], dict[int, Step]] = {}
+    for rank, step in steps.items():
+        others = {name: at for name, at in step.facts.coordinates.items() if name not in BATCH_DIMENSIONS}
+        groups.setdefault(tuple(sorted(others.items())), {})[rank] = step
+    return [group for group in groups.values() if len(group) > 1]
+
+
+BATCH_DIMENSIONS = frozenset({"data", "dp", "replicate", "shard", "dp_replicate", "dp_shard", "fsdp"})
+
+
+def facts_of(run: RunReader, rank: int) -> Facts:
+    """What is known of a rank beside its rows."""
+    content = status.read_rank(run.path, rank) or {}
+    return Facts.read(rank, run.world_size, run.structure(rank), coordinates=content.get("coordinates") or {})
+
+
+def rank_steps(
+    run: RunReader, rank: int, memory: Memory, budget: Budget, keep: Callable[[str, int], bool] | None = None
+) -> Iterator[Step]:
+    """The steps of one rank in order, each complete."""
+    facts = facts_of(run, rank)
+    scalars = _scalars(run, rank)
+    frames: dict[int, list[Frame]] = {}
+    stand_in = _stand_in(run, rank)
+    for quantity in run.quantities(rank):
+        if quantity != "scalar" and quantity not in PASSED_OVER:
+            for frame in frames_of(quantity, run.all_rows(quantity, rank, budget)):
+                if keep is None or keep(quantity, frame.step):
+                    frames.setdefault(frame.step, []).append(frame)
+                    if quantity == stand_in:
+                        frames[frame.step].append(dataclasses.replace(frame, quantity="gradient"))
+    for number in sorted({*scalars, *frames}):
+        time, values = scalars.get(number, (0.0, {}))
+        yield Step(number, time, values, frames.pop(number, []), facts, memory)
+
+
+def _stand_in(run: RunReader, rank: int) -> str | None:
+    """What rules over gradients look at in a run of another tool, which has seen them at another moment of the step."""
+    if "rules" in run.config or "gradient" in run.quantities(rank):
+        return None
+    return next((name for name in ("gradient_applied", "gradient_accumulated") if name in run.quantities(rank)), None)
+
+
+def _side_by_side(walks: Mapping[int, Iterator[Step]]) -> Iterator[tuple[int, dict[int, Step]]]:
+    waiting = {rank: step for rank, walk in walks.items() if (step := next(walk, None)) is not None}
+    while waiting:
+        number = min(step.number for step in waiting.values())
+        now = {rank: step for rank, step in sorted(waiting.items()) if step.number == number}
+        yield number, now
+        for rank in now:
+            following = next(walks[rank], None)
+            if following is None:
+                del waiting[rank]
+            else:
+                waiting[rank] = following
+
+
+def _scalars(run: RunReader, rank: int) -> dict[int, tuple[float, dict[str, float]]]:
+    if "scalar" not in run.quantities(rank):
+        return {}
+    return scalars_of(run.columns("scalar", ["step", "time", "target", "value"], rank))
+
+
+def scalars_of(table: Any) -> dict[int, tuple[float, dict[str, float]]]:
+    """When each step ended, and its plain numbers."""
+    found: dict[int, tuple[float, dict[str, float]]] = {}
+    columns = (table.column(name).to_pylist() for name in ("step", "time", "target", "value"))
+    for step, time, target, value in zip(*columns, strict=True):
+        known = found.get(step)
+        if known is None:
+            found[step] = (time, {target: value})
+        else:
+            known[1][target] = value
+            found[step] = (max(time, known[0]), known[1])
+    return found
+
+
+def frames_of(quantity: str, table: Any) -> Iterator[Frame]:
+    """The frames of a table of rows in the order of observation."""
+    if not table.num_rows:
+        return
+    steps = numbers(table.column("step"))
+    micro = numbers(table.column("micro_step"))
+    order = numbers(table.column("order")).astype(np.int32)
+    target = table.column("target").combine_chunks()
+    names = np.array(target.dictionary.to_pylist(), dtype=object)
+    codes = numbers(target.indices)
+    rows = summaries(table)
+    starts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1) | np.diff(micro, prepend=micro[0]))
+    ends = [*starts[1:], len(steps)]
+    before: tuple[Any, tuple[str, ...]] = (None, ())
+    for start, end in zip(starts, ends, strict=True):
+        at = codes[start:end]
+        if before[0] is None or not np.array_equal(before[0], at):
+            before = (at, tuple(names[at]))
+        yield Frame(quantity, int(steps[start]), int(micro[start]), before[1], order[start:end], rows[start:end])
