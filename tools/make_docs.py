@@ -75,23 +75,24 @@ of the strings `"nan"`, `"inf"` and `"-inf"`; `null` means that there is no valu
 
 RULES_INTRO = """# Rules
 
-A rule looks at the steps of a run as they come and says what is wrong: which tensor, which rank, since which step, and
-what to look at next. All of them are on by default and need no tuning. They run on the monitor's background thread, so
-training never waits for them, and a rule that fails is switched off like any other part.
+A rule checks the steps of a run as they are recorded and reports what is wrong: which tensor, which rank, since which
+step, and what to look at next. All rules are on by default and need no tuning. They run on the monitor's background
+thread, so training never waits for them. A rule that fails is switched off like any other part.
 
-What they find stands in `alerts.jsonl` of the run. Alerts of one cause become one incident, which is said once, three
-steps after its first alert: `vario diagnose RUN` tells it whole, `vario check RUN` replays the rules over a stored run,
-and [alerts.md](alerts.md) tells how to be told elsewhere and what can be done automatically.
+Alerts are stored in `alerts.jsonl` of the run. Alerts with the same root cause become one incident, which is reported
+once, three steps after its first alert. `vario diagnose RUN` explains it, `vario check RUN` replays the rules over a
+stored run. See [alerts.md](alerts.md) to configure notifications and automatic actions.
 
 Three kinds:
 
-- **exact** rules have no threshold: replicas that differ, a weight that changed while no optimizer ran, a NaN.
+- **exact** rules check what must hold in any correct training: replicas are equal, weights change only in updates, no
+  number is NaN. A few allow for rounding or wait for several steps; these are their options.
 - **limit** rules compare a bounded quantity with a physical limit: an update that is a tenth of its weight.
-- **relative** rules compare a series with its own past. They always ask two questions: is it unusual (z), and is it
+- **relative** rules compare a series with its own past. Two things must hold: the change is unusual (z), and it is
   large enough to matter (size).
 
-When most tensors move together, the cause is said to be a common one (optimizer, learning rate, loss scale) and no
-single tensor is blamed.
+If most tensors change together, the report names a common cause (optimizer, learning rate, loss scale) and blames no
+single tensor.
 
 ## Choosing and tuning
 
@@ -111,7 +112,7 @@ with vario.watch(model, optimizer, rules={"grad_spike": {"threshold": 10}, "drif
         monitor.log(loss=loss.item())
 ```
 
-`rules=["non_finite", "grad_spike"]` uses these alone, `rules=False` none. In a config file:
+`rules=["non_finite", "grad_spike"]` uses only these, `rules=False` none. In a config file:
 
 ```toml
 [rules.grad_spike]
@@ -121,11 +122,11 @@ threshold = 10
 drift = false
 ```
 
-## A rule of one's own
+## A rule of your own
 
-A rule is a function that yields findings. Its keyword arguments are its options; the paragraphs of its docstring are
-what `vario rules` shows. Hand it to `rules=[...]`, put it into a file of `vario/rules/`, or offer it from your own
-package by the entry point group `vario.rules`.
+A rule is a function that yields findings. Its keyword arguments are its options; `vario rules` shows the paragraphs of
+its docstring. Pass it in `rules=[...]`, add it as a file in `vario/rules/`, or provide it from your own package through
+the entry point group `vario.rules` ([Extend vario](extending.md#a-rule)).
 
 ```python
 from vario.rules import RULES, Finding, rule
@@ -148,8 +149,8 @@ def large_weight(step, limit: float = 100.0):
 rules = [*(found.part for found in RULES), large_weight]
 ```
 
-`step.trend("gradient", "rms")` compares a statistic of every target with its own past, vectorised; what it remembers
-is saved with the run and taken up again on resume. `@rule(..., over="ranks")` gets the same step of all ranks; such
+`step.trend("gradient", "rms")` compares a statistic of every target with its own past, vectorised; its state is saved
+with the run and restored on resume. `@rule(..., over="ranks")` gets the same step of all ranks; such
 rules run in `vario follow` and `vario check`, never inside training.
 """
 
