@@ -93,7 +93,8 @@ READING_HALF := tests/rules tests/sinks tests/statistics \
     cli/test_convert_and_import.py cli/test_found_loss_shown.py cli/test_rule_commands.py cli/test_memory_command.py \
     cli/test_run_command.py), $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,runs reports logs cli)))) \
   tests/attack tests/web/test_odd_runs.py tests/web/test_slow_reading.py \
-  $(addprefix tests/test_,config.py folders.py frames.py records.py registry.py schedule.py selector.py text.py writer.py)
+  $(addprefix tests/,test_config.py training/test_folders.py training/test_step_buffer.py training/test_writer.py) \
+  $(addprefix tests/core/test_,records.py registry.py schedule.py selector.py text.py)
 lowest: .lowest/.ready
 	.lowest/bin/python -m pytest -W ignore::DeprecationWarning $(READING_HALF) \
 	  --deselect tests/runs/test_curves.py::test_looking_at_a_run_imports_neither_pandas_nor_a_framework
@@ -128,7 +129,7 @@ site-serve: .site/.ready
 	touch $@
 
 # The version stands in one place; a release is the commit that raises it there and runs `make changelog RELEASE=1`.
-VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' src/vario/package.py)
+VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' src/vario/core/package.py)
 changelog: .site/.ready
 	.site/bin/towncrier build --version $(VERSION) $(if $(RELEASE),--yes,--draft)
 
@@ -171,8 +172,8 @@ TORCH ?= 2.6.0
 TRANSFORMERS ?= $(if $(filter 2.6.% 2.7.% 2.8.%,$(TORCH)),4.57.6,5.17.0)
 MATRIX := .matrix-$(TORCH)-$(TRANSFORMERS)
 TORCH_HALF := tests/backends tests/probes tests/integrations tests/end_to_end tests/analysis tests/engines/test_choice.py \
-  tests/engines/test_torch_engines.py tests/engines/test_trainer_engines.py tests/test_actions.py \
-  tests/test_failure_policy.py tests/test_launch.py tests/test_monitor.py tests/test_steps.py tests/test_versions.py
+  tests/engines/test_torch_engines.py tests/engines/test_trainer_engines.py tests/training/test_actions.py \
+  tests/training/test_failure_policy.py tests/training/test_launch.py tests/training/test_monitor.py tests/core/test_clock.py tests/test_versions.py
 NOT_IN_MATRIX := torch|transformers|mypy|ruff|vermin|playwright|schemathesis|pandas-stubs|pyarrow-stubs|types-PyYAML
 
 # Compiled graphs are cached by their operators: what another version of these has left would be found again.

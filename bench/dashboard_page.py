@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from dashboard_server import PATIENCE_SECONDS, Line, Server, timed, vario_server, wait_for
 from long_run import Rows, Size, scalars
-from vario.records import Frame, Scalars, StepRecord
+from vario.core.records import Frame, Scalars, StepRecord
 from vario.sinks import RunHeader
 from vario.sinks.store import Store
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dashboard_server import Line, Server, tensorboard_server, timed, vario_server, wait_for
 from long_run import RUNS, Rows, Size, long_run
-from vario.event_file import EventFile
+from vario.core.event_file import EventFile
 from vario.statistics import STATISTICS
 
 NAMES = ("norm", "mean", "rms", "std", "min", "max")

@@ -23,7 +23,7 @@ import torch
 import vario
 from models import GPT, Llama
 from overhead import train_step
-from vario.records import Frame
+from vario.core.records import Frame
 from vario.rules import choose
 from vario.rules.api.detector import Detector
 from vario.rules.api.incidents import Incidents

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, Table
+from vario.core.records import COLUMNS, COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, Table
 from vario.sinks.compaction import Compactor
 from vario.sinks.encoding import FORMAT, StreamEncoder
 from vario.sinks.recovery import part_path

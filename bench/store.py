@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from vario.records import COLUMNS, COUNT, MAX, MIN, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, StepRecord
+from vario.core.records import COLUMNS, COUNT, MAX, MIN, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, StepRecord
 from vario.runs.run import open_run
 from vario.sinks import RunHeader
 from vario.sinks.store import Store

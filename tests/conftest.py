@@ -47,7 +47,7 @@ def the_environment_is_as_before():
 def nothing_of_a_test_watches_the_next():
     """Monitors that a test leaves open are closed; what a closed one leaves on modules is a fault of that test."""
     yield
-    if succession := sys.modules.get("vario.succession"):
+    if succession := sys.modules.get("vario.training.succession"):
         for monitor in list(succession._open):
             monitor.close()
     if module_hooks := sys.modules.get("vario.backends.torch.loop.module_hooks"):

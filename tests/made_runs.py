@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, StepRecord
+from vario.core.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, StepRecord
 from vario.sinks import RunHeader
 from vario.sinks.store import Store
 

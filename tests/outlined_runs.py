@@ -3,7 +3,7 @@
 import numpy as np
 
 from made_runs import header, record
-from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame
+from vario.core.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame
 from vario.sinks.store import Store
 
 TARGETS = tuple(f"layers.{index}.weight" for index in (0, 1, 2, 10, 11))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vario.package import release_of
+from vario.core.package import release_of
 
 FSDP2_ON_CPU = (release_of(torch.__version__) or (0, 0)) >= (2, 9)
 NO_FSDP2 = "fully_shard on the CPU does not run on torch 2.6, and adds up gradients instead of averaging them on 2.8"

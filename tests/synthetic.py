@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from vario.config import Config
-from vario.records import COLUMNS, Frame, Scalars, StepRecord
+from vario.core.records import COLUMNS, Frame, Scalars, StepRecord
 from vario.sinks import RunHeader
 from vario.sinks.store import Store
 

@@ -9,12 +9,10 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-CORE = {"errors", "text", "records", "quantities", "registry", "schedule", "selector", "steps", "statistics", "config"}
-CORE |= {"rules", "event_file", "notices", "package", "switch", "ending", "script", "run_files", "varint"}
-CORE |= {"processes", "collecting", "docstrings"}
-IN_PROCESS = {"backends", "probes", "frames", "observer", "sinks", "writer", "folders", "monitor", "control"}
-IN_PROCESS |= {"forks", "frame_rows", "header", "plain_numbers", "plugins", "snapshots", "actions"}
-IN_PROCESS |= {"idle", "succession", "leaving"}
+CORE = {"core", "statistics", "rules", "notices", "config"}
+IN_PROCESS = {"backends", "probes", "sinks", "frame_rows", "step_buffer", "observer", "writer", "folders", "monitor"}
+IN_PROCESS |= {"forks", "header", "plain_numbers", "plugins", "snapshots", "actions", "idle", "succession", "leaving"}
+"""The modules of `training/` stand for themselves: it has layers of its own."""
 PUBLIC = "the public names"
 
 ALLOWED: dict[str, set[str]] = {
@@ -23,14 +21,13 @@ ALLOWED: dict[str, set[str]] = {
     "backends": CORE,
     "sinks": CORE,
     "frame_rows": CORE | {"backends"},
-    "frames": CORE | {"backends", "frame_rows"},
-    "observer": CORE | {"backends", "frames"},
+    "step_buffer": CORE | {"backends", "frame_rows"},
+    "observer": CORE | {"backends", "step_buffer"},
     "writer": CORE | {"sinks"},
     "folders": CORE | {"sinks"},
-    "probes": CORE | {"backends", "frames"},
-    "control": CORE | {"backends", "probes", "frames", "sinks"},
+    "probes": CORE | {"backends", "step_buffer"},
     "header": CORE | {"backends", "sinks"},
-    "plain_numbers": CORE | {"frames"},
+    "plain_numbers": CORE | {"step_buffer"},
     "plugins": CORE | {"probes", "sinks"},
     "snapshots": CORE | {"backends", "sinks"},
     "actions": CORE | {"backends", "observer", "sinks", "snapshots"},
@@ -77,7 +74,8 @@ FIXED_BY_OTHERS |= {"get_file_info", "get_file_info_selector", "data_received"}
 
 
 def place(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return parts[1] if parts[0] == "training" else parts[0]
 
 
 def name_of(path: Path) -> str:
@@ -121,6 +119,8 @@ def layer(imported: str) -> str | None:
     parts = imported.split(".")
     if parts[0] != "vario":
         return None
+    if parts[1:2] == ["training"]:
+        return parts[2]
     if len(parts) > 1 and ((SOURCE / parts[1]).is_dir() or (SOURCE / f"{parts[1]}.py").exists()):
         return parts[1]
     return PUBLIC
@@ -215,11 +215,11 @@ LATER = {
     "backends.torch.reduce.summaries": "backends.torch.reduce.cuda",  # Triton may be missing
     "compat.msprobe": "backends.torch",
     "integrations.recording": "backends.torch integrations.predictions",
-    "launch": "backends.torch monitor",  # not before the script has imported torch
-    "start": "config monitor succession",  # switched off, it costs nothing
+    "training.launch": "backends.torch training.monitor",  # not before the script has imported torch
+    "training.start": "config training.monitor training.succession",  # switched off, it costs nothing
     "cli": "",  # `vario --help` is there at once: a command imports what it needs when it runs
     "logs.own_runs": "runs",  # logs of other tools are read without pyarrow
-    "runs.files.row_files": "run_files.dataset",  # pyarrow.dataset takes its time; only SQL needs it
+    "runs.files.row_files": "core.run_files.dataset",  # pyarrow.dataset takes its time; only SQL needs it
     "runs.run": "runs.notebook_html",  # only a notebook needs it
 }
 """Imports of our own inside functions: who imports what, and why not at the top of the file."""
@@ -269,7 +269,7 @@ OTHER_FILES = {
 
 
 def opens_a_file(path: Path, node: ast.Call) -> bool:
-    """Whether a call opens a file on its own, and not as `vario.run_files` does."""
+    """Whether a call opens a file on its own, and not as `vario.core.run_files` does."""
     is_method = isinstance(node.func, ast.Attribute)
     called = node.func.attr if is_method else getattr(node.func, "id", "")
     if called in READS:
@@ -283,7 +283,7 @@ def opens_a_file(path: Path, node: ast.Call) -> bool:
 
 def test_files_of_a_run_are_opened_in_one_place():
     none(
-        f"{name_of(path)}:{node.lineno}: see vario.run_files"
+        f"{name_of(path)}:{node.lineno}: see vario.core.run_files"
         for path in FILES
         if place(path) in ("runs", "sinks", "web")
         for node in ast.walk(tree_of(path))

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from vario.records import COUNT, MAX, SUM, SUM_SQUARES
+from vario.core.records import COUNT, MAX, SUM, SUM_SQUARES
 from watching import array, check, rows, watch
 
 

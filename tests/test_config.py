@@ -3,7 +3,7 @@ import json
 import pytest
 
 from vario.config import Config, make_config, read_config
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 
 def test_keywords_make_a_config():

@@ -7,7 +7,7 @@ import torch
 
 import vario
 from vario.config import Config, read_config
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

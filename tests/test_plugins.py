@@ -93,4 +93,4 @@ def test_asking_for_one_says_why_it_is_not_there(python, option):
     key = option.partition("=")[0]
     done = python("-c", f"import vario; vario.Config({option})")
     error = f"{key}: 'missing' is a plug-in (missing:part) that was left out. {UNUSABLE['missing'][1]}"
-    assert done.stderr.splitlines()[-1] == f"vario.errors.ConfigError: {error}"
+    assert done.stderr.splitlines()[-1] == f"vario.core.errors.ConfigError: {error}"

@@ -24,7 +24,7 @@ MADE_BY_THE_SITE = re.findall(r'"(\S+\.md)"(?:,|\n)', (ROOT / "tools" / "site_pa
 
 def test_the_version_stands_in_one_place_and_the_citation_repeats_it():
     assert "version" not in PROJECT["project"]
-    assert PROJECT["tool"]["hatch"]["version"]["path"] == "src/vario/package.py"
+    assert PROJECT["tool"]["hatch"]["version"]["path"] == "src/vario/core/package.py"
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf8"))
     assert str(citation["version"]) == vario.__version__
     assert citation["license"] == PROJECT["project"]["license"]

@@ -50,7 +50,7 @@ def test_an_old_torch_is_refused_in_one_sentence(old_torch, call):
     done = python(old_torch, "-c", f"import torch, vario; vario.{call}")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "vario.errors.UnsupportedRelease: vario needs torch 2.6 or newer, and this is torch 2.5.1+cu121. "
+        "vario.core.errors.UnsupportedRelease: vario needs torch 2.6 or newer, and this is torch 2.5.1+cu121. "
         "Upgrade with: pip install --upgrade 'torch>=2.6'"
     )
 
@@ -67,7 +67,7 @@ def test_old_transformers_are_refused_in_one_sentence(tmp_path):
     package(tmp_path, "transformers", "__version__ = '4.41.2'")
     done = python(tmp_path, "-c", "import vario; vario.MonitorCallback")
     assert done.stderr.splitlines()[-1] == (
-        "vario.errors.UnsupportedRelease: vario.MonitorCallback needs transformers 4.50 or newer, and this is "
+        "vario.core.errors.UnsupportedRelease: vario.MonitorCallback needs transformers 4.50 or newer, and this is "
         "transformers 4.41.2. Upgrade with: pip install --upgrade 'transformers>=4.50'"
     )
 
@@ -75,7 +75,7 @@ def test_old_transformers_are_refused_in_one_sentence(tmp_path):
 def test_an_old_python_is_refused_in_one_sentence(tmp_path):
     done = python(tmp_path, "-c", "import sys; sys.version_info = (3, 9, 7, 'final', 0); import vario")
     assert done.stderr.splitlines()[-1] == (
-        "vario.errors.UnsupportedRelease: vario needs Python 3.10 or newer, and this is Python 3.9. "
+        "vario.core.errors.UnsupportedRelease: vario needs Python 3.10 or newer, and this is Python 3.9. "
         "Make an environment with a newer one: python3.12 -m venv .venv"
     )
 
@@ -87,7 +87,7 @@ def test_an_old_python_can_read_what_refuses_it(name):
 
 @pytest.mark.parametrize("version", ["2.6.0", "2.6.0a0+ecf3bae40a.nv25.01", "2.15.0", "3.0.0", "nightly"])
 def test_other_versions_are_let_through(tmp_path, version):
-    code = f"from vario.package import refuse_older; refuse_older('torch', {version!r}, (2, 6), 'vario')"
+    code = f"from vario.core.package import refuse_older; refuse_older('torch', {version!r}, (2, 6), 'vario')"
     assert python(tmp_path, "-c", code).returncode == 0
 
 

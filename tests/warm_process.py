@@ -51,8 +51,8 @@ if __name__ == "__main__":
     import torch._dynamo  # what the first optimizer of a process imports
 
     import vario.cli
-    import vario.launch
-    import vario.monitor  # noqa: F401 - what every program would import again
+    import vario.training.launch
+    import vario.training.monitor  # noqa: F401 - what every program would import again
 
     torch.set_num_threads(1)
     for line in sys.stdin:

@@ -6,7 +6,7 @@ import torch
 import vario
 from models import Perceptron, batch
 from vario.backends.numpy import summarise
-from vario.records import COLUMNS, COUNT, MAX, MIN, SUM, SUM_SQUARES, merge_all
+from vario.core.records import COLUMNS, COUNT, MAX, MIN, SUM, SUM_SQUARES, merge_all
 
 GRADIENTS = ["gradient", "gradient_local", "gradient_applied"]
 EVERYTHING = [*GRADIENTS, "weight", "moment", "activation", "activation_gradient"]

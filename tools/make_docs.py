@@ -18,8 +18,8 @@ from vario.cli import make_parser
 from vario.cli.commands import command_names, load
 from vario.cli.options import flag
 from vario.config import Config
-from vario.docstrings import field_docs
-from vario.quantities import default_every, watchable
+from vario.core.docstrings import field_docs
+from vario.core.quantities import default_every, watchable
 from vario.rules import RULES
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vario import Config, ConfigError
-from vario.quantities import watchable
+from vario.core.quantities import watchable
 from zoo.setups import Setup, nth_of, setup_for
 from zoo.truth import Truth
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import vario
-from vario.records import COLUMNS, COUNT, INFS, NANS, SUM, SUM_SQUARES, ZEROS, merge
+from vario.core.records import COLUMNS, COUNT, INFS, NANS, SUM, SUM_SQUARES, ZEROS, merge
 
 Values = npt.NDArray[np.float64]
 STAGES = ("activation", "activation_gradient", "gradient_local", "gradient", "moment", "weight")

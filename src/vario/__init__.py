@@ -10,8 +10,8 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
-from vario.errors import UnsupportedRelease
-from vario.package import VERSION as __version__
+from vario.core.errors import UnsupportedRelease
+from vario.core.package import VERSION as __version__
 
 if sys.version_info < (3, 10):  # noqa: UP036 - a copy on PYTHONPATH has no metadata by which pip could refuse it
     raise UnsupportedRelease(
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from vario.analysis.parameters import count_parameters, format_param_count, get_parameter_breakdown
     from vario.analysis.training import TrainingMetrics, TrainingMonitor, get_gpu_memory_info
     from vario.config import Config
-    from vario.errors import ConfigError, ModelError, RunError, VarioError
+    from vario.core.errors import ConfigError, ModelError, RunError, VarioError
+    from vario.core.records import Frame
     from vario.integrations.transformers import MonitorCallback
-    from vario.monitor import Monitor
-    from vario.records import Frame
     from vario.rules.api.alerts import Alert, Incident
     from vario.runs.compare.difference import diff
     from vario.runs.findings.desync import first_desync
@@ -38,11 +37,12 @@ if TYPE_CHECKING:
     from vario.runs.findings.replay import check
     from vario.runs.reader import Series
     from vario.runs.run import Run, list_runs, open_run
-    from vario.start import watch
+    from vario.training.monitor import Monitor
+    from vario.training.start import watch
 
 _HOMES = {
-    "watch": "vario.start",
-    "Monitor": "vario.monitor",
+    "watch": "vario.training.start",
+    "Monitor": "vario.training.monitor",
     "open_run": "vario.runs.run",
     "list_runs": "vario.runs.run",
     "Run": "vario.runs.run",
@@ -55,11 +55,11 @@ _HOMES = {
     "Alert": "vario.rules.api.alerts",
     "Incident": "vario.rules.api.alerts",
     "Config": "vario.config",
-    "Frame": "vario.records",
-    "VarioError": "vario.errors",
-    "ConfigError": "vario.errors",
-    "ModelError": "vario.errors",
-    "RunError": "vario.errors",
+    "Frame": "vario.core.records",
+    "VarioError": "vario.core.errors",
+    "ConfigError": "vario.core.errors",
+    "ModelError": "vario.core.errors",
+    "RunError": "vario.core.errors",
     "count_parameters": "vario.analysis.parameters",
     "format_param_count": "vario.analysis.parameters",
     "get_parameter_breakdown": "vario.analysis.parameters",

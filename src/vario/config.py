@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from vario import notices
-from vario.errors import ConfigError, MissingExtra
-from vario.quantities import PROBES, default_every, watchable
+from vario.core.errors import ConfigError, MissingExtra
+from vario.core.quantities import PROBES, default_every, watchable
+from vario.core.schedule import Schedule
+from vario.core.selector import pattern_matcher, place_matcher
+from vario.core.text import shown, unknown
 from vario.rules import choose
 from vario.rules.api.alerts import SEVERITIES
-from vario.schedule import Schedule
-from vario.selector import pattern_matcher, place_matcher
 from vario.statistics import STATISTICS
-from vario.text import shown, unknown
 
 ATTENTION_ORDERS = ("b,s,h,d", "s,b,h,d", "b,h,s,d")
 """Which axis of queries and keys is which: batch, sequence, head, dimension."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import vario
-from vario.errors import ConfigError, ModelError
-from vario.switch import is_off
+from vario.core.errors import ConfigError, ModelError
+from vario.core.switch import is_off
 
 if TYPE_CHECKING:
     import torch

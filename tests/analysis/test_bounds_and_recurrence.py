@@ -14,7 +14,7 @@ import vario
 from vario.analysis.memory import predict_memory
 from vario.analysis.memory_text import prediction_panel
 from vario.cli import main
-from vario.errors import ModelError
+from vario.core.errors import ModelError
 
 BENCH = Path(__file__).parents[2] / "bench"
 MEASURED = {

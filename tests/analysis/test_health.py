@@ -8,7 +8,7 @@ from torch import nn
 
 import vario
 from models import Partial, Perceptron, batch
-from vario.errors import ConfigError, ModelError
+from vario.core.errors import ConfigError, ModelError
 
 
 def backward(model, scale=1.0):

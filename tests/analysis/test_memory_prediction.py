@@ -18,8 +18,8 @@ from vario.analysis.strategies import STRATEGIES
 from vario.backends.gpus import GPUS
 from vario.backends.torch.memory_simulation.cuda_operators import attention_kernel
 from vario.backends.torch.memory_simulation.step import StepPlan, simulate
-from vario.errors import ConfigError, ModelError
-from vario.package import release_of
+from vario.core.errors import ConfigError, ModelError
+from vario.core.package import release_of
 
 BENCH = Path(__file__).parents[2] / "bench"
 MIB = 1 << 20

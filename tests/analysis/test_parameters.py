@@ -17,7 +17,7 @@ from models import Language, Partial, Perceptron
 from releases import needs_fsdp2, needs_torchao
 from thorough import cases
 from vario.analysis.parameters import StateBytes, state_bytes
-from vario.errors import ConfigError, ModelError
+from vario.core.errors import ConfigError, ModelError
 
 TORCHAO = Path(__file__).parents[2] / ".peers" / "torchao"
 

@@ -7,7 +7,7 @@ import torch
 
 import vario
 from models import Partial, Perceptron, batch
-from vario.errors import ConfigError, ModelError
+from vario.core.errors import ConfigError, ModelError
 
 
 def test_the_monitor_looks_at_every_nth_step_and_remembers():

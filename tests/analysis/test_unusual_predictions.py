@@ -13,7 +13,7 @@ from torch import nn
 
 import vario
 from vario.analysis.memory import max_batch_size, predict_memory
-from vario.errors import ConfigError, ModelError
+from vario.core.errors import ConfigError, ModelError
 
 ROWS = torch.zeros(4, 8, 32)
 OPERATORS = (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vario.errors import VarioError
+from vario.core.errors import VarioError
 
 TIMES = int(os.environ.get("VARIO_ATTACK", "1"))
 PLAN = {

@@ -13,7 +13,7 @@ from odd_tables import with_column
 
 import vario
 from vario.cli import main
-from vario.errors import VarioError
+from vario.core.errors import VarioError
 from vario.runs.views.brief import read_brief
 from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import read_heat

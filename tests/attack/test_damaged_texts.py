@@ -11,7 +11,7 @@ from cases import batches, run_batch
 
 from vario.cli import main
 from vario.config import read_config
-from vario.errors import ConfigError, VarioError
+from vario.core.errors import ConfigError, VarioError
 from vario.logs.finding import find_history
 
 SAMPLES = Path(__file__).parents[1] / "progress_samples"

@@ -11,7 +11,7 @@ import made_runs
 import vario
 from vario.cli import main
 from vario.config import Config
-from vario.errors import ConfigError, VarioError
+from vario.core.errors import ConfigError, VarioError
 
 PIECES = (
     *("a", "head", ".", "..", "/", "\\", " ", "|", ":", "*", "[", "re:(", "%s", "{x}", "[red]", '"', "'", "-", "--"),

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from web_client import serving
 
 import made_runs
-from vario.records import Scalars, StepRecord
+from vario.core.records import Scalars, StepRecord
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 
 import little_trainings
 import vario
+from vario.core.registry import Found
 from vario.probes import PROBES
-from vario.registry import Found
 
 pytestmark = pytest.mark.slow
 

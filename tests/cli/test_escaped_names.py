@@ -7,7 +7,7 @@ import pytest
 
 import made_runs
 from vario.cli import main
-from vario.text import shown
+from vario.core.text import shown
 
 EVIL = "evil\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202egnp.weight"
 

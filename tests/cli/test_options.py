@@ -7,8 +7,8 @@ from vario.cli import make_parser
 from vario.cli.commands import load
 from vario.cli.options import PARSERS, config_from, flag
 from vario.config import Config
-from vario.docstrings import field_docs
-from vario.errors import ConfigError
+from vario.core.docstrings import field_docs
+from vario.core.errors import ConfigError
 
 
 def config(*words):

@@ -17,7 +17,7 @@ from oracle import HELD, HERE, open_case, statistics, torchrun
 
 from thorough import cases, thorough, wanted
 from vario.backends.torch.engines.megatron import MegatronEngine
-from vario.errors import ModelError
+from vario.core.errors import ModelError
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from accelerate.state import AcceleratorState, GradientState
 
 import vario
 from models import Perceptron, batch
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.integrations.accelerate import watch
 
 

@@ -8,7 +8,7 @@ from tiny_trainer import history, made, tiny_gpt
 
 import vario
 from vario import MonitorCallback
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 
 def callback(folder, **options):

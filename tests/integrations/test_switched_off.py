@@ -9,7 +9,7 @@ from tiny_trainer import history, made
 
 import vario
 from models import Perceptron, batch
-from vario.idle import IdleMonitor
+from vario.training.idle import IdleMonitor
 
 
 @pytest.fixture(params=["environment", "option"])

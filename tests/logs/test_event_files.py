@@ -5,7 +5,7 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from trainer_outputs import LONG_AGO, answer, note_kinds, put, refusal
-from vario.event_file import EventFile, _record
+from vario.core.event_file import EventFile, _record
 from vario.logs.finding import find_history
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

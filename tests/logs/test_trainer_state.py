@@ -4,7 +4,7 @@ import math
 import pytest
 
 from trainer_outputs import SAMPLES, age, answer, note_kinds, put, refusal, sample, write_state
-from vario.errors import RunCorrupt
+from vario.core.errors import RunCorrupt
 from vario.logs.trainer_state import read_state
 
 ALL = sorted(path.name for path in SAMPLES.glob("*.json"))

@@ -12,8 +12,8 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from attending import WHATS, Calls, Training, check_target, functional, oracle
 from models import Attentive, batch, ids, language_loss
 from vario.backends.torch.modules.attention_sample import AttentionCall, sampled_rows
-from vario.errors import ConfigError
-from vario.records import COUNT, NANS
+from vario.core.errors import ConfigError
+from vario.core.records import COUNT, NANS
 from watching import rows
 
 

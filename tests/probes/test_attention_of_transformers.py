@@ -11,7 +11,7 @@ from transformers.models.llama import modeling_llama
 
 from attending import WHATS, Calls, Training, check_target, functional, oracle
 from models import Attentive, ids, language_loss
-from vario.records import COUNT, MAX
+from vario.core.records import COUNT, MAX
 from watching import check_same, rows
 
 SMALL = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import vario
 from models import Attentive, ids, language_loss
 from thorough import cases
-from vario.errors import ConfigError
-from vario.records import COUNT, NANS
+from vario.core.errors import ConfigError
+from vario.core.records import COUNT, NANS
 from watching import check, check_same, rows, watch
 
 CORES = ["layers.0.core", "layers.1.core"]

@@ -9,8 +9,8 @@ import torch.distributed as dist
 import vario
 from made_runs import header, record
 from models import batch
-from vario.errors import ConfigError, RunCorrupt
-from vario.records import COUNT, MAX, Collective
+from vario.core.errors import ConfigError, RunCorrupt
+from vario.core.records import COUNT, MAX, Collective
 from vario.sinks.store import Store
 from watching import check, made, records, rows, watch
 

@@ -12,8 +12,8 @@ from torch._dynamo.utils import counters
 
 import vario
 from models import batch
-from vario.errors import ConfigError
-from vario.records import COUNT, MAX, MIN, SUM
+from vario.core.errors import ConfigError
+from vario.core.records import COUNT, MAX, MIN, SUM
 from watching import check, check_same, rows, watch
 
 SMALL = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from models import Language, Partial, Perceptron, batch, ids, language_loss
 from vario.backends.torch import releases
-from vario.records import COUNT
+from vario.core.records import COUNT
 from watching import GRADIENTS, check, rows, scalar, watch
 
 

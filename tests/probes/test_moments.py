@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from models import Partial, Perceptron, batch
-from vario.records import COUNT
+from vario.core.records import COUNT
 from watching import check, rows, watch
 
 

@@ -12,7 +12,7 @@ from updates_by_hand import ADAMS, BETA2, EPS, OF_ADAM, OF_ALL, Hand
 import vario
 from models import Language, Partial, Perceptron, batch, ids, language_loss
 from vario.backends.torch.optimizer.element_samples import MAX_SAMPLE, stride_over
-from vario.records import COUNT, MAX, MIN, NANS, SUM, ZEROS
+from vario.core.records import COUNT, MAX, MIN, NANS, SUM, ZEROS
 from watching import records, rows, watch
 
 

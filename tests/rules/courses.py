@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vario.records import Frame
+from vario.core.records import Frame
 from vario.rules import choose
 from vario.rules.api.detector import Detector
 from vario.rules.api.incidents import collect

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from courses import BIASES, COUNT, PARAMETERS, Course, number_row, summary
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.rules import RULES, Finding, choose, rule, to_options
 
 LAYER = "layers.2.mlp.weight"

@@ -14,8 +14,8 @@ import pytest
 
 import made_runs
 import vario
-from vario.errors import ConfigError, RunCorrupt, RunError
-from vario.run_files import parquet
+from vario.core.errors import ConfigError, RunCorrupt, RunError
+from vario.core.run_files import parquet
 from vario.runs.views.grid import read_grid
 from vario.sinks.encoding import FRAME_FIELDS
 
@@ -29,7 +29,7 @@ for ask in (lambda: run.to_arrow("gradient"), lambda: run.targets("gradient"), l
             lambda: run.series("a", "gradient"), lambda: run.sql("select sum(sum) from gradient")):
     try:
         ask()
-    except vario.errors.VarioError as error:
+    except vario.core.errors.VarioError as error:
         print(type(error).__name__)
 # That of this process alone; `resource` tells of the one it was forked from as well.
 print(next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
@@ -179,7 +179,7 @@ for name, ask in asks.items():
         answer = ask()
         print(name, answer if name == "batches" else "answered")
         del answer
-    except vario.errors.RunError as error:
+    except vario.core.errors.RunError as error:
         print(name, "refused" if "VARIO_READ_MB" in str(error) else error)
 print(next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """

@@ -9,7 +9,7 @@ import made_runs
 import vario
 from little_trainings import break_a_weight, train
 from vario import ConfigError
-from vario.records import COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, Frame, Scalars, StepRecord
+from vario.core.records import COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, Frame, Scalars, StepRecord
 from vario.reports.changes_text import how
 from vario.runs.findings.changes import rank_changes
 

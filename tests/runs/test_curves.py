@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from outlined_runs import STATISTICS, TARGETS, by_numpy, random_frame, write_outlined
-from vario.errors import ConfigError
-from vario.records import INFS, NANS
+from vario.core.errors import ConfigError
+from vario.core.records import INFS, NANS
 from vario.runs.run import open_run
 from vario.runs.views.curves import read_curve
 

@@ -3,7 +3,7 @@ import pytest
 
 from outlined_runs import TARGETS, by_numpy, outlined, random_frame, write_outlined
 from thorough import cases
-from vario.records import INFS, NANS
+from vario.core.records import INFS, NANS
 from vario.runs.run import open_run
 from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import read_heat

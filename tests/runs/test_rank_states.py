@@ -11,7 +11,7 @@ import pytest
 
 from made_runs import check_rows, frame, header, record
 from vario.cli import main
-from vario.errors import RunNotFound
+from vario.core.errors import RunNotFound
 from vario.runs.run import list_runs, open_run
 from vario.sinks.store import Store
 

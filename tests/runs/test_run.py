@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from made_runs import NAMES, STATISTICS, check_rows, frame, header, record, small_parts, summary, tensor, write_run
-from vario.errors import ConfigError, MissingExtra, RunCorrupt, RunNotFound, RunTooNew
-from vario.records import COLUMNS
+from vario.core.errors import ConfigError, MissingExtra, RunCorrupt, RunNotFound, RunTooNew
+from vario.core.records import COLUMNS
 from vario.runs.files.status import STALLED_SECONDS
 from vario.runs.run import list_runs, open_run
 from vario.sinks.store import Store

@@ -8,7 +8,7 @@ import pytest
 
 import made_runs
 import vario
-from vario.records import COUNT, MAX, MIN, NANS, SUM_SQUARES, Frame, Scalars, StepRecord
+from vario.core.records import COUNT, MAX, MIN, NANS, SUM_SQUARES, Frame, Scalars, StepRecord
 from vario.rules import choose
 from vario.runs.live.rank_follower import QuantityFollower
 from vario.runs.live.run_watch import RunWatch

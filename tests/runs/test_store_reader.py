@@ -3,7 +3,7 @@ import pyarrow.parquet as pq
 
 from made_runs import Frame, record, write_run
 from outlined_runs import TARGETS, random_frame, write_outlined
-from vario.records import COLUMNS
+from vario.core.records import COLUMNS
 from vario.runs.run import open_run
 from vario.sinks.compaction import ROWS_PER_GROUP
 

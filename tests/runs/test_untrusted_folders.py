@@ -8,7 +8,7 @@ import pytest
 
 import made_runs
 import vario
-from vario.errors import ConfigError, RunCorrupt, RunError, RunNotFound
+from vario.core.errors import ConfigError, RunCorrupt, RunError, RunNotFound
 from vario.sinks.store import Store
 from vario.sinks.watch_log import WatchLog
 

@@ -11,7 +11,7 @@ import pytest
 
 import vario
 from made_runs import check_rows, frame, header, record
-from vario.errors import RunTaken
+from vario.core.errors import RunTaken
 from vario.runs.run import open_run
 from vario.sinks.store import Store
 
@@ -38,7 +38,7 @@ def race(attempt, num_processes, leave):
             if not leave:
                 finish()
             code = 0
-        except vario.errors.RunTaken as error:
+        except vario.core.errors.RunTaken as error:
             os.write(results[1], b"0")
             print(error, file=sys.stderr)
             code = 2
@@ -53,7 +53,7 @@ def race(attempt, num_processes, leave):
     assert codes == [0] + [2] * (num_processes - 1), codes
 """
 STORES = """
-import vario.errors
+import vario.core.errors
 from made_runs import frame, header, record
 from vario.sinks.store import Store
 """
@@ -122,7 +122,7 @@ race(train("one", resume=True), 2, leave=False)
 @pytest.mark.slow
 def test_of_two_trainings_that_come_at_the_same_instant_one_is_recorded(tmp_path):
     pytest.importorskip("torch")
-    done = run_race(tmp_path, RACE.format(start="import vario.errors") + TRAININGS)
+    done = run_race(tmp_path, RACE.format(start="import vario.core.errors") + TRAININGS)
     assert done.returncode == 0, done.stderr
     run = vario.open_run(tmp_path / "one")
     assert run.steps("gradient").tolist() == list(range(10))
@@ -194,7 +194,7 @@ def test_a_process_that_waits_goes_on_when_the_other_has_ended(tmp_path):
 )
 def test_what_cannot_be_done_about_a_taken_run_is_refused(tmp_path, options, words):
     torch = pytest.importorskip("torch")
-    with pytest.raises(vario.errors.ConfigError) as refused:
+    with pytest.raises(vario.core.errors.ConfigError) as refused:
         vario.watch(torch.nn.Linear(1, 1), directory=tmp_path, name="one", **options)
     assert words in str(refused.value)
     assert not list(tmp_path.iterdir())
@@ -204,7 +204,7 @@ def test_ranks_of_a_job_do_not_choose_folders_one_by_one(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(vario.errors.ConfigError, match="'new' works for a single process only, and this job has 2"):
+    with pytest.raises(vario.ConfigError, match="'new' works for a single process only, and this job has 2"):
         vario.watch(torch.nn.Linear(1, 1), directory=tmp_path, name="one", if_taken="new")
     assert not list(tmp_path.iterdir())
 

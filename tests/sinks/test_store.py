@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from made_runs import NAMES, check_rows, frame, header, record, small_parts, summary, tensor, write_run
-from vario.errors import RunCorrupt, RunTaken, RunTooNew
-from vario.records import COLUMNS
+from vario.core.errors import RunCorrupt, RunTaken, RunTooNew
+from vario.core.records import COLUMNS
 from vario.runs.run import open_run
 from vario.sinks import SINKS, encoding, in_memory
 from vario.sinks.live_file import LiveFile

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from made_runs import check_rows, frame, header, record, small_parts
-from vario.records import COLUMNS, Frame
+from vario.core.records import COLUMNS, Frame
 from vario.runs.run import open_run
 from vario.sinks.store import Store
 

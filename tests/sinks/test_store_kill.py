@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from made_runs import check_rows, header, record, small_parts, write_run
-from vario.errors import RunTaken
+from vario.core.errors import RunTaken
 from vario.runs.run import open_run
 from vario.sinks.store import Store
 

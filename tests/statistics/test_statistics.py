@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vario.records import COLUMNS, merge_all
+from vario.core.records import COLUMNS, merge_all
 from vario.statistics import STATISTICS, columns_needed
 
 EPS = 1e-8

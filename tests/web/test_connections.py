@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.web import connections, live
 from vario.web.connections import RareRecords, limited
 from vario.web.security import host_name, make_token

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vario.errors import ConfigError
-from vario.package import FOLDER
-from vario.text import reason, suggestion
+from vario.core.errors import ConfigError
+from vario.core.package import FOLDER
+from vario.core.text import reason, suggestion
 
 MEANINGS = {
     "batch": ("batch", "batch_size"),

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from vario.backends.gradient_rows import GradientRows
-from vario.errors import ConfigError
-from vario.records import COUNT, INFS, MAX, MIN, NANS, SUM_SQUARES, ZEROS, merge_all
+from vario.core.errors import ConfigError
+from vario.core.records import COUNT, INFS, MAX, MIN, NANS, SUM_SQUARES, ZEROS, merge_all
+from vario.core.text import number
 from vario.statistics.how_spread import mean, std
-from vario.text import number
 
 APPLIES_TO = "the norm of each parameter's gradient; of a sharded one, of this rank's part"
 """What the thresholds are compared with."""

@@ -16,8 +16,8 @@ from vario.analysis.strategies import Strategy, shard
 from vario.backends.gpus import GIB, GPUS, Gpu
 from vario.backends.gpus import find_gpu as find_gpu
 from vario.backends.memory_trace import MemoryTrace
-from vario.errors import ConfigError
-from vario.text import suggestion, unknown
+from vario.core.errors import ConfigError
+from vario.core.text import suggestion, unknown
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "temporary")
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vario.analysis.memory import LargeTensors, MemoryPrediction
-from vario.text import size
+from vario.core.text import size
 
 BAR = 30
 COLOURS = {

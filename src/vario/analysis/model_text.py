@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from vario.analysis.parameters import ModelSummary, format_param_count, model_summary
-from vario.text import size
+from vario.core.text import size
 
 WIDTH = 64
 COLUMNS = (("fp16 or bf16", "fp16"), ("fp32 or mixed", "fp32"))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vario.errors import ConfigError
-from vario.text import unknown
+from vario.core.errors import ConfigError
+from vario.core.text import unknown
 
 if TYPE_CHECKING:
     from vario.backends.torch.parameters import ParameterForm

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from vario.backends.gpus import MIB
 from vario.backends.memory_trace import Block, MemoryTrace
-from vario.errors import ConfigError
-from vario.text import unknown
+from vario.core.errors import ConfigError
+from vario.core.text import unknown
 
 HALVES = ("bfloat16", "float16")
 ROOT = ""

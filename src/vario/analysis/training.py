@@ -11,8 +11,8 @@ from typing import Any
 
 from vario.analysis.health import GradientHealth, judge
 from vario.analysis.parameters import GIB, model_summary
-from vario.errors import ConfigError
-from vario.switch import is_off
+from vario.core.errors import ConfigError
+from vario.core.switch import is_off
 
 
 @dataclass(frozen=True)

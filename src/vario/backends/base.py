@@ -25,8 +25,8 @@ from vario.backends.collectives import CollectiveFollower
 from vario.backends.losses import BackwardLoss
 from vario.backends.step_rows import StepRows
 from vario.backends.watched_targets import Targets
-from vario.records import Collective, Form, HostCopy, Mesh, Moment, Table
-from vario.steps import Clock
+from vario.core.clock import Clock
+from vario.core.records import Collective, Form, HostCopy, Mesh, Moment, Table
 
 Undo = Callable[[], None]
 """Takes back what an attach did."""

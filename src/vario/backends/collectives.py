@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from vario.records import Collective
+from vario.core.records import Collective
 
 
 class CallObserver(Protocol):

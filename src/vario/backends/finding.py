@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from vario.backends.base import Watched
-from vario.errors import ModelError
-from vario.selector import Choice
+from vario.core.errors import ModelError
+from vario.core.selector import Choice
 
 
 def find_backend(model: Any, optimizer: Any, choice: Choice, scaler: Any, engine: str | None) -> Watched:

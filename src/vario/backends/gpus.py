@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vario.errors import ConfigError
-from vario.text import unknown
+from vario.core.errors import ConfigError
+from vario.core.text import unknown
 
 MIB = 1 << 20
 GIB = 1 << 30

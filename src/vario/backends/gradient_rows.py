@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vario.records import Table
+from vario.core.records import Table
 
 
 @dataclass(frozen=True)

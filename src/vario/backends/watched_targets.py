@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
-from vario.records import Share, Structure
+from vario.core.records import Share, Structure
 from vario.statistics import Values
 
 Tensor = Any

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from vario.cli.commands import RENAMED, Command, command_names, load
 from vario.cli.output import EscapedRecords, say
 from vario.cli.parser import Parser
-from vario.errors import VarioError
-from vario.script import ScriptRaised, passed_on
+from vario.core.errors import VarioError
+from vario.core.script import ScriptRaised, passed_on
 
 OWN_SCRIPTS = ("run", "demo")
 """Commands that run code of the user, whose own log records are nobody's business."""

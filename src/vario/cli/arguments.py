@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vario.errors import RunNotFound
+from vario.core.errors import RunNotFound
 
 if TYPE_CHECKING:
     from vario.runs.run import Run

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vario.config import Config, make_config, read_config
-from vario.docstrings import field_docs
-from vario.errors import ConfigError
+from vario.core.docstrings import field_docs
+from vario.core.errors import ConfigError
 
 
 def _words(text: str) -> list[str]:

@@ -12,7 +12,7 @@ import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from vario.text import json_value, shown
+from vario.core.text import json_value, shown
 
 if TYPE_CHECKING:
     from rich.console import Console

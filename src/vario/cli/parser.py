@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from vario.errors import ConfigError
-from vario.text import suggestion
+from vario.core.errors import ConfigError
+from vario.core.text import suggestion
 
 HELP_WIDTH = 100
 

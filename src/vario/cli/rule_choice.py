@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from vario.rules import Chosen

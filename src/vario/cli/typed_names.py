@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 TYPED = {
     "monitor_path": "DIR",

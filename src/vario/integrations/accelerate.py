@@ -7,11 +7,11 @@ from typing import Any
 from vario.analysis.model_text import model_text
 from vario.analysis.parameters import model_summary
 from vario.config import Config, make_config
-from vario.idle import idle_monitor
+from vario.core.switch import is_off
 from vario.integrations.gradient_checks import GradientChecks, check_interval
 from vario.integrations.recording import log_numbers, make_monitor, say
-from vario.monitor import Monitor
-from vario.switch import is_off
+from vario.training.idle import idle_monitor
+from vario.training.monitor import Monitor
 
 try:
     from accelerate.tracking import GeneralTracker  # type: ignore[import-untyped]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vario.config import Config
-from vario.monitor import Monitor
+from vario.training.monitor import Monitor
 
 log = logging.getLogger("vario")
 

@@ -10,10 +10,10 @@ import numpy as np
 from vario.analysis.health import Finding, GradientHealth, finding_text, judge
 from vario.backends.base import Watched
 from vario.backends.gradient_rows import GradientRows
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
+from vario.core.records import COLUMNS, Table
+from vario.core.selector import Selector
 from vario.probes import Recorder
-from vario.records import COLUMNS, Table
-from vario.selector import Selector
 
 MAX_LINES = 8
 """So many findings of one step are printed by name; the run has them all."""

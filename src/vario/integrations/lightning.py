@@ -16,11 +16,11 @@ import torch
 
 from vario.backends.base import Watched
 from vario.config import Config
-from vario.ending import ending
+from vario.core.ending import ending
 from vario.integrations.deciding import Decisions
 from vario.integrations.recording import Recording
-from vario.monitor import Monitor
 from vario.probes import Recorder
+from vario.training.monitor import Monitor
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback

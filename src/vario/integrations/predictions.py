@@ -10,7 +10,7 @@ from typing import Any
 
 from vario.analysis.memory import MemoryPrediction, predict_memory
 from vario.backends.torch.memory_simulation.batches import called_with
-from vario.text import size
+from vario.core.text import size
 
 log = logging.getLogger("vario")
 

@@ -14,14 +14,14 @@ from vario.analysis.model_text import model_text
 from vario.analysis.parameters import GIB, model_summary
 from vario.backends.gpus import Gpu
 from vario.config import Config, make_config
-from vario.errors import ConfigError, ModelError
-from vario.idle import idle_monitor
+from vario.core.errors import ConfigError, ModelError
+from vario.core.switch import is_off
 from vario.integrations.gradient_checks import GradientChecks, check_interval
-from vario.monitor import Monitor
 from vario.probes import Probe
 from vario.probes.trainer_reports import is_number
-from vario.succession import new_group
-from vario.switch import is_off
+from vario.training.idle import idle_monitor
+from vario.training.monitor import Monitor
+from vario.training.succession import new_group
 
 log = logging.getLogger("vario")
 

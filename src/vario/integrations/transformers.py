@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from vario.config import Config
-from vario.ending import ending
+from vario.core.ending import ending
+from vario.core.package import refuse_older
 from vario.integrations.deciding import Decisions
 from vario.integrations.recording import Recording
-from vario.monitor import Monitor
 from vario.notices import without_secrets
-from vario.package import refuse_older
 from vario.rules import choose, to_options
+from vario.training.monitor import Monitor
 
 try:
     from transformers import __version__

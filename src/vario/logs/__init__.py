@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from vario.core.registry import Registry
 from vario.logs.history import History
-from vario.registry import Registry
 
 Reader = Callable[[Path], History]
 Look = Callable[[str], bool]

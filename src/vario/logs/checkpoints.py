@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vario.errors import RunCorrupt, RunNotFound
+from vario.core.errors import RunCorrupt, RunNotFound
 from vario.logs.history import Curve, History, Note, Pace, pace_between
 from vario.logs.text_files import written_at
 from vario.logs.trainer_state import FILE, read_state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vario.errors import RunCorrupt
+from vario.core.errors import RunCorrupt
 from vario.logs import log_format
 from vario.logs.history import Curve, History, Note, renamed
 from vario.logs.names import canonical_names

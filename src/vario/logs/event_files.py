@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vario.errors import RunCorrupt
-from vario.event_file import fields, read_records
+from vario.core.errors import RunCorrupt
+from vario.core.event_file import fields, read_records
 from vario.logs import log_format
 from vario.logs.history import LOSS, Curve, History, pace_between, renamed
 from vario.logs.names import canonical_names

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vario.errors import RunCorrupt, RunError, RunNotFound
+from vario.core.errors import RunCorrupt, RunError, RunNotFound
+from vario.core.text import suggestion
 from vario.logs import LogFormat, formats
 from vario.logs.checkpoints import NAME, list_checkpoints, read_checkpoint, read_latest
 from vario.logs.history import History, Note
@@ -17,7 +18,6 @@ from vario.logs.joining import is_same_run, join
 from vario.logs.own_runs import is_run, vario_run
 from vario.logs.text_files import decoded, read_text, written_at
 from vario.logs.trainer_state import FILE
-from vario.text import suggestion
 
 MAX_DEPTH = 4
 """Folders below the one that was named: `outputs/run/lightning_logs/version_0` is three."""

@@ -7,7 +7,7 @@ import io
 import re
 from pathlib import Path
 
-from vario.errors import RunCorrupt
+from vario.core.errors import RunCorrupt
 from vario.logs import log_format
 from vario.logs.history import History, renamed
 from vario.logs.names import canonical_names

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vario.errors import RunCorrupt
+from vario.core.errors import RunCorrupt
 from vario.logs import log_format
 from vario.logs.history import RATE, History, Note, pace_between
 from vario.logs.rows import NOT_LOGGED, Rows, number, whole

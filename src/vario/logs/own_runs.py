@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vario.errors import RunError
+from vario.core.errors import RunError
 from vario.logs import log_format
 from vario.logs.history import LOSS, Curve, History, Note, pace_between, renamed
 from vario.logs.names import canonical_names

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from vario.errors import RunCorrupt
+from vario.core.errors import RunCorrupt
 from vario.logs.history import Curve, History, Note, Pace, last_epoch, last_step
 from vario.logs.rows import NOT_LOGGED, number, whole
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vario.errors import RunCorrupt
+from vario.core.errors import RunCorrupt
 from vario.logs import log_format
 from vario.logs.history import Best, Curve, History, Note, Pace, last_step, pace_between
 from vario.logs.rows import NO_ROW, Rows, number, whole

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
+from vario.core.registry import Registry
+from vario.core.text import unknown
 from vario.notices.message import Message
-from vario.registry import Registry
 from vario.rules.api.alerts import SEVERITIES
-from vario.text import unknown
 
 LEAST = "least"
 """The key of `notify` that is no way to tell: the least severity that is told."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.notices.message import Message
 from vario.rules.api.alerts import Incident
 

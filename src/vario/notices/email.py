@@ -10,10 +10,10 @@ from email.message import EmailMessage
 from email.utils import formatdate
 from typing import Any, ClassVar
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
+from vario.core.text import unknown
 from vario.notices.message import Message
 from vario.notices.secrets import is_named, reveal
-from vario.text import unknown
 
 TIMEOUT_SECONDS = 20.0
 KEYS = ("to", "host", "port", "from", "user", "password", "starttls")

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.notices.message import Message
 from vario.notices.secrets import check_text, reveal
 

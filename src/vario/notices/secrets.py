@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 PREFIX = "env:"
 MASK = "***"

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from vario.core.text import reason
 from vario.notices import NOTICES, Message, Notice, least, ways
 from vario.notices.callback import Callback
 from vario.rules.api.alerts import SEVERITIES, Incident
-from vario.text import reason
 
 log = logging.getLogger("vario")
 

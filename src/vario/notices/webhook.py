@@ -10,7 +10,7 @@ import urllib.request
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.notices.message import Message
 from vario.notices.secrets import MASK, check_text, is_named, reveal
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 
 from vario.backends.base import LateObserver, MomentObserver, Observer, Watched
 from vario.config import Config
-from vario.frames import StepFrames
-from vario.quantities import PROBES
+from vario.core.quantities import PROBES
+from vario.training.step_buffer import StepFrames
 
 
 class QuantityObserver(Observer, LateObserver, MomentObserver, Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from vario.backends.base import Watched
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.probes import Recorder
 
 

@@ -11,10 +11,10 @@ from typing import ClassVar
 
 from vario.backends.base import MomentObserver, Tensor, Watched
 from vario.backends.collectives import CallObserver
+from vario.core.records import Collective, Moment
+from vario.core.selector import place_matcher
+from vario.core.text import size
 from vario.probes import Recorder
-from vario.records import Collective, Moment
-from vario.selector import place_matcher
-from vario.text import size
 
 log = logging.getLogger("vario")
 

@@ -6,7 +6,7 @@ import logging
 from typing import Any, ClassVar
 
 from vario.backends.base import Watched
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.probes import Recorder
 
 log = logging.getLogger("vario")

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from vario.backends.base import Inputs, Later, Watched
 from vario.backends.losses import BackwardLoss
+from vario.core.quantities import LOSS_BACKWARD, LOSS_LOCAL
 from vario.probes import Recorder
-from vario.quantities import LOSS_BACKWARD, LOSS_LOCAL
 
 _SHARED_COUNT = "num_items_in_batch"
 """A model of transformers called with it divides its loss by the items of the whole step."""

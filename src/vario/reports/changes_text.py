@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from vario.core.text import number
 from vario.reports.terminal_plot import spans_decades, sparkline
 from vario.runs.findings.changes import Change, Ranking
-from vario.text import number
 
 CURVE_WIDTH = 24
 

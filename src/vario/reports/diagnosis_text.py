@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from vario.core.text import size
 from vario.reports.check_text import STYLES
 from vario.rules.api.wording import place_of
 from vario.runs.findings.diagnosis import Diagnosis
 from vario.runs.findings.diagnosis_text import diagnosis_text
-from vario.text import size
 
 OTHERS_SHOWN = 8
 

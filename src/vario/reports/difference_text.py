@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from vario.core.text import number
 from vario.runs.compare.difference import Difference
 from vario.runs.compare.difference_text import difference_text, size_words
-from vario.text import number
 
 ONLY_SHOWN = 5
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from vario.errors import ConfigError, RunError
-from vario.records import COLUMNS, Table
+from vario.core.errors import ConfigError, RunError
+from vario.core.records import COLUMNS, Table
+from vario.core.text import unknown
 from vario.runs.files.arrays import numbers
 from vario.runs.run import Run
 from vario.statistics import STATISTICS
-from vario.text import unknown
 
 FORMATS = ("csv", "parquet")
 KEYS = ("step", "micro_step", "order", "target")

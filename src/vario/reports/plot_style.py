@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vario.errors import ConfigError, MissingExtra
+from vario.core.errors import ConfigError, MissingExtra
+from vario.core.text import suggestion
 from vario.logs.history import Curve
 from vario.reports.plot_fonts import PlotFonts
 from vario.reports.progress_words import WORDS
 from vario.runs.views.downsample import downsample
-from vario.text import suggestion
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

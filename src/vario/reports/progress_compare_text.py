@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from vario.core.text import number
 from vario.reports.progress_compare import Comparison
 from vario.reports.progress_words import Language, say, say_note
-from vario.text import number
 
 MANY_LINES = 4
 

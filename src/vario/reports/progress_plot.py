@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vario.core.text import number
 from vario.logs.history import EMPTY, GRADIENT_NORM, RATE, Curve, History
 from vario.logs.names import is_evaluation
 from vario.reports.plot_fonts import PlotFonts
@@ -27,7 +28,6 @@ from vario.reports.plot_style import (
 from vario.reports.progress import bad_steps, find_break, shown_loss, trusted_loss
 from vario.reports.progress_words import Language, say
 from vario.reports.terminal_plot import FARTHEST
-from vario.text import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,11 +10,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from vario.core.text import number
 from vario.logs.history import History
 from vario.reports.progress import Break, Course, ProgressSummary, Speed, shown_loss
 from vario.reports.progress_words import WORDS, Language, say, say_duration, say_note
 from vario.reports.terminal_plot import sparkline
-from vario.text import number
 
 WIDTH = 100
 BAR_WIDTH = 24

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from vario.errors import RunError
+from vario.core.errors import RunError
+from vario.core.text import number
 from vario.logs.history import GRADIENT_NORM, LOSS, RATE, History
 from vario.logs.names import is_evaluation
-from vario.text import number
 
 SECONDS_BETWEEN_LOOKS = 2.0
 

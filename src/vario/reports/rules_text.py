@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from vario.text import number
+from vario.core.text import number
 
 WIDTH = 100
 OVER = {"rank": "each rank", "ranks": "ranks together"}

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from vario.core.text import duration, number, size
 from vario.reports.movement import Jump
 from vario.reports.ranks_text import ranks_in_trouble, ranks_text
 from vario.reports.summary import Loss, RunSummary
@@ -18,7 +19,6 @@ from vario.runs.findings.desync import Desync
 from vario.runs.findings.diagnosis import Diagnosis
 from vario.runs.findings.diagnosis_text import diagnosis_text
 from vario.runs.findings.onset import Onset
-from vario.text import duration, number, size
 
 WIDTH = 100
 """Lines longer than this are hard to read, however wide the terminal."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from vario.text import number
+from vario.core.text import number
 
 Values = npt.NDArray[np.float64]
 

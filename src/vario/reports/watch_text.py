@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from vario.core.text import duration
 from vario.rules.api.alerts import Incident
 from vario.rules.api.wording import in_one_line
 from vario.runs.live.run_watch import Trouble
-from vario.text import duration
 
 
 def incident_line(incident: Incident) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vario.errors import ConfigError
-from vario.registry import Registry
+from vario.core.errors import ConfigError
+from vario.core.registry import Registry
 from vario.rules.api.rule import Finding, Rule, rule
 from vario.rules.api.step_view import RanksStep, Rows, Step
 

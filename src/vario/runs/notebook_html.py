@@ -6,7 +6,8 @@ from base64 import b64encode
 from collections.abc import Iterator
 from html import escape
 
-from vario.errors import VarioError
+from vario.core.errors import VarioError
+from vario.core.text import duration, number, size
 from vario.rules.api.wording import in_a_paragraph
 from vario.runs.findings.diagnosis import first_cause
 from vario.runs.findings.stored_alerts import has_alerts, read_incidents
@@ -14,7 +15,6 @@ from vario.runs.reader import RunReader
 from vario.runs.views.heat import read_heat
 from vario.runs.views.heat_png import heat_png
 from vario.runs.views.vitals import Vital, Vitals, read_vitals
-from vario.text import duration, number, size
 
 SHOWN_FIRST = ("gradient", "activation", "weight")
 ROWS, COLUMNS = 200, 640

@@ -11,9 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from vario import ending
-from vario.errors import ConfigError, MissingExtra
-from vario.records import COLUMNS, HELD, Collective, Structure, merge
+from vario.core import ending
+from vario.core.errors import ConfigError, MissingExtra
+from vario.core.records import COLUMNS, HELD, Collective, Structure, merge
+from vario.core.selector import pattern_matcher
+from vario.core.text import unknown
 from vario.rules.api.masks import are_masks
 from vario.runs.files import sql, status
 from vario.runs.files.arrays import numbers, take
@@ -26,9 +28,7 @@ from vario.runs.files.status import RankState
 from vario.runs.files.store_reader import QuantityReader, quantities, summaries
 from vario.runs.files.tables import all_columns, in_order, merge_ranks, together
 from vario.runs.files.unmerged import LeftOut, differing, unmerged_of
-from vario.selector import pattern_matcher
 from vario.statistics import STATISTICS
-from vario.text import unknown
 
 Rank = int | Literal["all"]
 """One rank, or all of them merged: shares of a parameter add up to the whole, and replicas count once."""

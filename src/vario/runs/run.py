@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from vario.errors import RunError
+from vario.core.errors import RunError
 from vario.rules.api.alerts import Alert, Incident
 from vario.runs.files.run_paths import find_run, run_folders
 from vario.runs.findings.stored_alerts import read_alerts, read_incidents

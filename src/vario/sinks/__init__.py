@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from vario.records import StepRecord, Structure
-from vario.registry import Registry
+from vario.core.records import StepRecord, Structure
+from vario.core.registry import Registry
 
 PartsOff = list[dict[str, Any]]
 """Parts of the monitor that failed and were switched off: `{"part", "step", "error"}` each."""

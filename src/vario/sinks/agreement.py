@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vario.run_files import read_bytes
+from vario.core.run_files import read_bytes
 
 POLL_SECONDS = 0.05
 LIMIT_SECONDS = 20.0

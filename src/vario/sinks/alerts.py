@@ -14,8 +14,9 @@ from typing import Any, ClassVar, TextIO
 
 import numpy as np
 
-from vario.errors import RunCorrupt
-from vario.records import StepRecord
+from vario.core.errors import RunCorrupt
+from vario.core.records import StepRecord
+from vario.core.run_files import no_links, open_file
 from vario.rules import Chosen, choose
 from vario.rules.api.alerts import Alert, Incident
 from vario.rules.api.detector import Detector
@@ -23,7 +24,6 @@ from vario.rules.api.incidents import Incidents
 from vario.rules.api.series_state import Memory
 from vario.rules.api.step_view import Facts, Step, StepAssembler
 from vario.rules.api.wording import in_one_line
-from vario.run_files import no_links, open_file
 from vario.sinks import PartsOff, RunHeader
 from vario.sinks.line_files import take_back
 from vario.statistics import columns_needed

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.run_files import open_file
-from vario.run_files.columns import numpy_kind
-from vario.run_files.parquet import read_footer, read_whole
+from vario.core.run_files import open_file
+from vario.core.run_files.columns import numpy_kind
+from vario.core.run_files.parquet import read_footer, read_whole
 from vario.sinks.encoding import arrow_column, arrow_strings, whole_array
 from vario.sinks.outlines import OUTLINED_ROWS, STRETCH_STEPS, Outliner, part_number
 from vario.sinks.recovery import PART_DEPTH

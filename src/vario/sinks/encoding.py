@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.records import COLUMNS, MAX, MIN, Frame, Scalars
+from vario.core.records import COLUMNS, MAX, MIN, Frame, Scalars
 
 FORMAT = 1
 """Version of `docs/run-format.md` that is written here."""

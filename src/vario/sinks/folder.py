@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vario import run_files
-from vario.errors import RunTaken, RunTooNew
-from vario.processes import is_gone, this_process
-from vario.run_files import shapes
-from vario.run_files.shapes import read_json
+from vario.core import run_files
+from vario.core.errors import RunTaken, RunTooNew
+from vario.core.processes import is_gone, this_process
+from vario.core.run_files import shapes
+from vario.core.run_files.shapes import read_json
 from vario.sinks import RunHeader
 from vario.sinks.agreement import ATTEMPTS, Proposal, agree, is_started_again, job_mark, note_taken, publish
 from vario.sinks.encoding import FORMAT

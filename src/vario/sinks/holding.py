@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vario.errors import RunError, RunTaken
-from vario.processes import is_gone, is_this, this_process
-from vario.run_files import list_names, open_file
-from vario.run_files.shapes import read_json
+from vario.core.errors import RunError, RunTaken
+from vario.core.processes import is_gone, is_this, this_process
+from vario.core.run_files import list_names, open_file
+from vario.core.run_files.shapes import read_json
 from vario.sinks.agreement import file_system_time, publish
 
 OBSERVED_SECONDS = 15.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from vario.records import Scalars, StepRecord
+from vario.core.records import Scalars, StepRecord
 from vario.sinks import PartsOff, RunHeader
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from vario.errors import RunCorrupt
-from vario.run_files import no_links, read_bytes
+from vario.core.errors import RunCorrupt
+from vario.core.run_files import no_links, read_bytes
 
 LINES_DEPTH = 2
 MOST_LINES_BYTES = 1 << 30

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vario.run_files.parquet import read_footer, read_groups
+from vario.core.run_files.parquet import read_footer, read_groups
 from vario.sinks.encoding import FORMAT
 from vario.sinks.outline_rows import OutlineRows, Steps, folded, from_arrow, together
 from vario.sinks.recovery import OUTLINE, OUTLINE_DEPTH

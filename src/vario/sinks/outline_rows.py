@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.records import COLUMNS, INFS, MAX, MIN, NANS, Table
-from vario.run_files.columns import numpy_kind
+from vario.core.records import COLUMNS, INFS, MAX, MIN, NANS, Table
+from vario.core.run_files.columns import numpy_kind
 from vario.sinks.encoding import TARGET, arrow_column, arrow_strings, whole_array
 from vario.statistics import STATISTICS
 

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vario.errors import RunCorrupt
-from vario.run_files.parquet import read_footer
-from vario.run_files.streams import read_stream_bytes
+from vario.core.errors import RunCorrupt
+from vario.core.run_files.parquet import read_footer
+from vario.core.run_files.streams import read_stream_bytes
 
 PART = re.compile(r"part-(\d+)\.(arrow|parquet)")
 LIVE = ".live.arrow"

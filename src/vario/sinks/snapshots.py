@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.run_files import no_links
+from vario.core.run_files import no_links
 from vario.sinks.line_files import cut_torn_end
 
 MOST_SNAPSHOTS = 8

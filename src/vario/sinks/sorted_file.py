@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vario.run_files import no_links
+from vario.core.run_files import no_links
 from vario.sinks.encoding import arrow_column, whole_array
 
 

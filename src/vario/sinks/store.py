@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vario.errors import RunTaken
-from vario.processes import this_process
-from vario.records import COLUMNS, Frame, StepRecord
-from vario.run_files.shapes import COLLECTIVES, read_json
+from vario.core.errors import RunTaken
+from vario.core.processes import this_process
+from vario.core.records import COLUMNS, Frame, StepRecord
+from vario.core.run_files.shapes import COLLECTIVES, read_json
+from vario.core.text import size
 from vario.sinks import PartsOff, RunHeader
 from vario.sinks.compaction import Compactor
 from vario.sinks.encoding import FORMAT, StreamEncoder, in_batches
@@ -29,7 +30,6 @@ from vario.sinks.live_file import LiveFile
 from vario.sinks.outlines import OUTLINED_ROWS, STRETCH_STEPS
 from vario.sinks.recovery import LIVE, part_path, recover
 from vario.statistics import columns_needed
-from vario.text import size
 
 log = logging.getLogger("vario")
 

@@ -1,7 +1,7 @@
 """Statistics: numbers derived from a Summary, one function each.
 
 A module in this folder adds statistics by decorating functions with `statistic`. Each takes Summaries (a float64
-table, columns as in `vario.records.COLUMNS`) and gives one number per row; `needs` names the columns it reads, so
+table, columns as in `vario.core.records.COLUMNS`) and gives one number per row; `needs` names the columns it reads, so
 that columns nobody asked for are never computed.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vario.records import Table
-from vario.registry import Registry
+from vario.core.records import Table
+from vario.core.registry import Registry
 
 Values = npt.NDArray[np.float64]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vario.records import COUNT, MAX, MIN, SUM_SQUARES, Table
+from vario.core.records import COUNT, MAX, MIN, SUM_SQUARES, Table
 from vario.statistics import Values, statistic
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vario.records import COUNT, INFS, NANS, ZEROS, Table
+from vario.core.records import COUNT, INFS, NANS, ZEROS, Table
 from vario.statistics import Values, statistic
 
 

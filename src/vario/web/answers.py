@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vario.text import json_value
+from vario.core.text import json_value
 from vario.web.parameters import Parameter
 
 JSON = "application/json"

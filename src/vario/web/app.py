@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from vario.errors import ConfigError, RunError, RunNotFound, VarioError
+from vario.core.errors import ConfigError, RunError, RunNotFound, VarioError
 from vario.web import assets, charts, compare, findings, model, openapi, overview, ranks
 from vario.web.answers import JSON, Answer, Endpoint, encode
 from vario.web.kept import Kept, run_names

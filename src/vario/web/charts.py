@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
+from vario.core.text import suggestion
 from vario.runs.run import Run
 from vario.runs.views.curves import Curve, read_curve
 from vario.runs.views.heat import Heat, read_heat
 from vario.runs.views.name_search import matching
-from vario.text import suggestion
 from vario.web import bodies
 from vario.web.answers import ARROW, BYTES, CSV, JSON, Answer, Endpoint, encode
 from vario.web.overview import RUN

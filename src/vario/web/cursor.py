@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from vario import ending
+from vario.core import ending
 from vario.runs.run import Run
 from vario.runs.views.quantity_extent import newest_of_rank, newest_step
 from vario.web.parameters import BadParameter

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from vario.errors import ConfigError, VarioError
+from vario.core.errors import ConfigError, VarioError
+from vario.core.text import suggestion
 from vario.runs.run import Run
 from vario.runs.views.merged_series import checked_statistic
 from vario.runs.views.model_order import model_order
-from vario.text import suggestion
 from vario.web import bodies
 from vario.web.answers import EVENTS, Endpoint, encode
 from vario.web.charts import QUANTITY, RANK_OR_EACH, SERIES, STATISTIC, read_rank, split_series

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vario.errors import ConfigError
-from vario.records import ROOT
+from vario.core.errors import ConfigError
+from vario.core.records import ROOT
 from vario.runs.files.status import PartOff
 from vario.runs.files.unmerged import Unmerged, find_unmerged
 from vario.runs.run import Run

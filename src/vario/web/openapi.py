@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from vario.package import VERSION
+from vario.core.package import VERSION
 from vario.web.answers import BYTES, CSV, EVENTS, JSON, Endpoint
 from vario.web.schemas import Schema, Schemas
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vario.ending import OVER
-from vario.errors import RunError, VarioError
+from vario.core.ending import OVER
+from vario.core.errors import RunError, VarioError
 from vario.runs.files.rank_failures import first_failure
 from vario.runs.files.status import read_ranks
 from vario.runs.files.unmerged import find_unmerged

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from vario.errors import ConfigError
-from vario.text import suggestion
+from vario.core.errors import ConfigError
+from vario.core.text import suggestion
 
 MOST_CHARACTERS = 2000
 """No name of a target, and no pattern, is longer."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.runs.findings.desync import Desync, first_desync
 from vario.runs.run import Run
 from vario.runs.views.curves import Curve, read_curve

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
-from vario.errors import RunError, VarioError
-from vario.text import reason
+from vario.core.errors import RunError, VarioError
+from vario.core.text import reason
 
 log = logging.getLogger("vario")
 

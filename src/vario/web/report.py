@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from vario.errors import ConfigError, RunError
+from vario.core.errors import ConfigError, RunError
 from vario.runs.run import Run
 from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import read_heat

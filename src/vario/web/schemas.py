@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 import numpy as np
 
-from vario.docstrings import field_docs
+from vario.core.docstrings import field_docs
 
 Schema = dict[str, Any]
 

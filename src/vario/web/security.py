@@ -14,7 +14,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.web.answers import JSON, encode
 from vario.web.token_page import token_page
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vario.errors import RunError, RunNotFound
+from vario.core.errors import RunError, RunNotFound
+from vario.core.text import suggestion
 from vario.runs.files.status import is_run, read_run_json
 from vario.runs.run import Run
-from vario.text import suggestion
 
 DEPTH = 4
 """How deep below the served folder a run may lie."""

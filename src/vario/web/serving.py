@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.web.connections import RareRecords, limited
 
 FIRST_PORT = 8765

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vario.errors import VarioError
+from vario.core.errors import VarioError
 from vario.runs.run import Run
 from vario.runs.views.curves import Curve, read_curve
 from vario.runs.views.heat import Heat, read_heat

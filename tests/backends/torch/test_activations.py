@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from models import Convolutional, Language, Nested, Perceptron, Recurrent, batch, ids, language_loss
-from vario.records import COUNT, MIN
+from vario.core.records import COUNT, MIN
 from watching import check, check_same, records, rows, summary, watch
 
 QUANTITIES = ["activation", "activation_gradient"]

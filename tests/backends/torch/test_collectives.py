@@ -15,7 +15,7 @@ from torch import nn
 import vario
 from releases import FSDP2_ON_CPU
 from vario.backends.torch.collectives.results import Result, Waiting
-from vario.package import is_own_file
+from vario.core.package import is_own_file
 from watching import check_summaries, watch
 
 HERE = Path(__file__).parent

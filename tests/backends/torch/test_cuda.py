@@ -13,7 +13,7 @@ from vario.backends.torch.modules.attention import attention_rows
 from vario.backends.torch.modules.spectra import SpectralNorms, stable_rank
 from vario.backends.torch.reduce.summaries import TorchSummaries
 from vario.backends.torch.releases import CAN_HOOK_IN_GRAPHS
-from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES
+from vario.core.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES
 from watching import EVERYTHING, check, check_same, records, rows, scalar, summary, watch
 
 pytestmark = [

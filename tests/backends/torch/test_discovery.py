@@ -10,7 +10,7 @@ from models import Perceptron, batch
 from vario.backends.torch.loop.discovery import Search, live_optimizers, models_in_training
 from vario.backends.torch.naming import clean, named_modules, named_parameters, unwrap
 from vario.backends.torch.targets import Targets
-from vario.selector import Selector
+from vario.core.selector import Selector
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from vario.backends.torch.reduce import small_tensors
 from vario.backends.torch.reduce.aten import AtenRows
 from vario.backends.torch.reduce.summaries import TorchSummaries
 from vario.backends.torch.reduce.tensors import why_without_numbers
-from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS
+from vario.core.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS
 from vario.statistics import columns_needed
 from watching import array, check, check_summaries, summary
 

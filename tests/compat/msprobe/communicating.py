@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import training
 from torch.nn.parallel import DistributedDataParallel
 
+import training
 from vario.compat.msprobe import TrainerMon
 from vario.compat.msprobe.communication import CommunicationLogged
 

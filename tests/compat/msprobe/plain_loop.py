@@ -3,8 +3,8 @@
 import json
 
 import torch
-import training
 
+import training
 from vario.compat.msprobe import TrainerMon
 
 

@@ -6,9 +6,10 @@ import sys
 
 import torch
 import torch.distributed as dist
-import training
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+
+import training
 
 
 def wrap(engine, model):

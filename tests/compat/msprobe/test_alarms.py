@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import reading
 import torch
-import training
 
+import training
 from vario.compat.msprobe.alarms import MAX_LINES, Alarms, Place
 from vario.compat.msprobe.anomaly_processor import main, sort_anomalies
 from vario.compat.msprobe.blocks import Block, Rows

@@ -9,8 +9,8 @@ from pathlib import Path
 import communicating
 import pytest
 import reading
-import training
 
+import training
 import vario
 from vario.compat.msprobe.importing import import_msprobe
 

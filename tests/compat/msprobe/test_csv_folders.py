@@ -2,8 +2,8 @@ import pytest
 from made_csv import folder, write
 
 from vario.compat.msprobe.csv_folders import find_files, find_folders, rank_folders
-from vario.errors import ConfigError
-from vario.event_file import EventFile
+from vario.core.errors import ConfigError
+from vario.core.event_file import EventFile
 
 
 def tags(found):

@@ -6,8 +6,8 @@ import os
 import pytest
 import reading
 import torch
-import training
 
+import training
 from vario.compat.msprobe import TrainerMon
 
 GRADIENTS = {"wg_distribution": True, "ops": ["norm"]}

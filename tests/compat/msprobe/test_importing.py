@@ -7,8 +7,8 @@ from made_csv import folder, interrupted, values, write
 
 import vario
 from vario.compat.msprobe.importing import import_msprobe
-from vario.errors import ConfigError, RunError, RunTaken
-from vario.event_file import EventFile
+from vario.core.errors import ConfigError, RunError, RunTaken
+from vario.core.event_file import EventFile
 
 
 def imported(base, **options):

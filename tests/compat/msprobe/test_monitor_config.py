@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from vario.compat.msprobe.config import MonitorConfig, Spec, make_monitor_config, read_monitor_config
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 
 def test_an_empty_config_has_the_documented_defaults():

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import reading
 import torch
-import training
 
+import training
 from vario.compat.msprobe.trainer_mon import StructureSaved
 
 OPS = ["min", "max", "norm", "zeros", "nans", "mean"]

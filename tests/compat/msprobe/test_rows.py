@@ -6,7 +6,7 @@ import torch
 from plain_loop import perceptron, take_steps, watch
 from torch import nn
 
-from vario.errors import ModelError
+from vario.core.errors import ModelError
 
 GRADIENTS = {"wg_distribution": True, "ops": ["norm"]}
 

@@ -9,10 +9,10 @@ import sys
 import pytest
 import reading
 import torch
-import training
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import training
 from thorough import thorough
 
 OPS = ["min", "max", "norm", "zeros", "nans", "mean"]

@@ -11,7 +11,7 @@ from made_csv import NAMES, OPS, database, folder, interrupted, tables, values, 
 
 from vario.compat.msprobe import CSV2DBConfig, csv2db
 from vario.compat.msprobe.to_sqlite import convert_to_sqlite
-from vario.errors import ConfigError, RunError
+from vario.core.errors import ConfigError, RunError
 
 
 def expected(kind, steps, names=NAMES, rank=0, ops=OPS, micros=(0,), shift=0.0):

@@ -9,7 +9,7 @@ from made_csv import NAMES, OPS, TAG, expected, folder, interrupted, scalars, wr
 from vario.compat.msprobe import csv2tensorboard_by_step
 from vario.compat.msprobe.csv_folders import TENSOR_KINDS, find_folders
 from vario.compat.msprobe.to_tensorboard import Task, convert_to_tensorboard, plan, write_events
-from vario.errors import ConfigError, RunError
+from vario.core.errors import ConfigError, RunError
 
 
 def test_every_number_is_there_under_the_tag_msprobe_gives_it(tmp_path):

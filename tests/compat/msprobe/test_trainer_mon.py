@@ -11,14 +11,14 @@ import warnings
 import pytest
 import reading
 import torch
-import training
 from plain_loop import perceptron, take_steps, watch, write_config
 from torch import nn
 
-from vario import package
+import training
 from vario.compat.msprobe import TrainerMon
 from vario.compat.msprobe.trainer_mon import StructureSaved
-from vario.errors import ConfigError, ModelError
+from vario.core import package
+from vario.core.errors import ConfigError, ModelError
 
 GRADIENTS = {"wg_distribution": True, "ops": ["norm", "min", "max", "mean"]}
 

@@ -25,8 +25,8 @@ from vario.backends.torch.reduce.row_hashes import row_hashes
 from vario.backends.torch.reduce.summaries import TorchSummaries
 from vario.backends.torch.reduce.tensors import form, why_without_numbers
 from vario.backends.torch.targets import Targets
-from vario.records import Form, HostCopy, Mesh
-from vario.selector import Choice, modules_matching
+from vario.core.records import Form, HostCopy, Mesh
+from vario.core.selector import Choice, modules_matching
 
 log = logging.getLogger("vario")
 

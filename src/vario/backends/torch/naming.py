@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vario.records import ROOT
+from vario.core.records import ROOT
 
 _WRAPPER_SEGMENTS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _WRAPPERS = frozenset(

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from vario.backends.torch import naming
-from vario.errors import ModelError
+from vario.core.errors import ModelError
 
 
 @dataclass(frozen=True)

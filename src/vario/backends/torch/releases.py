@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vario.package import refuse_older, release_of
+from vario.core.package import refuse_older, release_of
 
 OLDEST = (2, 6)
 """The oldest release that the tests run on; `docs/versions.md` has the table."""

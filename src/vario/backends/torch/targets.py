@@ -18,9 +18,9 @@ from vario.backends.torch.loop.unzeroed_gradients import LeftOverGradients
 from vario.backends.torch.optimizer import update_direction
 from vario.backends.torch.optimizer.settings import modules_in_eval, settings, unknown_parameters
 from vario.backends.torch.reduce.checksums import checksum
-from vario.errors import ModelError
-from vario.records import Share, Structure
-from vario.selector import Choice
+from vario.core.errors import ModelError
+from vario.core.records import Share, Structure
+from vario.core.selector import Choice
 from vario.statistics import Values
 
 log = logging.getLogger("vario")

@@ -12,8 +12,8 @@ import keyword
 import pkgutil
 from typing import Protocol, cast
 
-from vario.errors import ConfigError
-from vario.text import suggestion
+from vario.core.errors import ConfigError
+from vario.core.text import suggestion
 
 RENAMED = {"rank": "changes", "watch": "follow"}
 """Commands by the names they had; these still work in this release."""

@@ -12,7 +12,7 @@ import argparse
 
 from vario.cli import arguments as shared
 from vario.cli import output
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 EXAMPLES = """
 vario changes

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vario.cli import output
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from vario.reports.summary import RunSummary

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vario.cli import arguments as shared
 from vario.cli import output
-from vario.errors import ConfigError, RunError
+from vario.core.errors import ConfigError, RunError
 
 EXAMPLES = """
 vario export --format csv

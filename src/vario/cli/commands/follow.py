@@ -11,7 +11,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
-from vario.errors import ConfigError, RunNotFound
+from vario.core.errors import ConfigError, RunNotFound
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
 from vario.cli import output
-from vario.text import number
+from vario.core.text import number
 
 if TYPE_CHECKING:
     from vario.runs.run import Run

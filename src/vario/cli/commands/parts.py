@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
 from vario.cli import output
-from vario.errors import ConfigError
-from vario.text import unknown
+from vario.core.errors import ConfigError
+from vario.core.text import unknown
 
 if TYPE_CHECKING:
-    from vario.registry import Registry
+    from vario.core.registry import Registry
 
 EXAMPLES = """
 vario parts
@@ -69,7 +69,7 @@ def found_parts() -> list[dict[str, str]]:
 
 def registries(package: str) -> list[Registry[Any]]:
     """The registries a package keeps."""
-    from vario.registry import Registry
+    from vario.core.registry import Registry
 
     module = importlib.import_module(package)
     return [value for value in vars(module).values() if isinstance(value, Registry) and value.package == package]

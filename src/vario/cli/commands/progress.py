@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
 from vario.cli import output
-from vario.errors import ConfigError, RunNotFound
-from vario.text import unknown
+from vario.core.errors import ConfigError, RunNotFound
+from vario.core.text import unknown
 
 if TYPE_CHECKING:
     from vario.reports.progress_words import Language

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 EXAMPLES = """
 vario run train.py --learning-rate 3e-4
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.script:
         raise ConfigError("run: which script? For example: vario run train.py")
     config = config_from(arguments)
-    from vario.launch import run_script
+    from vario.training.launch import run_script
 
     target, *rest = arguments.script
     return run_script(target, rest, config, arguments.is_module)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
 from vario.cli.output import say
-from vario.errors import ConfigError, MissingExtra, RunNotFound
+from vario.core.errors import ConfigError, MissingExtra, RunNotFound
 
 if TYPE_CHECKING:
     from vario.web.serving import Listening

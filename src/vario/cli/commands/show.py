@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
 from vario.cli import output
-from vario.errors import ConfigError
-from vario.text import number, suggestion, unknown
+from vario.core.errors import ConfigError
+from vario.core.text import number, suggestion, unknown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +79,7 @@ def _rank(text: str) -> int | str:
 
 def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, rank: Rank | None) -> list[Series]:
     """The series of every target that matches, or an error that names the nearest target."""
-    from vario.quantities import LOSS
+    from vario.core.quantities import LOSS
     from vario.runs.views.losses import read_losses
 
     if not run.ranks:

@@ -14,7 +14,7 @@ from typing import Any
 
 from vario.compat.msprobe.alarms import read_anomalies
 from vario.compat.msprobe.blocks import STAGES
-from vario.errors import ConfigError, RunNotFound, VarioError
+from vario.core.errors import ConfigError, RunNotFound, VarioError
 
 log = logging.getLogger("vario")
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.compat.msprobe.config import FORM_OPS, MonitorConfig
-from vario.records import COUNT, MAX, MIN, NANS, SUM, Form, Frame, Table
+from vario.core.records import COUNT, MAX, MIN, NANS, SUM, Form, Frame, Table
 from vario.statistics import STATISTICS, Values
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable
 
 from vario.compat.msprobe.config import MonitorConfig
-from vario.errors import TrainingStop
+from vario.core.errors import TrainingStop
+from vario.core.records import Collective
 from vario.probes.communication import Communication
-from vario.records import Collective
 
 log = logging.getLogger("vario")
 

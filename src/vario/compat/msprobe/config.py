@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vario.errors import ConfigError
-from vario.schedule import Schedule
-from vario.text import unknown
+from vario.core.errors import ConfigError
+from vario.core.schedule import Schedule
+from vario.core.text import unknown
 
 log = logging.getLogger("vario")
 

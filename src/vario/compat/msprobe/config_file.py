@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from vario.compat.msprobe.config import MonitorConfig, read_monitor_config
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 log = logging.getLogger("vario")
 

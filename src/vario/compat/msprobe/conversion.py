@@ -13,7 +13,7 @@ from pathlib import Path
 from vario.compat.msprobe.csv_folders import RankFolder, kinds_in, refuse_event_files
 from vario.compat.msprobe.output import time_tag
 from vario.compat.msprobe.wording import continued, counted
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 log = logging.getLogger("vario")
 

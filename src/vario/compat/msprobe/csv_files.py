@@ -14,9 +14,9 @@ import numpy as np
 
 from vario.compat.msprobe.blocks import Block
 from vario.compat.msprobe.config import FORM_OPS
-from vario.records import Form
+from vario.core.records import Form
+from vario.core.text import size
 from vario.statistics import Values
-from vario.text import size
 
 log = logging.getLogger("vario")
 

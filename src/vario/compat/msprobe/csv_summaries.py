@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.compat.msprobe.csv_rows import StepRows
-from vario.records import COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Table, empty_table
+from vario.core.records import COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Table, empty_table
 
 STATISTICS = ("norm", "min", "max", "mean", "zeros", "nans")
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from vario.statistics import Values
 
 if TYPE_CHECKING:
-    from vario.event_file import EventFile
+    from vario.core.event_file import EventFile
 
 BINS = 30
 LOW, HIGH = -1.0, 1.0

@@ -23,9 +23,9 @@ from vario.compat.msprobe.csv_rows import NO_MICRO_STEP, Reading, StepRows, read
 from vario.compat.msprobe.csv_summaries import STATISTICS, number_summaries, shape_of, summaries
 from vario.compat.msprobe.unfinished import whole_folder
 from vario.compat.msprobe.wording import Repeated, continued, counted
-from vario.errors import RunError, RunTaken
-from vario.package import versions
-from vario.records import ROOT, Frame, Scalars, StepRecord, Structure, Table
+from vario.core.errors import RunError, RunTaken
+from vario.core.package import versions
+from vario.core.records import ROOT, Frame, Scalars, StepRecord, Structure, Table
 from vario.sinks import RunHeader
 from vario.sinks.store import Store
 

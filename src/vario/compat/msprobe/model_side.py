@@ -8,9 +8,9 @@ from typing import Any
 
 from vario.compat.msprobe.alarms import Place
 from vario.compat.msprobe.names import Names, keyed
-from vario.errors import ConfigError, ModelError
-from vario.records import Share
-from vario.text import suggestion
+from vario.core.errors import ConfigError, ModelError
+from vario.core.records import Share
+from vario.core.text import suggestion
 
 log = logging.getLogger("vario")
 

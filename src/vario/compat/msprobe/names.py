@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vario.compat.msprobe.config import MonitorConfig, Spec
-from vario.records import ROOT
-from vario.selector import ancestors
-from vario.text import suggestion
+from vario.core.records import ROOT
+from vario.core.selector import ancestors
+from vario.core.text import suggestion
 
 log = logging.getLogger("vario")
 

@@ -17,11 +17,11 @@ from vario.compat.msprobe.blocks import Block, Translation
 from vario.compat.msprobe.config import MonitorConfig
 from vario.compat.msprobe.csv_files import CsvFiles, csv_text
 from vario.compat.msprobe.csv_folders import rank_folders
-from vario.event_file import EventFile
-from vario.records import Frame, StepRecord
+from vario.core.event_file import EventFile
+from vario.core.records import Frame, StepRecord
 
 if TYPE_CHECKING:
-    from vario.event_file import EventFile
+    from vario.core.event_file import EventFile
     from vario.sinks import PartsOff, RunHeader
 
 log = logging.getLogger("vario")

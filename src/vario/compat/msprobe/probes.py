@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from vario.backends.base import Tensor, Watched
 from vario.compat.msprobe.heat_maps import BINS, HIGH, LOW, HeatMaps
+from vario.core.records import Share
 from vario.probes import Recorder
-from vario.records import Share
 
 
 class ReducedGradients:

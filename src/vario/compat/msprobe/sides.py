@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vario.backends.base import Undo
-from vario.errors import TrainingStop
-from vario.package import is_own_file
+from vario.core.errors import TrainingStop
+from vario.core.package import is_own_file
 
 Struct = dict[str, dict[str, str]]
 

@@ -28,7 +28,7 @@ from vario.compat.msprobe.csv_rows import NO_MICRO_STEP, Reading, floats, read_h
 from vario.compat.msprobe.unfinished import made_folder
 from vario.compat.msprobe.wording import counted
 from vario.compat.msprobe.workers import run_tasks
-from vario.errors import ConfigError, RunError
+from vario.core.errors import ConfigError, RunError
 
 KINDS = (*TENSOR_KINDS, "other")
 STATISTICS: tuple[str, ...] = ("norm", "min", "max", "zeros", "nans", "mean")

@@ -27,8 +27,8 @@ from vario.compat.msprobe.csv_rows import CHUNK_BYTES, NO_MICRO_STEP, Reading, S
 from vario.compat.msprobe.unfinished import whole_folder
 from vario.compat.msprobe.wording import Repeated
 from vario.compat.msprobe.workers import run_tasks
-from vario.errors import ConfigError, RunError
-from vario.event_file import EventFile
+from vario.core.errors import ConfigError, RunError
+from vario.core.event_file import EventFile
 
 STATISTICS = ("norm", "min", "max", "zeros", "nans", "id", "mean")
 

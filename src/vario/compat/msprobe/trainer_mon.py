@@ -42,12 +42,12 @@ from vario.compat.msprobe.probes import (
 )
 from vario.compat.msprobe.sides import Sides, Stacks, Structure, StructureSaved, after_each_call
 from vario.config import Config
-from vario.errors import ModelError
-from vario.monitor import Monitor
+from vario.core.errors import ModelError
+from vario.core.records import Frame
+from vario.core.schedule import Schedule
+from vario.core.switch import is_off
 from vario.probes import Probe
-from vario.records import Frame
-from vario.schedule import Schedule
-from vario.switch import is_off
+from vario.training.monitor import Monitor
 
 log = logging.getLogger("vario")
 

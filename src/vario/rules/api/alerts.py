@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vario.quantities import LOSS_BACKWARD
+from vario.core.quantities import LOSS_BACKWARD
 
 Kind = Literal["exact", "limit", "relative"]
 """Exact rules have no threshold to tune, limits are physical, relative ones compare a series with its own past."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from vario.records import HELD
+from vario.core.records import HELD
 from vario.rules.api.alerts import Alert
 from vario.rules.api.rule import Finding, Rule
 from vario.rules.api.series_state import Last

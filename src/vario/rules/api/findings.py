@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vario.records import ROOT
+from vario.core.records import ROOT
+from vario.core.text import number
 from vario.rules.api.rule import Finding
 from vario.rules.api.series_state import Deviation, Flags, Values
-from vario.text import number
 
 WARM = 40
 """Observations of a series before it is compared with its past."""

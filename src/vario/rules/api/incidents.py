@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from vario.records import ROOT
+from vario.core.records import ROOT
 from vario.rules.api.alerts import SEVERITIES, Alert, Incident, Scope, Severity
 from vario.rules.api.causes import explain
 from vario.rules.api.detector import QUIET_STEPS

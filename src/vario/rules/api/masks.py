@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from vario.records import COUNT, INFS, MAX, MIN, NANS, ZEROS, Table
+from vario.core.records import COUNT, INFS, MAX, MIN, NANS, ZEROS, Table
 
 
 def are_masks(targets: Sequence[str], rows: Table) -> npt.NDArray[np.bool_]:

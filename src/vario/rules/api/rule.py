@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
+from vario.core.text import unknown
 from vario.rules.api.alerts import Alert, Kind, Scope, Severity
-from vario.text import unknown
 
 STAGES = {
     "stray": 0,

@@ -10,8 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.quantities import LOSSES
-from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, StepRecord, Table, merge
+from vario.core.quantities import LOSSES
+from vario.core.records import (
+    COLUMNS,
+    COUNT,
+    INFS,
+    MAX,
+    MIN,
+    NANS,
+    SUM,
+    SUM_SQUARES,
+    ZEROS,
+    Frame,
+    StepRecord,
+    Table,
+    merge,
+)
 from vario.rules.api.series_state import Departure, Deviation, Flags, Last, Memory, Trend, Values
 
 STATISTICS: dict[str, Callable[[Table], Values]] = {

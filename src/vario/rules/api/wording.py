@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from vario.core.text import number
 from vario.rules.api.alerts import Alert, Incident
-from vario.text import number
 
 
 def in_one_line(incident: Incident, run: Path | None = None) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL, LOSSES
+from vario.core.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL, LOSSES
+from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import WARM
 from vario.rules.api.series_state import Last, Streak, Trend, Values
-from vario.text import number
 
 
 @rule("relative", is_quiet=True, is_symptom=True, needs=" ".join(LOSSES))

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.quantities import LOSSES
+from vario.core.quantities import LOSSES
+from vario.core.text import number, size
 from vario.rules import Finding, Step, rule
 from vario.rules.api.series_state import Last, Streak, Trend
-from vario.text import number, size
 
 EVALUATION = ("eval_loss", "val_loss", "valid_loss", "validation_loss", "test_loss")
 

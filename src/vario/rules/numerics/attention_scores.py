@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import WARM, left_the_past
 from vario.rules.api.series_state import Calm, Streak
-from vario.text import number
 
 
 @rule("limit", needs="attention")

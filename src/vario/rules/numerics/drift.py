@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.quantities import LOSSES
+from vario.core.quantities import LOSSES
+from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import MOST_TOLD, WARM, tell
 from vario.rules.api.series_state import Calm, Streak
-from vario.text import number
 
 LEARNING = 3.0
 """How much faster than the loss falls weights and activations may grow."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.core.text import number
 from vario.rules import Finding, Rows, Step, rule
 from vario.rules.api.findings import WARM
 from vario.rules.api.series_state import Flags, Streak
-from vario.text import number
 
 
 @rule("limit", needs="gradient")

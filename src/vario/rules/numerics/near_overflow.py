@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.core.text import number
 from vario.rules import Finding, Step, rule
-from vario.text import number
 
 LARGEST = {True: 65504.0, False: 3.38e38}
 LOWEST = -np.array([65504.0, 3.3895313892515355e38, 3.4028234663852886e38])

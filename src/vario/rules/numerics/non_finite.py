@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.records import INFS, NANS, Frame
+from vario.core.records import INFS, NANS, Frame
 from vario.rules import Finding, Step, rule
 from vario.rules.api.masks import are_masks
 

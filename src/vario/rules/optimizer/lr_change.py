@@ -8,11 +8,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.alerts import Severity
 from vario.rules.api.findings import common_name
 from vario.rules.api.series_state import Last, PerSeries
-from vario.text import number
 
 RESTING = 10
 """Steps in a row without a rise after which the warm-up is over."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.series_state import Streak
-from vario.text import number
 
 
 @rule("exact", needs="gradient_left_over")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import common_name
 from vario.rules.api.series_state import Last
-from vario.text import number
 
 PREFIX = "setting/"
 THAWING = ("trainable_parameters", "parameters_in_optimizer")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.records import MAX, SUM
+from vario.core.records import MAX, SUM
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import left_the_past, moved_together, tell
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from vario.records import COUNT, ZEROS
+from vario.core.records import COUNT, ZEROS
+from vario.core.text import number
 from vario.rules import Finding, Rows, Step, rule
 from vario.rules.api.alerts import Severity
 from vario.rules.api.series_state import Flags, Last, Streak, Values
-from vario.text import number
 
 SLACK = 2.0
 TOLERANCE = 2e-3

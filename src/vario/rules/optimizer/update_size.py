@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.series_state import Last, Streak, Values
-from vario.text import number
 
 
 @rule("limit", needs="update")

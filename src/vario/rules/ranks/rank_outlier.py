@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
+from vario.core.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
+from vario.core.text import number
 from vario.rules import Finding, RanksStep, rule
 from vario.rules.api.series_state import Streak, Trend, Values
-from vario.text import number
 
 LOOKED_AT = (
     ("activation", "absmax"),

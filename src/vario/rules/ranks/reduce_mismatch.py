@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.core.text import number
 from vario.rules import Finding, RanksStep, rule
 from vario.rules.api.series_state import Streak, Values
-from vario.text import number
 
 
 @rule("exact", over="ranks")

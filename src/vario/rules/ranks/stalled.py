@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.core.text import duration
 from vario.rules import Finding, Step, rule
-from vario.text import duration
 
 
 @rule("exact", needs="step_seconds")

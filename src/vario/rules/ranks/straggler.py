@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vario.core.text import duration
 from vario.rules import Finding, RanksStep, rule
 from vario.rules.api.series_state import Last, Streak, Values
-from vario.text import duration
 
 WINDOW = 16
 """Observations whose median counts, and for which a rank must stay behind."""

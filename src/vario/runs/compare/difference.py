@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
+from vario.core.text import unknown
 from vario.runs.compare.difference_text import difference_text
 from vario.runs.compare.divergence import (
     ROUNDING,
@@ -26,7 +27,6 @@ from vario.runs.compare.name_alignment import find_translation, translation
 from vario.runs.findings.movements import median
 from vario.runs.reader import RunReader
 from vario.runs.views.grid import read_grid
-from vario.text import unknown
 
 EXACT_STEPS = 3
 """Runs that were equal to the bit for so many steps have no noise: any difference parts them."""

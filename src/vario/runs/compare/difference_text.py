@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vario.core.text import number
 from vario.runs.compare.divergence import Place
-from vario.text import number
 
 if TYPE_CHECKING:
     from vario.runs.compare.difference import Difference

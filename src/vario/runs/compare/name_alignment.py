@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 ARROW = "=>"
 WRAPPERS = ("module.", "_orig_mod.", "model.", "_forward_module.", "_fsdp_wrapped_module.", "base_model.")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.run_files.columns import numpy_kind
+from vario.core.run_files.columns import numpy_kind
 
 
 def numbers(column: Any) -> npt.NDArray[Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from vario.errors import ConfigError, RunCorrupt
-from vario.run_files.parquet import MOST_READ_BYTES
+from vario.core.errors import ConfigError, RunCorrupt
+from vario.core.run_files.parquet import MOST_READ_BYTES
 from vario.runs.files.row_files import Part, Stream
 
 MOST_EXPANSION = 16

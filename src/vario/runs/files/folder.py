@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vario.errors import ConfigError, RunNotFound
+from vario.core.errors import ConfigError, RunNotFound
 from vario.runs.files import status
 from vario.runs.files.rank_failures import what_failed, with_victims
 from vario.runs.files.status import PartOff, RankState

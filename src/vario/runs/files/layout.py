@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vario.records import Structure
+from vario.core.records import Structure
 from vario.runs.files.arrays import numbers, take
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from vario.errors import RunCorrupt
-from vario.records import Collective, Structure
-from vario.run_files import shapes
-from vario.run_files.shapes import read_json
+from vario.core.errors import RunCorrupt
+from vario.core.records import Collective, Structure
+from vario.core.run_files import shapes
+from vario.core.run_files.shapes import read_json
 
 
 def read_structure(rank_folder: Path) -> Structure:

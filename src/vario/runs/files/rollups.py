@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vario.errors import RunCorrupt
-from vario.run_files import list_names
-from vario.run_files.columns import MOST_STEP, check_rows, check_schema
-from vario.run_files.parquet import read_footer, read_groups
-from vario.run_files.streams import NOT_WHOLE
+from vario.core.errors import RunCorrupt
+from vario.core.run_files import list_names
+from vario.core.run_files.columns import MOST_STEP, check_rows, check_schema
+from vario.core.run_files.parquet import read_footer, read_groups
+from vario.core.run_files.streams import NOT_WHOLE
 from vario.runs.files.row_files import Span, group_ranges, groups_of, session_of
 
 FOLDER = "outlines"

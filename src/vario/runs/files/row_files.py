@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.errors import RunCorrupt, RunTooNew
-from vario.run_files.columns import check_rows, check_schema, columns_of
-from vario.run_files.parquet import check_file, read_footer, read_groups, unreadable
-from vario.run_files.streams import NOT_WHOLE, is_unbegun, read_batches, read_stream_bytes
-from vario.run_files.streams import unreadable as unreadable_stream
+from vario.core.errors import RunCorrupt, RunTooNew
+from vario.core.run_files.columns import check_rows, check_schema, columns_of
+from vario.core.run_files.parquet import check_file, read_footer, read_groups, unreadable
+from vario.core.run_files.streams import NOT_WHOLE, is_unbegun, read_batches, read_stream_bytes
+from vario.core.run_files.streams import unreadable as unreadable_stream
 from vario.runs.files.arrays import numbers, place_of, take
 
 FORMAT = 1
@@ -234,7 +234,7 @@ class Part:
 
 def scanned(parts: Sequence[Part], columns: Sequence[str]) -> Any:
     """The rows of several parts as an Arrow dataset, which whoever asks reads piece by piece."""
-    from vario.run_files.dataset import parquet_dataset
+    from vario.core.run_files.dataset import parquet_dataset
 
     for part in parts:
         check_file(part.path, PART_DEPTH, part.footer, columns)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from vario.errors import RunNotFound
+from vario.core.errors import RunNotFound
+from vario.core.text import suggestion
 from vario.runs.files.status import is_run, read_run_json
-from vario.text import suggestion
 
 DEFAULT_DIRECTORY = "vario_runs"
 MAX_DEPTH = 5

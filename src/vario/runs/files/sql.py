@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vario.errors import ConfigError, MissingExtra
-from vario.run_files.columns import SCALAR, columns_of
+from vario.core.errors import ConfigError, MissingExtra
+from vario.core.run_files.columns import SCALAR, columns_of
 from vario.runs.files.row_files import Part, scanned
 from vario.runs.files.store_reader import QuantityReader
 

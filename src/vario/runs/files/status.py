@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vario.errors import RunCorrupt, RunTooNew
-from vario.processes import is_gone
-from vario.run_files import entries_of, shapes
-from vario.run_files.shapes import read_json
+from vario.core.errors import RunCorrupt, RunTooNew
+from vario.core.processes import is_gone
+from vario.core.run_files import entries_of, shapes
+from vario.core.run_files.shapes import read_json
 from vario.runs.files.row_files import FORMAT
 
 log = logging.getLogger("vario")

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.errors import RunCorrupt
-from vario.quantities import is_quantity
-from vario.records import COLUMNS, Table
-from vario.run_files import entries_of, list_names
-from vario.run_files.columns import type_of
+from vario.core.errors import RunCorrupt
+from vario.core.quantities import is_quantity
+from vario.core.records import COLUMNS, Table
+from vario.core.run_files import entries_of, list_names
+from vario.core.run_files.columns import type_of
 from vario.runs.files.arrays import numbers
 from vario.runs.files.budget import Budget, check_num_names
 from vario.runs.files.rollups import OutlineFile, Outlines, cover, settled

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from vario.records import COLUMNS, merge
-from vario.run_files.columns import kind_of
+from vario.core.records import COLUMNS, merge
+from vario.core.run_files.columns import kind_of
 from vario.runs.files.arrays import numbers, take
 from vario.runs.files.store_reader import summaries
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.records import COLUMNS, HELD
+from vario.core.records import COLUMNS, HELD
 from vario.runs.files.store_reader import summaries
 
 if TYPE_CHECKING:

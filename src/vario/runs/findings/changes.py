@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
+from vario.core.text import unknown
 from vario.runs.findings.movements import Movement, find_movements
 from vario.runs.reader import RunReader
 from vario.runs.views.grid import FEW_CELLS, Grid, Steps, Values, read_big_grid, read_grid
-from vario.text import unknown
 
 LEAST_WINDOW, MOST_WINDOW = 5, 50
 BASE_WINDOWS = 10

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 from vario.rules.api.alerts import SEVERITIES, Incident
 from vario.runs.findings.diagnosis_text import diagnosis_text, others_text
 from vario.runs.findings.onset import Onset, onset_at

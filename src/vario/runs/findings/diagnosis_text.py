@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vario.core.text import number, size
 from vario.rules.api.alerts import Alert
 from vario.rules.api.wording import in_a_paragraph
 from vario.runs.findings.onset import BadRow, Onset
-from vario.text import number, size
 
 if TYPE_CHECKING:
     from vario.runs.findings.diagnosis import Diagnosis

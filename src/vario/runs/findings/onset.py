@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vario.errors import ConfigError
-from vario.records import INFS, NANS
+from vario.core.errors import ConfigError
+from vario.core.records import INFS, NANS
 from vario.rules.api.masks import are_masks
 from vario.runs.files.arrays import numbers, take
 from vario.runs.files.store_reader import LAST, summaries

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from vario.records import Frame
+from vario.core.records import Frame
+from vario.core.text import reason
 from vario.rules import RULES, Chosen, Rule, choose
 from vario.rules.api.alerts import Alert, Incident
 from vario.rules.api.detector import Detector
@@ -22,7 +23,6 @@ from vario.runs.files.arrays import numbers
 from vario.runs.files.budget import Budget
 from vario.runs.files.store_reader import summaries
 from vario.runs.reader import RunReader
-from vario.text import reason
 
 log = logging.getLogger("vario")
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vario.core.run_files import open_file
+from vario.core.run_files.columns import MOST_STEP
+from vario.core.text import reason
 from vario.rules import RULES
 from vario.rules.api.alerts import SEVERITIES, Alert, Incident
 from vario.rules.api.incidents import collect
-from vario.run_files import open_file
-from vario.run_files.columns import MOST_STEP
 from vario.runs.files.folder import RunFolder
-from vario.text import reason
 
 log = logging.getLogger("vario")
 

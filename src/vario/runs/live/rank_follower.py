@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from vario.records import Frame
+from vario.core.records import Frame
+from vario.core.run_files import open_file
+from vario.core.run_files.columns import check_rows, check_schema, columns_of
+from vario.core.run_files.streams import MOST_STREAM_BYTES, messages, read_batches, unreadable
 from vario.rules.api.series_state import Memory
 from vario.rules.api.step_view import Facts, Step
-from vario.run_files import open_file
-from vario.run_files.columns import check_rows, check_schema, columns_of
-from vario.run_files.streams import MOST_STREAM_BYTES, messages, read_batches, unreadable
 from vario.runs.files.arrays import numbers, take
 from vario.runs.files.row_files import LIVE, LIVE_DEPTH, session_of
 from vario.runs.files.store_reader import QuantityReader, quantities

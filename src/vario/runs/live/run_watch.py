@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vario import ending
+from vario.core import ending
+from vario.core.text import reason
 from vario.rules import Chosen
 from vario.rules.api.alerts import Alert, Incident
 from vario.rules.api.incidents import Incidents
@@ -20,7 +21,6 @@ from vario.runs.findings.replay import RunDetector, facts_of, warn_of_failure
 from vario.runs.findings.stored_alerts import read_lines
 from vario.runs.live.rank_follower import RankFollower
 from vario.runs.reader import RunReader
-from vario.text import reason
 
 log = logging.getLogger("vario")
 

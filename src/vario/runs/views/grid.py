@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vario.errors import ConfigError
-from vario.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, merge
+from vario.core.errors import ConfigError
+from vario.core.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, merge
 from vario.runs.files.arrays import numbers
 from vario.runs.files.budget import SUMMARY_BYTES, Budget, check_cells
 from vario.runs.files.store_reader import summaries

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from vario.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
+from vario.core.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL
 from vario.runs.reader import RunReader
 
 LOGGED = (LOSS, "train_loss", "train/loss", "loss/train", "training_loss")

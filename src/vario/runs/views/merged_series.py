@@ -9,8 +9,9 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from vario.errors import ConfigError
-from vario.records import COLUMNS, COUNT, HELD, INFS, NANS, Table, merge
+from vario.core.errors import ConfigError
+from vario.core.records import COLUMNS, COUNT, HELD, INFS, NANS, Table, merge
+from vario.core.text import unknown
 from vario.runs.files.arrays import numbers
 from vario.runs.files.budget import SUMMARY_BYTES, Budget
 from vario.runs.files.row_files import Part, Stream, Wanted
@@ -18,7 +19,6 @@ from vario.runs.files.store_reader import one_table
 from vario.runs.reader import Rank, RunReader
 from vario.runs.views.read_plan import View
 from vario.statistics import STATISTICS
-from vario.text import unknown
 
 Values = npt.NDArray[np.float64]
 Steps = npt.NDArray[np.int64]

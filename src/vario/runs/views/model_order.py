@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from vario.records import ROOT
+from vario.core.records import ROOT
 from vario.runs.reader import SIDED, RunReader
 
 _ORDERS: WeakKeyDictionary[RunReader, dict[str, tuple[dict[str, int], list[str], list[str]]]] = WeakKeyDictionary()

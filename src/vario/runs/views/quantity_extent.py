@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
+from vario.core.text import size
 from vario.runs.reader import RunReader
-from vario.text import size
 
 
 def newest_step(run: RunReader, quantity: str) -> int | None:

@@ -13,8 +13,8 @@ import torch
 from torch import distributed as dist
 
 from vario.backends.torch.loop import hooks
-from vario.package import FOLDER, is_own_file
-from vario.records import Collective
+from vario.core.package import FOLDER, is_own_file
+from vario.core.records import Collective
 
 _NAMES = {
     "allreduce_": "all_reduce",

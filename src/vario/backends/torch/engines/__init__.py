@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from vario.backends.torch.engines.base import Engine
-from vario.errors import ConfigError
-from vario.registry import Registry
-from vario.text import unknown
+from vario.core.errors import ConfigError
+from vario.core.registry import Registry
+from vario.core.text import unknown
 
 
 def _engine_name(part: object) -> str | None:

@@ -14,7 +14,7 @@ import torch
 
 from vario.backends.base import Undo
 from vario.backends.torch.engines import optimizers, sharing
-from vario.records import Mesh, Share
+from vario.core.records import Mesh, Share
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from vario.backends.torch.engines.deepspeed_partitions import (
     whole_shape,
 )
 from vario.backends.torch.loop import hooks
-from vario.errors import ModelError
-from vario.records import Mesh, Share
+from vario.core.errors import ModelError
+from vario.core.records import Mesh, Share
 
 
 class DeepSpeedEngine(Engine):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from vario.errors import ModelError
+from vario.core.errors import ModelError
 
 
 @dataclass(frozen=True)

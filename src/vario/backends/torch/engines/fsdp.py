@@ -11,8 +11,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from vario.backends.torch import naming
 from vario.backends.torch.engines import sharing
 from vario.backends.torch.engines.base import Accumulator, Engine
-from vario.errors import ModelError
-from vario.records import Mesh, Share
+from vario.core.errors import ModelError
+from vario.core.records import Mesh, Share
 
 _HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
 

@@ -16,8 +16,8 @@ from vario.backends.torch.engines import megatron_layout, megatron_optimizers, o
 from vario.backends.torch.engines.base import Engine, Loop, Piece
 from vario.backends.torch.engines.megatron_optimizers import Member
 from vario.backends.torch.loop import hooks, module_hooks
-from vario.errors import ModelError
-from vario.records import Mesh, Share
+from vario.core.errors import ModelError
+from vario.core.records import Mesh, Share
 
 
 class MegatronEngine(Engine):

@@ -14,8 +14,8 @@ import torch
 
 from vario.backends.torch import naming
 from vario.backends.torch.engines import sharing
-from vario.errors import ModelError
-from vario.records import Mesh, Share
+from vario.core.errors import ModelError
+from vario.core.records import Mesh, Share
 
 Range = tuple[int, int]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from vario.backends.torch import naming
-from vario.errors import ModelError
+from vario.core.errors import ModelError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vario.errors import ModelError
+from vario.core.errors import ModelError
 
 if TYPE_CHECKING:
     from vario.backends.torch.engines.base import Piece

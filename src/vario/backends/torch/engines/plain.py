@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vario.backends.torch import naming
 from vario.backends.torch.engines import sharing
 from vario.backends.torch.engines.base import Engine
-from vario.records import Mesh, Share
+from vario.core.records import Mesh, Share
 
 log = logging.getLogger("vario")
 

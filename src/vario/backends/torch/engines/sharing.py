@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vario.records import Mesh, Share
+from vario.core.records import Mesh, Share
 
 
 def group_ranks(group: Any) -> tuple[int, ...]:

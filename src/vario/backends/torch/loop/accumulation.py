@@ -15,8 +15,8 @@ from vario.backends.torch.loop.fallback_hooks import SecondHooks
 from vario.backends.torch.loop.subscriptions import Subscriptions
 from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.targets import Targets
-from vario.errors import ModelError
-from vario.steps import Clock
+from vario.core.clock import Clock
+from vario.core.errors import ModelError
 
 _LOCAL = "gradient_local"
 _ACCUMULATED = "gradient_accumulated"

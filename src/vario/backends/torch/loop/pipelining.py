@@ -16,7 +16,7 @@ import torch
 
 from vario.backends.torch import naming
 from vario.backends.torch.loop import hooks
-from vario.steps import Clock
+from vario.core.clock import Clock
 
 _STAGE = "torch.distributed.pipelining.stage"
 _COMPLETING = ("scale_grads", "perform_reduce_grad")

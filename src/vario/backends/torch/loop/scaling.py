@@ -9,7 +9,7 @@ import torch
 
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.loop.live_instances import derived
-from vario.steps import Clock
+from vario.core.clock import Clock
 
 
 class LossScaling:

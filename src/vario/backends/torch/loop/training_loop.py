@@ -26,7 +26,7 @@ from vario.backends.torch.optimizer.weight_changes import WeightChanges
 from vario.backends.torch.reduce.tensors import leaves
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.trainers import TrainerReports
-from vario.steps import Clock
+from vario.core.clock import Clock
 
 _UNSEEN: Inputs = (), {}
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from vario import script
 from vario.backends.torch.loop import hooks
-from vario.errors import ModelError
-from vario.package import is_own_file
+from vario.core import script
+from vario.core.errors import ModelError
+from vario.core.package import is_own_file
 
 _SECONDS_OF_SILENCE = 5.0
 _SECONDS_OF_GRACE = 0.5

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from vario.backends.torch.reduce.tensors import leaves
-from vario.errors import ConfigError
+from vario.core.errors import ConfigError
 
 PER_TOKEN = ("CausalLM", "LMHeadModel", "MaskedLM", "TokenClassification", "ConditionalGeneration", "Seq2SeqLM")
 PER_EXAMPLE = ("SequenceClassification", "ImageClassification", "MultipleChoice", "NextSentencePrediction")

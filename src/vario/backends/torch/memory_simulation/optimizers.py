@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from vario.backends.torch import naming
-from vario.errors import ConfigError
-from vario.text import unknown
+from vario.core.errors import ConfigError
+from vario.core.text import unknown
 
 NAMED: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("AdamW", {}),

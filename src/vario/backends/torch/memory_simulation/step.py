@@ -27,8 +27,8 @@ from vario.backends.torch.memory_simulation.fakes import fake_batch, fake_model,
 from vario.backends.torch.memory_simulation.tape import Tape, ValueReadError
 from vario.backends.torch.memory_simulation.transformers_paths import real_paths
 from vario.backends.torch.parameters import parameter_forms
-from vario.errors import ConfigError, ModelError, VarioError
-from vario.text import reason
+from vario.core.errors import ConfigError, ModelError, VarioError
+from vario.core.text import reason
 
 WEIGHT_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MIXED_TYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}

@@ -18,7 +18,7 @@ from vario.backends.torch.loop import hooks, module_hooks, operators
 from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.modules.input_gradients import Graph, Passage
 from vario.backends.torch.reduce.tensors import inputs, leaves
-from vario.steps import Clock
+from vario.core.clock import Clock
 
 log = logging.getLogger("vario")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vario.package import is_own_file
+from vario.core.package import is_own_file
 
 
 class LooseParameters(torch.nn.Module):

@@ -13,7 +13,7 @@ import torch
 from vario.backends.base import Later, LateRows
 from vario.backends.torch.optimizer.element_samples import Matrix
 from vario.backends.torch.optimizer.health import SecondMoments
-from vario.records import COLUMNS, Table, empty_table
+from vario.core.records import COLUMNS, Table, empty_table
 
 Mask = npt.NDArray[np.bool_]
 _SUMMARY = len(COLUMNS) - 1

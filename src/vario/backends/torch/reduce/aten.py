@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from vario.records import COLUMNS, MAX, MIN, Table
+from vario.core.records import COLUMNS, MAX, MIN, Table
 
 
 class AtenRows:

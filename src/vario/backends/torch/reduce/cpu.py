@@ -13,7 +13,7 @@ import threading
 
 import torch
 
-from vario.records import COLUMNS
+from vario.core.records import COLUMNS
 
 BLOCK = 262_144
 SMALL = 16_384

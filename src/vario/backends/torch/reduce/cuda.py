@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from vario.backends.torch.reduce import kernels
-from vario.records import COLUMNS, COUNT, MAX, MIN, Table
+from vario.core.records import COLUMNS, COUNT, MAX, MIN, Table
 
 _NOTHING = contextlib.nullcontext()
 

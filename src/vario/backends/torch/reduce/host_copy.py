@@ -11,7 +11,7 @@ import torch
 from vario.backends.torch.engines import optimizers
 from vario.backends.torch.engines.base import Engine
 from vario.backends.torch.reduce.tensors import aside, local_part
-from vario.records import HostCopy
+from vario.core.records import HostCopy
 
 _IN_NUMPY = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.complex64, torch.complex128, torch.bool, torch.uint8}

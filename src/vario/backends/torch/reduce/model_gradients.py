@@ -9,8 +9,8 @@ import torch
 from vario.backends.gradient_rows import GradientRows
 from vario.backends.torch import naming
 from vario.backends.torch.reduce.summaries import TorchSummaries
-from vario.errors import ModelError
-from vario.records import COLUMNS
+from vario.core.errors import ModelError
+from vario.core.records import COLUMNS
 
 _EVERYTHING = frozenset(COLUMNS)
 

@@ -14,7 +14,7 @@ from vario.backends.torch.reduce import cpu
 from vario.backends.torch.reduce.aten import AtenRows
 from vario.backends.torch.reduce.small_tensors import LEAST_IN_LIST, SmallTensors, is_small
 from vario.backends.torch.reduce.tensors import flat, is_inside_transform, local_part, unseen
-from vario.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table, merge_all
+from vario.core.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table, merge_all
 
 
 class TorchSummaries:

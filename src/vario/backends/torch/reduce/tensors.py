@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from vario.records import Form
+from vario.core.records import Form
 
 MAX_DEPTH = 6
 """Outputs nested deeper than this are caches and the like, not activations."""

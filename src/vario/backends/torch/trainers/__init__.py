@@ -15,7 +15,7 @@ from vario.backends.torch.loop import hooks
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.trainers import accelerate, ignite, lightning, skorch, transformers
 from vario.backends.torch.trainers.listening import Listener
-from vario.steps import Clock
+from vario.core.clock import Clock
 
 _FOLLOWED = (transformers, lightning, accelerate, ignite, skorch)
 _PART = "trainer reports"

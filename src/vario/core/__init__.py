@@ -1,0 +1,1 @@
+"""What every part of vario uses: records, names, schedules, errors."""

@@ -1,0 +1,1 @@
+"""Inside the training process: the Monitor, the step it buffers, the thread that writes, and how runs begin and end."""

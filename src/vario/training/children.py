@@ -1,0 +1,80 @@
+"""Processes that a script under watch starts with `multiprocessing`: those that train are watched as well."""
+
+from __future__ import annotations
+
+import multiprocessing.spawn
+import multiprocessing.util
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from vario.core.package import FOLDER
+
+_WATCH = """
+import sys
+sys.path.append({path!r})
+try:
+    import pickle
+    from vario.training.launch import watch_child
+except ImportError:
+    pass  # this process has other packages than its parent: it trains, unwatched
+else:
+    watch_child(*pickle.loads({settings!r}))
+finally:
+    sys.path.remove({path!r})
+"""
+
+
+class Stowaway:
+    """Travels with what a new process is told before it imports its script, and starts to watch there.
+
+    It is unpickled by code alone: a process that cannot import vario must still start.
+    """
+
+    def __init__(self, settings: bytes) -> None:
+        self._settings = settings
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (_WATCH.format(path=os.path.dirname(os.path.dirname(FOLDER)), settings=self._settings),)
+
+
+def follow_spawned(*settings: Any) -> Callable[[], None]:
+    """Watch, with these settings, in every process that is spawned or started by a fork server; the result ends it."""
+    try:
+        stowaway = Stowaway(pickle.dumps(settings))
+    except Exception:  # noqa: BLE001 - rules given as local functions stay in this process, and so does watching
+        return lambda: None
+    spawn: Any = multiprocessing.spawn
+    original = spawn.get_preparation_data
+
+    def prepared(name: str) -> dict[str, Any]:
+        return {**original(name), "vario": stowaway}
+
+    spawn.get_preparation_data = prepared
+
+    def undo() -> None:
+        if spawn.get_preparation_data is prepared:
+            spawn.get_preparation_data = original
+
+    return undo
+
+
+def is_child() -> bool:
+    """Whether this process was started by `multiprocessing`."""
+    return multiprocessing.parent_process() is not None
+
+
+def at_end_of_child(call: Callable[[BaseException | None], None]) -> Callable[[], None]:
+    """Run `call(error)` when this process has done its work; it leaves without what is registered with `atexit`.
+
+    The result takes that back.
+    """
+    process = os.getpid()
+
+    def ended() -> None:
+        if os.getpid() == process:
+            call(sys.exc_info()[1])
+
+    return multiprocessing.util.Finalize(None, ended, exitpriority=100).cancel

@@ -1,0 +1,142 @@
+"""Monitors of one process that follow one another: a notebook's cell run again, a loop that makes its models anew.
+
+Runs begun by the same line, called from the same lines, are a group. A model has one Monitor at a time, the latest. One
+that is left open keeps its model in memory; if nobody else refers to that model any more, the next Monitor closes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import uuid
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from vario.config import Config
+from vario.core.collecting import no_collections
+from vario.core.package import is_own_file
+
+if TYPE_CHECKING:
+    from vario.training.monitor import Monitor
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+Place = tuple[tuple[str, int], ...]
+"""Where a program is: files and lines in them, from the innermost call outwards."""
+
+_open: dict[Monitor, Held] = {}
+_groups: dict[Place, str] = {}
+_names: Counter[tuple[str, str, tuple[str, int]]] = Counter()
+_beginning = threading.RLock()
+
+
+def _renew() -> None:
+    global _beginning
+    _beginning = threading.RLock()  # in a process that was forked while a thread held it
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+def one_at_a_time(call: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
+    """The same call, which threads make one after the other: beginning to watch sets up what the process shares.
+
+    Nothing is collected meanwhile, see `no_collections`.
+    """
+
+    @functools.wraps(call)
+    def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+        with _beginning, no_collections():
+            return call(*args, **kwargs)
+
+    return run
+
+
+def new_group() -> str:
+    """A name for runs that belong together, unlike any other."""
+    return uuid.uuid4().hex[:12]
+
+
+def place_here() -> Place:
+    """Where the user's program is that calls vario."""
+    frame: FrameType | None = sys._getframe(1)
+    calls = []
+    while frame is not None:
+        calls.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(call for call in calls if not is_own_file(call[0]))
+
+
+def group_of(place: Place) -> str:
+    """The group of runs that are begun there: by a loop, or by a cell that is run again."""
+    return _groups.setdefault(place, new_group())
+
+
+def follow_up(config: Config, place: Place) -> Config:
+    """Close Monitors whose models are gone; the options for the next: a name that its line has used gets a number.
+
+    Not where that run is gone: its folder was removed, or it was never written.
+    """
+    for monitor in [monitor for monitor, held in _open.items() if monitor.has_trained and held.is_abandoned]:
+        monitor.close()
+    if config.name is None or config.resume:
+        return config
+    key = (os.path.abspath(config.directory), config.name, place[0])
+    _names[key] += 1
+    if _names[key] == 1 or not os.path.exists(os.path.join(key[0], config.name)):
+        return config
+    return replace(config, name=f"{config.name}-{_names[key]}")
+
+
+class Held:
+    """Models that a Monitor takes hold of, and how often it refers to them itself."""
+
+    def __init__(self, model: Any) -> None:
+        models = model.values() if isinstance(model, dict) else model if isinstance(model, (list, tuple)) else [model]
+        self._models = [weakref.ref(one) for one in models if hasattr(one, "__weakref__")]
+        self._before = 0
+        self._own: int | None = None
+
+    def begin(self) -> None:
+        """Count what refers to the models before the Monitor does; called from where `settle` will be called."""
+        self._before = self._count()
+
+    def settle(self) -> None:
+        """The Monitor is made: whatever refers to the models now, and did not before, is its own."""
+        self._own = self._count() - self._before
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether only the Monitor refers to them; in doubt not."""
+        return self._own is not None and self._count() <= self._own
+
+    def _count(self) -> int:
+        return sum(sys.getrefcount(found) - 2 for found in (model() for model in self._models) if found is not None)
+
+
+def make_room(model: Any) -> Held:
+    """Close whatever watches this model, or a part of it, by now, and say so."""
+    for monitor in list(_open):
+        if monitor.watches(model):
+            monitor.close()
+            if monitor.is_leading:
+                where = "" if monitor.path is None else f" ({monitor.path})"
+                sys.stderr.write(f"vario: closed the earlier Monitor of this model{where}; a new one starts\n")
+    return Held(model)
+
+
+def opened(monitor: Monitor, held: Held) -> None:
+    """This one watches from now on."""
+    held.settle()
+    _open[monitor] = held
+
+
+def closed(monitor: Monitor) -> None:
+    """It does no more."""
+    _open.pop(monitor, None)
