@@ -122,7 +122,7 @@ class Config:
 
     if_taken: str = "raise"
     """What to do if another process is writing the run `name`, or its folder already holds a run: `raise` an error,
-    start a `new` run in `<name>-2`, or (with `resume`) `wait` for that process to end. Single-process training only."""
+    start a `new` run in `NAME-2`, or (with `resume`) `wait` for that process to end. Single-process training only."""
 
     first_step: int | None = None
     """Number of the first step; unset: 0, or the one after the last recorded when resuming."""

@@ -1,6 +1,6 @@
 """Turn msprobe's CSV files into TensorBoard event files or an SQLite database.
 
-DIR is what msprobe knows as MONITOR_OUTPUT_DIR: folders named <time>-rank<n>-<id>. Lines that cannot be understood
+DIR is what msprobe knows as MONITOR_OUTPUT_DIR: folders named TIME-rankN-ID. Lines that cannot be understood
 are left out and named. Nothing is overwritten.
 """
 

@@ -29,7 +29,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="the run's page in one file: its home, heat maps and alerts")
     parser.add_argument("--quantity", metavar="Q", help="only this quantity")
     parser.add_argument(
-        "--output", metavar="PATH", help="folder for the files, or one file (default: <name>_<format> right here)"
+        "--output", metavar="PATH", help="folder for the files, or one file (default: NAME_FORMAT in this folder)"
     )
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
     shared.add_json(parser)

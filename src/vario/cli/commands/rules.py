@@ -1,6 +1,7 @@
 """The rules that look at a run: what each finds, why it matters and what to do then.
 
-Kinds: exact rules have no threshold to tune, limits are physical, relative ones compare a series with its own past.
+Kinds: exact rules check what holds in every correct training, limits are physical, and relative rules compare a
+series with its own past.
 Options are set in a config as [rules.NAME], or with `vario check --set NAME.OPTION=VALUE`.
 """
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from vario.core.quantities import LOSS_BACKWARD
 
 Kind = Literal["exact", "limit", "relative"]
-"""Exact rules have no threshold to tune, limits are physical, relative ones compare a series with its own past."""
+"""Exact rules check what holds in every correct training, limits are physical, relative ones know a series' past."""
 Severity = Literal["page", "warn", "note"]
 Scope = Literal["tensor", "rank", "global", "batch"]
 """What is concerned: one tensor or module, one rank, all tensors together, or what came in."""
@@ -52,6 +52,8 @@ class Alert:
     """Further targets that show the same."""
     since: int | None = None
     """The step at which it began, where the rule waited before it spoke."""
+    cause: str = ""
+    """What is likely to have happened, where the rule could tell from what it saw in this step."""
 
     @property
     def target_is_loss(self) -> bool:

@@ -34,6 +34,7 @@ GLOBAL = {
 """For causes that all tensors share."""
 
 LOCAL = {
+    "non_finite": "the forward or the backward pass made it: an overflow, a division by zero, or what came in",
     "grad_spike": "the gradient of this place left its past: a batch that hits it, or a layer becoming unstable",
     "activation_jump": "what this module computes changed at once: its weights, its input, or its code path",
     "drift": "this layer is unstable or decays",
@@ -68,8 +69,8 @@ BATCH = "a stuck or reset data loader"
 def explain(lead: Alert, alerts: Sequence[Alert], rule: Rule | None) -> tuple[str, str]:
     """The likely cause, and the next thing to do."""
     advice = rule.next if rule is not None and rule.next else "Look at the place named, in the steps around this one."
-    if lead.rule == "non_finite":
-        return _non_finite(lead), advice
+    if lead.cause:
+        return lead.cause, advice
     if lead.rule == "settings_change":
         return SETTINGS, advice
     if lead.rule == "lr_change":
@@ -89,17 +90,3 @@ def explain(lead: Alert, alerts: Sequence[Alert], rule: Rule | None) -> tuple[st
 def _as_clause(sentence: str) -> str:
     """A sentence without its capital and its period."""
     return sentence[:1].lower() + sentence[1:].rstrip(".")
-
-
-def _non_finite(lead: Alert) -> str:
-    place = f"'{lead.target}'"
-    if lead.quantity == "scalar":
-        return f"{place} is not finite although every tensor seen before it was: the loss function or its mask"
-    module = f"'{(lead.target or '').partition(':')[0]}'"
-    if lead.quantity == "activation" and ":input" in (lead.target or ""):
-        return f"what came into {module} was already bad: the batch, or code before it that is not watched"
-    if lead.quantity in ("activation", "attention", "unit"):
-        return f"{module} made it from finite inputs: an overflow, a division by zero, or its weights"
-    if lead.quantity in ("weight", "weight_before", "moment", "moment_before", "update", "stray"):
-        return f"the optimizer's state or weight {place} went bad before any gradient did"
-    return f"the forward pass was finite, and the backward pass broke at {place}"

@@ -60,6 +60,8 @@ class Finding:
     """The step at which it began, where the rule waited for more before it spoke."""
     severity: Severity | None = None
     """Where it differs from that of the rule's kind."""
+    cause: str = ""
+    """What is likely to have happened, where the rule can tell from what it saw in this step."""
 
 
 Look = Callable[..., Iterable[Finding]]
@@ -116,6 +118,7 @@ class Rule:
             strength=float(finding.strength),
             others=finding.others,
             since=finding.since,
+            cause=finding.cause,
         )
 
     def check_options(self, options: Mapping[str, Any]) -> None:

@@ -1,0 +1,65 @@
+"""What a NaN's diagnosis says of the rest of its step: only what was recorded of it."""
+
+import pytest
+import torch
+from torch import nn
+
+import vario
+
+
+class Breaks(nn.Module):
+    """Makes a NaN in one step, on the way there or on the way back."""
+
+    def __init__(self, step, on_the_way_back):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.step, self.on_the_way_back = step, on_the_way_back
+        self.number = 0
+
+    def forward(self, x):
+        hidden = self.first(x)
+        if self.number == self.step and self.on_the_way_back:
+            hidden.register_hook(lambda gradient: gradient * float("nan"))
+        elif self.number == self.step:
+            hidden = hidden * float("nan")
+        self.number += 1
+        return self.last(hidden).square().mean()
+
+
+def cause(tmp_path, step, on_the_way_back):
+    torch.manual_seed(0)
+    model = Breaks(step, on_the_way_back)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with vario.watch(model, optimizer, directory=tmp_path, name="run") as monitor:
+        for _ in range(step + 3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).backward()
+            optimizer.step()
+    stored = [incident.cause for incident in vario.open_run(monitor.path).incidents]
+    replayed = vario.diagnose(vario.open_run(monitor.path)).first.cause
+    assert stored[0] == replayed
+    return replayed
+
+
+def test_a_forward_pass_that_was_not_recorded_is_not_called_finite(tmp_path):
+    said = cause(tmp_path, 13, on_the_way_back=False)
+    assert said.startswith("the forward pass or the loss function, before the backward pass: loss_local is nan")
+    assert "no activation was recorded in this step" in said
+
+
+def test_where_only_the_loss_was_seen_the_diagnosis_says_so(tmp_path):
+    said = cause(tmp_path, 13, on_the_way_back=True)
+    assert said.startswith("the backward pass broke at 'first.")
+    assert "loss_local was " in said
+    assert said.endswith("No activation was recorded in this step")
+
+
+@pytest.mark.parametrize(
+    ("on_the_way_back", "expected"),
+    [
+        (True, "the forward pass was finite, and the backward pass broke at"),
+        (False, "what came into 'last' was already"),
+    ],
+)
+def test_what_was_recorded_is_told(tmp_path, on_the_way_back, expected):
+    assert cause(tmp_path, 20, on_the_way_back).startswith(expected)
