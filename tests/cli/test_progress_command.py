@@ -13,7 +13,7 @@ import golden_files
 import made_runs
 from trainer_outputs import LONG_AGO, age, answer, put, refusal, sample, write_state
 from vario.cli import main
-from vario.cli.watching import watch
+from vario.cli.progress_following import watch
 from vario.logs.finding import find_history
 
 

@@ -9,8 +9,8 @@ import pytest
 import made_runs
 import vario
 from vario.core.errors import ConfigError, RunCorrupt, RunError, RunNotFound
+from vario.sinks.follow_log import WatchLog
 from vario.sinks.store import Store
-from vario.sinks.watch_log import WatchLog
 
 INJECTION = (
     """g" as select 1 as a; copy (select 'print(42)') to 'poc.py' (header false, format csv); create view "z""",

@@ -10,7 +10,7 @@ from made_runs import record, write_run
 from outlined_runs import STATISTICS, TARGETS, by_numpy, outline_names, outlined, random_frame, write_outlined
 from vario.runs.run import open_run
 from vario.runs.views.heat import read_heat
-from vario.sinks.outline_files import every_step, progressions, read_outline
+from vario.sinks.rollup_files import every_step, progressions, read_outline
 from vario.sinks.store import Store
 
 NUM_STEPS = 700

@@ -26,7 +26,7 @@ from vario.backends.losses import BackwardLoss
 from vario.backends.step_rows import StepRows
 from vario.backends.watched_targets import Targets
 from vario.core.clock import Clock
-from vario.core.records import Collective, Form, HostCopy, Mesh, Moment, Table
+from vario.core.records import Collective, HostCopy, Mesh, StepId, Table, TensorSpec
 
 Undo = Callable[[], None]
 """Takes back what an attach did."""
@@ -105,19 +105,19 @@ class LateObserver(Protocol):
         """Say that this quantity cannot be looked at: it is switched off."""
 
 
-class MomentObserver(Protocol):
+class StepIdObserver(Protocol):
     """A quantity's way into the step in progress, or into one before it, from any thread."""
 
     watching: bool
 
     @property
-    def moment(self) -> Moment:
+    def step_id(self) -> StepId:
         """The step and micro-step in progress."""
 
-    def observe_at(self, moment: Moment, target: str, tensors: list[Tensor]) -> None:
-        """Reduce tensors that belong to a moment into one row."""
+    def observe_at(self, step_id: StepId, target: str, tensors: list[Tensor]) -> None:
+        """Reduce tensors that belong to a step into one row."""
 
-    def keep(self, moment: Moment, target: str, number: float) -> None:
+    def keep(self, step_id: StepId, target: str, number: float) -> None:
         """Keep a plain number as a row of one element."""
 
     def describe(self, collective: Collective) -> None:
@@ -211,7 +211,7 @@ class Watched(Protocol):
     def why_skipped(self, tensor: Tensor) -> str:
         """Why a tensor has no Summary, in words."""
 
-    def describe(self, tensor: Tensor) -> Form:
+    def describe(self, tensor: Tensor) -> TensorSpec:
         """Shape and dtype of a tensor."""
 
     def attach(self, events: Events) -> None:

@@ -12,7 +12,7 @@ Tensor = Any
 """A tensor of whatever framework the backend is for."""
 
 
-class LeftOvers(Protocol):
+class UnzeroedGradients(Protocol):
     """Tells gradients that an update has used already from those that came since."""
 
     def update_ended(self, optimizer: Any) -> None:
@@ -46,7 +46,7 @@ class Targets(Protocol):
     def settings(self, optimizer: Any) -> dict[str, float]:
         """What is trained, and how, as numbers that stay the same in ordinary training."""
 
-    def left_over_gradients(self) -> LeftOvers | None:
+    def left_over_gradients(self) -> UnzeroedGradients | None:
         """Follows gradients that nobody zeroes; None where there is nothing to see."""
 
     def modules_in_eval(self) -> list[str]:

@@ -19,10 +19,10 @@ Table = npt.NDArray[np.float64]
 COLUMNS = ("count", "sum", "sum_squares", "min", "max", "nans", "infs", "zeros")
 COUNT, SUM, SUM_SQUARES, MIN, MAX, NANS, INFS, ZEROS = range(len(COLUMNS))
 
-Form = tuple[Sequence[int], Any]
+TensorSpec = tuple[Sequence[int], Any]
 """Shape and dtype of a tensor, as its framework has them."""
 
-Moment = tuple[int, int]
+StepId = tuple[int, int]
 """A step and a micro-step."""
 
 ROOT = "root"
@@ -40,7 +40,7 @@ class Frame:
     order: npt.NDArray[np.int32]
     """When each row was observed within its step, counted over all quantities: what went bad first has the lowest."""
     summaries: Table
-    forms: Sequence[Form] | None = None
+    forms: Sequence[TensorSpec] | None = None
     """Shape and dtype of each row's tensor, where a sink asked for them."""
 
 

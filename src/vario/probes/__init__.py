@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
-from vario.backends.base import LateObserver, MomentObserver, Observer, Watched
+from vario.backends.base import LateObserver, Observer, StepIdObserver, Watched
 from vario.config import Config
 from vario.core.quantities import PROBES
 from vario.training.step_buffer import StepFrames
 
 
-class QuantityObserver(Observer, LateObserver, MomentObserver, Protocol):
+class ProbeObserver(Observer, LateObserver, StepIdObserver, Protocol):
     """One quantity's way into the step in progress."""
 
 
@@ -34,7 +34,7 @@ class Recorder(Protocol):
     def is_leading(self) -> bool:
         """Whether this rank speaks for all."""
 
-    def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> QuantityObserver:
+    def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> ProbeObserver:
         """A quantity's way into the step in progress; what it sees is divided by `scale()`."""
 
     def guarded(self, part: str, call: Callable[..., None]) -> Callable[..., None]:

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
-from vario.backends.base import MomentObserver, Tensor, Watched
+from vario.backends.base import StepIdObserver, Tensor, Watched
 from vario.backends.collectives import CallObserver
-from vario.core.records import Collective, Moment
+from vario.core.records import Collective, StepId
 from vario.core.selector import place_matcher
 from vario.core.text import size
 from vario.probes import Recorder
@@ -56,7 +56,7 @@ class Communication:
 
     def attach(self, watched: Watched, recorder: Recorder) -> None:
         """Follow all collectives of the process."""
-        self._observer: MomentObserver = recorder.observer(self.quantity)
+        self._observer: StepIdObserver = recorder.observer(self.quantity)
         self._is_leading = recorder.is_leading
         if self._is_chosen is None:
             places = [place_matcher(place, self.quantity) for place in recorder.config.communication]
@@ -86,7 +86,7 @@ class Communication:
             self.num_calls[target] += 1
         if not self._observer.watching or not self._sides:
             return None
-        step, micro_step = self._observer.moment
+        step, micro_step = self._observer.step_id
         return _Call(self._observer, (step, micro_step if self._per_pass else 0), target, self._sides)
 
     def failed(self, error: Exception) -> None:
@@ -131,20 +131,20 @@ def listing(communication: Communication) -> str:
 
 
 class _Call:
-    """One call under way: its rows are of the moment it was made, whenever its result comes."""
+    """One call under way: its rows belong to the step it was made in, whenever its result comes."""
 
-    def __init__(self, observer: MomentObserver, moment: Moment, target: str, sides: tuple[str, ...]) -> None:
+    def __init__(self, observer: StepIdObserver, step_id: StepId, target: str, sides: tuple[str, ...]) -> None:
         self._observer = observer
-        self._moment = moment
+        self._step_id = step_id
         self._target = target
         self._sides = sides
 
     def observe(self, side: str, tensors: list[Tensor]) -> None:
         """Take its input or output."""
         if side in self._sides:
-            self._observer.observe_at(self._moment, f"{self._target}:{side}", tensors)
+            self._observer.observe_at(self._step_id, f"{self._target}:{side}", tensors)
 
     def took(self, seconds: float) -> None:
         """Take how long it took."""
         if "seconds" in self._sides:
-            self._observer.keep(self._moment, f"{self._target}:seconds", seconds)
+            self._observer.keep(self._step_id, f"{self._target}:seconds", seconds)

@@ -17,8 +17,8 @@ from vario.core.run_files import open_file
 from vario.core.run_files.columns import numpy_kind
 from vario.core.run_files.parquet import read_footer, read_whole
 from vario.sinks.encoding import arrow_column, arrow_strings, whole_array
-from vario.sinks.outlines import OUTLINED_ROWS, STRETCH_STEPS, Outliner, part_number
 from vario.sinks.recovery import PART_DEPTH
+from vario.sinks.rollups import OUTLINED_ROWS, STRETCH_STEPS, Outliner, part_number
 from vario.sinks.sorted_file import SortedFile
 
 log = logging.getLogger("vario")

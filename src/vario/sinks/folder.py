@@ -17,9 +17,9 @@ from vario.core.run_files.shapes import read_json
 from vario.sinks import RunHeader
 from vario.sinks.agreement import ATTEMPTS, Proposal, agree, is_started_again, job_mark, note_taken, publish
 from vario.sinks.encoding import FORMAT
+from vario.sinks.follow_log import FOLDER
 from vario.sinks.holding import Number, hold, refuse_held
 from vario.sinks.recovery import last_step
-from vario.sinks.watch_log import FOLDER
 
 RANK_FOLDER = re.compile(r"rank\d+")
 SESSION = "session"

@@ -27,8 +27,8 @@ from vario.sinks.encoding import FORMAT, StreamEncoder, in_batches
 from vario.sinks.folder import Claim, claim, leading_rank, write_json
 from vario.sinks.holding import has_lost
 from vario.sinks.live_file import LiveFile
-from vario.sinks.outlines import OUTLINED_ROWS, STRETCH_STEPS
 from vario.sinks.recovery import LIVE, part_path, recover
+from vario.sinks.rollups import OUTLINED_ROWS, STRETCH_STEPS
 from vario.statistics import columns_needed
 
 log = logging.getLogger("vario")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.backends.base import LateRows
-from vario.core.records import COLUMNS, MAX, MIN, Form, Frame, Moment, Table, merge
+from vario.core.records import COLUMNS, MAX, MIN, Frame, StepId, Table, TensorSpec, merge
 
 Seen = tuple[int, int] | list[int]
 """Row and order of a target's observation, of several one after the other: a tuple of two, or a longer list."""
@@ -31,7 +31,7 @@ def add_row(rows: Rows, target: str, row: int, order: int) -> None:
 class Kept:
     """A Summary that was made elsewhere; later ones of the same target are merged into it."""
 
-    def __init__(self, summary: list[float], order: int, form: Form | None) -> None:
+    def __init__(self, summary: list[float], order: int, form: TensorSpec | None) -> None:
         self.summary = summary
         self.order = order
         self.form = form
@@ -51,7 +51,7 @@ class Aside:
     """Rows taken out of a step: they may come back later in that step, or belong to the next one."""
 
     frames: dict[tuple[str, int], Rows]
-    forms: dict[int, Form]
+    forms: dict[int, TensorSpec]
     fetch: Callable[[], Table] | None = None
     """Gives the table the rows are in, once the step's rows were handed over."""
 
@@ -76,7 +76,9 @@ def divided(rows: Rows, first: int) -> tuple[Rows, Rows]:
     return before, since
 
 
-def build_frames(frames: dict[tuple[str, int], Rows], step: int, table: Table, forms: dict[int, Form]) -> list[Frame]:
+def build_frames(
+    frames: dict[tuple[str, int], Rows], step: int, table: Table, forms: dict[int, TensorSpec]
+) -> list[Frame]:
     """One Frame of each quantity and micro-step that has rows."""
     return [_frame(quantity, step, micro, rows, table, forms) for (quantity, micro), rows in frames.items() if rows]
 
@@ -107,25 +109,27 @@ def _joined(
 
 
 def build_others(
-    kept: dict[tuple[str, Moment], dict[str, Kept]],
-    placed: dict[tuple[str, Moment], Rows],
+    kept: dict[tuple[str, StepId], dict[str, Kept]],
+    placed: dict[tuple[str, StepId], Rows],
     table: Table,
-    forms: dict[int, Form],
+    forms: dict[int, TensorSpec],
 ) -> list[Frame]:
-    """The Frames of what belongs to a moment of its own, of this step or an earlier one."""
-    frames = [_frame(quantity, *moment, rows, table, forms) for (quantity, moment), rows in placed.items()]
-    for (quantity, moment), found in kept.items():
+    """The Frames of what belongs to a step of its own, this one or an earlier one."""
+    frames = [_frame(quantity, *step_id, rows, table, forms) for (quantity, step_id), rows in placed.items()]
+    for (quantity, step_id), found in kept.items():
         rows = list(found.values())
         order = np.array([row.order for row in rows], dtype=np.int32)
         summaries = np.array([row.summary for row in rows], dtype=np.float64).reshape(-1, len(COLUMNS))
         described = [row.form for row in rows if row.form is not None]
         frames.append(
-            Frame(quantity, *moment, tuple(found), order, summaries, described if len(described) == len(rows) else None)
+            Frame(
+                quantity, *step_id, tuple(found), order, summaries, described if len(described) == len(rows) else None
+            )
         )
     return frames
 
 
-def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, forms: dict[int, Form]) -> Frame:
+def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, forms: dict[int, TensorSpec]) -> Frame:
     targets = tuple(rows)
     order = np.array([seen[1] for seen in rows.values()], dtype=np.int32)
     sizes = list(map(len, rows.values()))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from vario.backends.base import LateRows, Tensor
 from vario.config import Config
-from vario.core.records import Collective, Moment, Table, empty_table
+from vario.core.records import Collective, StepId, Table, empty_table
 from vario.training.step_buffer import StepFrames
 
 log = logging.getLogger("vario")
@@ -73,19 +73,19 @@ class QuantityObserver:
         self._monitor.frames.observe_again(self.quantity, self._monitor.micro_step, target, row)
 
     @property
-    def moment(self) -> Moment:
+    def step_id(self) -> StepId:
         """The step and micro-step in progress."""
         return self._monitor.step_number, self._monitor.micro_step
 
-    def observe_at(self, moment: Moment, target: str, tensors: list[Tensor]) -> None:
-        """Reduce tensors that belong to a moment into one row; from any thread."""
-        self._monitor.frames.observe_at(self.quantity, moment, target, tensors)
+    def observe_at(self, step_id: StepId, target: str, tensors: list[Tensor]) -> None:
+        """Reduce tensors that belong to a step into one row; from any thread."""
+        self._monitor.frames.observe_at(self.quantity, step_id, target, tensors)
 
-    def keep(self, moment: Moment, target: str, number: float) -> None:
+    def keep(self, step_id: StepId, target: str, number: float) -> None:
         """Keep a plain number as a row of one element; from any thread."""
         is_zero = float(abs(number) < self._monitor.config.eps or number == 0)
         summary = [1.0, number, number * number, number, number, 0.0, 0.0, is_zero]
-        self._monitor.frames.keep(self.quantity, moment, target, summary, ((), "float64"))
+        self._monitor.frames.keep(self.quantity, step_id, target, summary, ((), "float64"))
 
     def describe(self, collective: Collective) -> None:
         """Say what a collective is, when it is seen for the first time; from any thread."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from vario.backends.base import LateRows, Summaries, Tensor
-from vario.core.records import SUM, Collective, Form, Frame, Moment, Scalars, StepRecord
+from vario.core.records import SUM, Collective, Frame, Scalars, StepId, StepRecord, TensorSpec
 from vario.training.frame_rows import Aside, Kept, Rows, add_row, build_frames, build_late, build_others, divided
 
 _NEXT = -1
@@ -20,7 +20,7 @@ class StepFrames:
         self,
         summaries: Summaries,
         skipped: Callable[[str, str, Tensor], None],
-        describe: Callable[[Tensor], Form] | None = None,
+        describe: Callable[[Tensor], TensorSpec] | None = None,
     ) -> None:
         """`skipped` is told the quantity, target and tensor whenever a tensor has no numbers to reduce.
 
@@ -47,15 +47,15 @@ class StepFrames:
         self._open: list[Aside] = []
         """Set aside, and still in the table of the rows in progress."""
         self._returned: list[Aside] = []
-        self._kept: dict[tuple[str, Moment], dict[str, Kept]] = {}
-        self._placed: dict[tuple[str, Moment], Rows] = {}
+        self._kept: dict[tuple[str, StepId], dict[str, Kept]] = {}
+        self._placed: dict[tuple[str, StepId], Rows] = {}
         self._collectives: list[Collective] = []
         self._frames: dict[tuple[str, int], Rows] = {}
         self._scalars: dict[str, float] = {}
         self._later_scalars: dict[str, int] = {}
         self._scalar_calls: list[Callable[[dict[str, float]], None]] = []
         self._late: list[tuple[str, int, LateRows]] = []
-        self._forms: dict[int, Form] = {}
+        self._forms: dict[int, TensorSpec] = {}
         self._order = 0
         self._first_of_pass = self._first_of_micro_step = 0
         self._first_since_update = 0
@@ -81,28 +81,30 @@ class StepFrames:
         add_row(self._frames.setdefault((quantity, micro_step), {}), target, row, self._order)
         self._order += 1
 
-    def observe_at(self, quantity: str, moment: Moment, target: str, tensors: list[Tensor]) -> None:
-        """Reduce tensors that belong to a moment, now or in an earlier step, into one row; from any thread.
+    def observe_at(self, quantity: str, step_id: StepId, target: str, tensors: list[Tensor]) -> None:
+        """Reduce tensors that belong to a step, this one or an earlier one, into one row; from any thread.
 
         What is at hand on the host is merged at once, so that thousands of calls in a step take the room of one.
         """
         summary = self._summaries.at_once(tensors)
         if summary is not None:
-            self.keep(quantity, moment, target, summary, self._describe and self._describe(tensors[0]))
+            self.keep(quantity, step_id, target, summary, self._describe and self._describe(tensors[0]))
             return
         for tensor in tensors:
             with self._lock:
                 row = self._summaries.observe(tensor)
                 if row is not None:
                     self._note_form(row, tensor)
-                    add_row(self._placed.setdefault((quantity, moment), {}), target, row, self._next_order())
+                    add_row(self._placed.setdefault((quantity, step_id), {}), target, row, self._next_order())
             if row is None:
                 self._skipped(quantity, target, tensor)
 
-    def keep(self, quantity: str, moment: Moment, target: str, summary: list[float], form: Form | None = None) -> None:
+    def keep(
+        self, quantity: str, step_id: StepId, target: str, summary: list[float], form: TensorSpec | None = None
+    ) -> None:
         """Keep a Summary that was made elsewhere; from any thread."""
         with self._lock:
-            kept = self._kept.setdefault((quantity, moment), {})
+            kept = self._kept.setdefault((quantity, step_id), {})
             if target in kept:
                 kept[target].add(summary)
             else:
@@ -304,7 +306,7 @@ class StepFrames:
         """What the step in progress has observed by now; waits for the device."""
         with self._lock:
             kept = {key: dict(rows) for key, rows in self._kept.items()}
-            placed: dict[tuple[str, Moment], Rows] = {
+            placed: dict[tuple[str, StepId], Rows] = {
                 key: {name: list(seen) for name, seen in rows.items()} for key, rows in self._placed.items()
             }
             fetch = self._summaries.collect(keep=True)

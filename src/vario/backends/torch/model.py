@@ -25,7 +25,7 @@ from vario.backends.torch.reduce.row_hashes import row_hashes
 from vario.backends.torch.reduce.summaries import TorchSummaries
 from vario.backends.torch.reduce.tensors import form, why_without_numbers
 from vario.backends.torch.targets import Targets
-from vario.core.records import Form, HostCopy, Mesh
+from vario.core.records import HostCopy, Mesh, TensorSpec
 from vario.core.selector import Choice, modules_matching
 
 log = logging.getLogger("vario")
@@ -123,7 +123,7 @@ class TorchModel(TrainingLoop):
         """Why a tensor has no Summary, in words."""
         return why_without_numbers(tensor)
 
-    def describe(self, tensor: torch.Tensor) -> Form:
+    def describe(self, tensor: torch.Tensor) -> TensorSpec:
         """Shape and dtype of a tensor."""
         return form(tensor)
 

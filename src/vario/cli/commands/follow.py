@@ -57,24 +57,24 @@ def run(arguments: argparse.Namespace) -> int:
     """Watch until the run ends."""
     import time
 
-    from vario.cli import round as rounds
+    from vario.cli import following
     from vario.runs.run import Run
 
     for name in ("stall", "interval"):
         if not getattr(arguments, name) > 0:
             raise ConfigError(f"--{name}: expected a number above 0, got {getattr(arguments, name)}")
     _find(arguments, first=True)
-    speaker = rounds.Speaker(arguments.json, arguments.all_runs, _notices(arguments.config), not arguments.all)
+    speaker = following.Speaker(arguments.json, arguments.all_runs, _notices(arguments.config), not arguments.all)
 
-    def begin(path: Path) -> rounds.Watched:
+    def begin(path: Path) -> following.Watched:
         opened = Run(path)
         rules = _rules(arguments, opened)
         if not arguments.json:
             ranks = f"{opened.world_size} rank{'s' if opened.world_size > 1 else ''}"
             speaker.remark(path, "begin", f"watching {path} ({ranks}) with {len(rules)} rules")
-        return rounds.Watched(path, rules, arguments.stall)
+        return following.Watched(path, rules, arguments.stall)
 
-    rounds.watch(
+    following.watch(
         lambda: _find(arguments),
         begin,
         speaker,

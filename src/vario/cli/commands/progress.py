@@ -117,10 +117,10 @@ def _watch(place: Path, language: Language) -> int:
     import sys
     import time
 
-    from vario.cli import watching
+    from vario.cli import progress_following
     from vario.logs.finding import find_history
 
-    watching.watch(lambda: find_history(place), language, sys.stdout.isatty(), time.sleep)
+    progress_following.watch(lambda: find_history(place), language, sys.stdout.isatty(), time.sleep)
     return 0
 
 

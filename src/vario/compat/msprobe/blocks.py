@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.compat.msprobe.config import FORM_OPS, MonitorConfig
-from vario.core.records import COUNT, MAX, MIN, NANS, SUM, Form, Frame, Table
+from vario.core.records import COUNT, MAX, MIN, NANS, SUM, Frame, Table, TensorSpec
 from vario.statistics import STATISTICS, Values
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Block:
     rows: Rows
     values: Values
     """One row per name, one column per statistic."""
-    forms: Sequence[Form] | None
+    forms: Sequence[TensorSpec] | None
     order: Sequence[int]
 
 
@@ -93,7 +93,7 @@ class _Plan:
     rows: Rows
     picks: npt.NDArray[np.int64]
     """One frame row per row, or for features one per cell."""
-    wholes: Sequence[Mapping[Form, Form]] = ()
+    wholes: Sequence[Mapping[TensorSpec, TensorSpec]] = ()
     """Per row: what to write for a shard of a DTensor, where msprobe writes the whole."""
 
 
@@ -130,7 +130,7 @@ class Translation:
         return sorted(blocks, key=lambda block: _place(block.rows.prefix))
 
     def _block(
-        self, plan: _Plan, quantity: str, table: Table, order: npt.NDArray[np.int32], forms: list[Form]
+        self, plan: _Plan, quantity: str, table: Table, order: npt.NDArray[np.int32], forms: list[TensorSpec]
     ) -> Block:
         if quantity in _FEATURES:
             with np.errstate(all="ignore"):
@@ -179,7 +179,7 @@ class Translation:
         wholes = [self._whole(target) for _, (target, _) in numbered] if prefix.startswith("param_") else ()
         return self._plan(prefix, suffix, found, prefix == "grad_unreduced" and self._config.monitor_mbs_grad, wholes)
 
-    def _whole(self, target: str) -> Mapping[Form, Form]:
+    def _whole(self, target: str) -> Mapping[TensorSpec, TensorSpec]:
         """From the form of this rank's shard to that of the whole, where the parameter is a DTensor."""
         parameter = self._names.tensors[target]
         if not hasattr(parameter, "to_local"):
@@ -265,7 +265,7 @@ class Translation:
         suffix: str,
         found: list[_Found],
         per_pass: bool,
-        wholes: Sequence[Mapping[Form, Form]] = (),
+        wholes: Sequence[Mapping[TensorSpec, TensorSpec]] = (),
     ) -> _Plan:
         micro_steps = [micro for _, micro, _ in found] if per_pass else None
         rows = Rows(prefix, suffix, self._config.ops, [name for name, _, _ in found], micro_steps)
@@ -280,7 +280,7 @@ def measure(table: Table, statistics: Sequence[str]) -> Values:
     return np.stack([STATISTICS.get("mean" if name == "id" else name)(with_nan) for name in statistics], axis=1)
 
 
-def _leave_out_ids(values: Values, statistics: Sequence[str], forms: Sequence[Form]) -> None:
+def _leave_out_ids(values: Values, statistics: Sequence[str], forms: Sequence[TensorSpec]) -> None:
     """Only a tensor without dimensions has an `id`: its value."""
     if "id" in statistics:
         values[[len(shape) > 0 for shape, _ in forms], statistics.index("id")] = np.nan

@@ -14,7 +14,7 @@ import numpy as np
 
 from vario.compat.msprobe.blocks import Block
 from vario.compat.msprobe.config import FORM_OPS
-from vario.core.records import Form
+from vario.core.records import TensorSpec
 from vario.core.text import size
 from vario.statistics import Values
 
@@ -198,7 +198,7 @@ def _number_column(values: Values, ndigits: int) -> Any:
     return pc.replace_substring_regex(text, r"^(-?\d+)$", r"\1.0")
 
 
-def _with_bools(text: Any, values: Values, forms: Sequence[Form] | None) -> Any:
+def _with_bools(text: Any, values: Values, forms: Sequence[TensorSpec] | None) -> Any:
     """The extremes of a tensor of bools are bools."""
     import pyarrow as pa
     import pyarrow.compute as pc

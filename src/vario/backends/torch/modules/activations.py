@@ -28,7 +28,7 @@ _guards_before: list[bool] = []
 """One per Monitor that needs dynamo's hook guards; the last to go puts back what the first one found."""
 
 
-class Sighting:
+class SeenTensor:
     """One tensor at one version, under every name it was seen by: it is reduced once."""
 
     __slots__ = ("gradient_hooked", "micro_step", "of_only_user", "reference", "row", "targets", "version")
@@ -88,8 +88,8 @@ class ModuleTensors:
         self._turns = turns
         self._separates = separates
         self._with_gradients = gradients is not None
-        self._sightings: dict[int, Sighting] = {}
-        self._leaves: dict[int, tuple[Sighting, Undo]] = {}
+        self._seen_tensors: dict[int, SeenTensor] = {}
+        self._leaves: dict[int, tuple[SeenTensor, Undo]] = {}
         """Inputs that nothing computed: they outlive a pass, so one hook serves all passes of a step."""
         self._graph = Graph()
         self._passages: list[tuple[str, Passage]] = []
@@ -124,7 +124,7 @@ class ModuleTensors:
     def forward_began(self, with_gradients: bool) -> None:
         """The outermost module is called; what it runs counts as training if gradients are on here."""
         self._inside_root = with_gradients
-        self._sightings.clear()
+        self._seen_tensors.clear()
         self._passages.clear()
         self._graph.clear()
         for key in [key for key, (sighting, _) in self._leaves.items() if sighting.reference() is None]:
@@ -142,7 +142,7 @@ class ModuleTensors:
 
     def forget(self) -> None:
         """Drop what was seen in the step before."""
-        self._sightings.clear()
+        self._seen_tensors.clear()
         self._passages.clear()
         self._graph.clear()
         for _, undo in self._leaves.values():
@@ -178,7 +178,7 @@ class ModuleTensors:
                 return
 
     def _through(self, name: str, path: str, tensor: torch.Tensor) -> Callable[[torch.Tensor], None]:
-        sighting = self._sightings.get(id(tensor))
+        sighting = self._seen_tensors.get(id(tensor))
         return lambda gradient: self._came_through(f"{name}:{path}", sighting, gradient)
 
     def _after(self, name: str) -> Callable[..., None]:
@@ -211,9 +211,9 @@ class ModuleTensors:
                     observer.failed(error)
 
     def _see(self, target: str, tensor: torch.Tensor, with_gradients: bool) -> None:
-        sighting = self._sightings.get(id(tensor))
+        sighting = self._seen_tensors.get(id(tensor))
         if sighting is None or not sighting.is_of(tensor):
-            sighting = self._sightings[id(tensor)] = Sighting(tensor, self._clock.micro_step)
+            sighting = self._seen_tensors[id(tensor)] = SeenTensor(tensor, self._clock.micro_step)
         values, gradients = self._values, self._gradients
         # Inside backward a forward is a recomputation for checkpointing: its values were seen before.
         recomputing = hooks.current_backward() != -1
@@ -238,13 +238,13 @@ class ModuleTensors:
     def _see_leaf(self, target: str, tensor: torch.Tensor) -> None:
         known = self._leaves.get(id(tensor))
         if known is None or known[0].reference() is not tensor:
-            sighting = Sighting(tensor, None)
+            sighting = SeenTensor(tensor, None)
             undo = hooks.on_gradient(tensor, lambda gradient: self._gradient_came(sighting, gradient))
             known = self._leaves[id(tensor)] = sighting, undo
         if target not in known[0].targets:
             known[0].targets.append(target)
 
-    def _came_through(self, target: str, sighting: Sighting | None, gradient: torch.Tensor) -> None:
+    def _came_through(self, target: str, sighting: SeenTensor | None, gradient: torch.Tensor) -> None:
         """A gradient came back through one module; where that is the tensor's only user it is the tensor's as well."""
         observer = self._gradients
         if observer is None or not observer.watching:
@@ -254,7 +254,7 @@ class ModuleTensors:
         if sighting is not None and row is not None and _has_place(gradient):
             sighting.of_only_user = _GradientRow(gradient, row)
 
-    def _gradient_came(self, sighting: Sighting, gradient: torch.Tensor | None) -> None:
+    def _gradient_came(self, sighting: SeenTensor, gradient: torch.Tensor | None) -> None:
         observer = self._gradients
         # An output of a compiled graph that the loss does not use has no gradient at all.
         if observer is None or not observer.watching or gradient is None:
@@ -270,7 +270,7 @@ class ModuleTensors:
             for target in targets:
                 observer.observe_again(target, row)
 
-    def _turn_to_pass_of(self, sighting: Sighting | None) -> None:
+    def _turn_to_pass_of(self, sighting: SeenTensor | None) -> None:
         if sighting is not None and sighting.micro_step is not None:
             self._clock.backward_began(sighting.micro_step)
 

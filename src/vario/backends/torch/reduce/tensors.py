@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from vario.core.records import Form
+from vario.core.records import TensorSpec
 
 MAX_DEPTH = 6
 """Outputs nested deeper than this are caches and the like, not activations."""
@@ -91,7 +91,7 @@ def why_without_numbers(tensor: torch.Tensor) -> str:
     return f"a {type(tensor).__name__} shows no numbers"
 
 
-def form(tensor: torch.Tensor) -> Form:
+def form(tensor: torch.Tensor) -> TensorSpec:
     """Shape and dtype of what this rank has of a tensor; one whose rows differ in length shows how many elements."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import output
-from vario.reports.watch_text import incident_line, trouble_line
+from vario.reports.follow_text import incident_line, trouble_line
 from vario.rules.api.alerts import SEVERITIES, Incident
 from vario.rules.api.detector import QUIET_STEPS
 from vario.runs.live.run_watch import News, RunWatch
-from vario.sinks.watch_log import WatchLog
+from vario.sinks.follow_log import WatchLog
 
 if TYPE_CHECKING:
     from vario.notices.sending import Notices

@@ -12,8 +12,8 @@ import numpy as np
 
 from vario.core.run_files.parquet import read_footer, read_groups
 from vario.sinks.encoding import FORMAT
-from vario.sinks.outline_rows import OutlineRows, Steps, folded, from_arrow, together
 from vario.sinks.recovery import OUTLINE, OUTLINE_DEPTH
+from vario.sinks.rollup_rows import OutlineRows, Steps, folded, from_arrow, together
 from vario.sinks.sorted_file import SortedFile
 
 COARSER = 4

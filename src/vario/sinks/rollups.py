@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from vario.sinks.encoding import whole_array
-from vario.sinks.outline_files import (
+from vario.sinks.recovery import OUTLINE, OUTLINES, PART
+from vario.sinks.rollup_files import (
     STRETCHES_PER_FILE,
     Outline,
     coarser,
@@ -21,8 +22,7 @@ from vario.sinks.outline_files import (
     read_outline,
     write_outline,
 )
-from vario.sinks.outline_rows import OutlineRows, Steps, folded, measured, together
-from vario.sinks.recovery import OUTLINE, OUTLINES, PART
+from vario.sinks.rollup_rows import OutlineRows, Steps, folded, measured, together
 
 STRETCH_STEPS = 128
 """A stretch of the finest level is of so many recorded steps, once a run is long."""

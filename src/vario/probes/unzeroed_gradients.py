@@ -8,7 +8,7 @@ from vario.backends.base import Watched
 from vario.probes import Recorder
 
 
-class LeftOvers:
+class UnzeroedGradients:
     """`gradient_left_over`: what an update finds in a parameter's gradient that its update before has used already."""
 
     quantity: ClassVar[str] = "scalar"
