@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from vario.core.records import COLUMNS, COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, Table
+from vario.core.run_format import FORMAT
 from vario.sinks.compaction import Compactor
-from vario.sinks.encoding import FORMAT, StreamEncoder
+from vario.sinks.encoding import StreamEncoder
 from vario.sinks.recovery import part_path
 
 RUNS = Path(__file__).parent / ".long_runs"

@@ -13,7 +13,7 @@ from vario.core.errors import UnsupportedRelease
 VERSION = "0.1.0"
 """The one place where the version stands; the wheel takes it from here."""
 
-FOLDER = os.path.dirname(__file__) + os.sep
+FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep
 """Where this package lies, as its code objects name it; decides which frames of a stack are ours."""
 
 

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from vario.core.registry import Registry
+from vario.core.run_format import ROLLUPS, SNAPSHOTS
 
 SCALAR = "scalar"
 """Plain numbers: what you log, step time, memory. They are always kept."""
@@ -19,7 +20,7 @@ LOSS, LOSS_LOCAL, LOSS_BACKWARD = LOSSES = "loss", "loss_local", "loss_backward"
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-_RESERVED = ("outlines", "snapshots")
+_RESERVED = (ROLLUPS, SNAPSHOTS)
 """Folders beside those of quantities."""
 
 

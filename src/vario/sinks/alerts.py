@@ -17,6 +17,7 @@ import numpy as np
 from vario.core.errors import RunCorrupt
 from vario.core.records import StepRecord
 from vario.core.run_files import no_links, open_file
+from vario.core.run_format import ALERTS, INCIDENTS
 from vario.rules import Chosen, choose
 from vario.rules.api.alerts import Alert, Incident
 from vario.rules.api.detector import Detector
@@ -89,7 +90,7 @@ class Alerts:
         if self._goes_on:
             # Steps from here on are trained anew: what was found in them before is no longer true.
             self._goes_on = False
-            for name in ("alerts.jsonl", "incidents.jsonl"):
+            for name in (ALERTS, INCIDENTS):
                 take_back(self._folder / name, record.step)
         for step in self._assembler.add(record):
             self._look(step)
@@ -109,7 +110,7 @@ class Alerts:
     def _look(self, step: Step) -> None:
         found = self._detector.see(step, None if self._is_alone else self._rank)
         for alert in found:
-            self._append("alerts.jsonl", alert.to_json())
+            self._append(ALERTS, alert.to_json())
         if found:
             self.alerts = [*self.alerts, *found][-1000:]
         self._tell(self._incidents.add(step.number, found))
@@ -118,7 +119,7 @@ class Alerts:
 
     def _tell(self, incidents: Sequence[Incident]) -> None:
         for incident in incidents:
-            self._append("incidents.jsonl", incident.to_json())
+            self._append(INCIDENTS, incident.to_json())
             # What all ranks see is said by one of them; what only one can know is said there.
             if self._is_leading or incident.severity == "page":
                 log.log(_LEVELS[incident.severity], "%s", in_one_line(incident, self._run if self._writes else None))

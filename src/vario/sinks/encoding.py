@@ -13,9 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from vario.core.records import COLUMNS, MAX, MIN, Frame, Scalars
-
-FORMAT = 1
-"""Version of `docs/run-format.md` that is written here."""
+from vario.core.run_format import FORMAT
 
 WHOLE_NUMBERS = frozenset({"count", "nans", "infs", "zeros"})
 MOST_NAME_BYTES = 4096

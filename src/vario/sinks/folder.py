@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vario.core import run_files
+from vario.core import run_files, run_format
 from vario.core.errors import RunTaken, RunTooNew
 from vario.core.processes import is_gone, this_process
 from vario.core.run_files import shapes
 from vario.core.run_files.shapes import read_json
 from vario.sinks import RunHeader
 from vario.sinks.agreement import ATTEMPTS, Proposal, agree, is_started_again, job_mark, note_taken, publish
-from vario.sinks.encoding import FORMAT
 from vario.sinks.follow_log import FOLDER
 from vario.sinks.holding import Number, hold, refuse_held
 from vario.sinks.recovery import last_step
@@ -61,7 +60,7 @@ def claim(header: RunHeader) -> Claim:
         if header.resume and (agreed is None or header.world_size == 1):
             agreed = _next_session(header)
         run = _read_run(header.path)
-        own = read_json(folder / "rank.json", 2, shapes.RANK_STATUS)
+        own = read_json(folder / run_format.RANK, 2, shapes.RANK_STATUS)
         if not header.resume:
             _refuse_taken(header, run, own)
         free = refuse_held(header.path, folder, own, is_started_again())
@@ -124,7 +123,7 @@ def _num_sessions(path: Path) -> int:
         if match := re.fullmatch(SESSION + r"-(\d+)\.json", entry):
             counts.append(int(match[1]) + 1)
         elif RANK_FOLDER.fullmatch(entry):
-            rank = read_json(path / entry / "rank.json", 2, shapes.RANK_STATUS)
+            rank = read_json(path / entry / run_format.RANK, 2, shapes.RANK_STATUS)
             counts.append(0 if rank is None else int(rank.get("session") or 0) + 1)
     return max(counts)
 
@@ -162,17 +161,17 @@ def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, 
     if header.path.is_dir():
         for entry in sorted(os.listdir(header.path)):
             # A watching process may have come before the last rank.
-            is_ours = entry == FOLDER or entry.startswith("run.json") or SESSION_FILE.fullmatch(entry) is not None
+            is_ours = entry == FOLDER or entry.startswith(run_format.RUN) or SESSION_FILE.fullmatch(entry) is not None
             if not is_ours and not RANK_FOLDER.fullmatch(entry):
                 raise RunTaken(f"{header.path}: this folder holds '{entry}', which is no part of a run. {advice}")
 
 
 def _read_run(path: Path) -> dict[str, Any] | None:
-    found = read_json(path / "run.json", 1, {"format": int})
-    if found is not None and int(found.get("format", 0)) > FORMAT:
+    found = read_json(path / run_format.RUN, 1, {"format": int})
+    if found is not None and int(found.get("format", 0)) > run_format.FORMAT:
         raise RunTooNew(f"{path}: written by a newer vario (format {found['format']}); pip install -U vario")
     if found is not None:
-        shapes.check_shape(path / "run.json", found, shapes.RUN)
+        shapes.check_shape(path / run_format.RUN, found, shapes.RUN)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from vario.core.run_format import ALERTS, INCIDENTS
 from vario.rules.api.alerts import Alert, Incident
 from vario.sinks.line_files import LineFile, take_back
 
@@ -18,11 +19,11 @@ class WatchLog:
         """`first_steps` of the run's sessions: what earlier ones left of steps trained anew is taken back."""
         folder = run / FOLDER
         self._first_steps = first_steps
-        for name in ("alerts.jsonl", "incidents.jsonl"):
+        for name in (ALERTS, INCIDENTS):
             if len(first_steps) > 1 and (folder / name).exists():
                 take_back(folder / name, first_steps[-1])
-        self._alerts = LineFile(folder / "alerts.jsonl")
-        self._incidents = LineFile(folder / "incidents.jsonl")
+        self._alerts = LineFile(folder / ALERTS)
+        self._incidents = LineFile(folder / INCIDENTS)
 
     def add(self, alerts: Iterable[Alert], incidents: Iterable[Incident]) -> None:
         """Keep what was found."""

@@ -18,6 +18,7 @@ from vario.core.errors import RunError, RunTaken
 from vario.core.processes import is_gone, is_this, this_process
 from vario.core.run_files import list_names, open_file
 from vario.core.run_files.shapes import read_json
+from vario.core.run_format import LIVE
 from vario.sinks.agreement import file_system_time, publish
 
 OBSERVED_SECONDS = 15.0
@@ -96,7 +97,7 @@ def _signs(folder: Path) -> dict[str, tuple[float, int]]:
     """When the files of a rank were last written, and their sizes. Opened, for NFS answers from memory otherwise."""
     found = {}
     for name in list_names(folder, 1):
-        if name.endswith((".live.arrow", ".json")):
+        if name.endswith((LIVE, ".json")):
             with contextlib.suppress(OSError), open_file(folder / name, 2) as file:
                 status = os.fstat(file.fileno())
                 found[name] = status.st_mtime, status.st_size

@@ -14,19 +14,17 @@ import pyarrow.compute as pc
 from vario.core.errors import RunCorrupt
 from vario.core.run_files.parquet import read_footer
 from vario.core.run_files.streams import read_stream_bytes
+from vario.core.run_format import LIVE, PART, ROLLUPS, part_name
 
-PART = re.compile(r"part-(\d+)\.(arrow|parquet)")
-LIVE = ".live.arrow"
 LIVE_DEPTH, PART_DEPTH, OUTLINE_DEPTH = 2, 3, 4
 """How far below the run's folder live streams, parts and outlines lie."""
-OUTLINES = "outlines"
 OUTLINE = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
 """Level, first and last part."""
 
 
 def part_path(rank_folder: Path, quantity: str, number: int) -> Path:
     """Where a closed part lies before it is compacted."""
-    return rank_folder / quantity / f"part-{number:06d}.arrow"
+    return rank_folder / quantity / part_name(number, "arrow")
 
 
 def recover(rank_folder: Path) -> tuple[dict[str, int], list[Path]]:
@@ -68,7 +66,7 @@ def _parts(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _last_outlined(rank_folder: Path, quantity: str) -> int:
-    names = (path.name for path in (rank_folder / OUTLINES / quantity).glob("*.parquet"))
+    names = (path.name for path in (rank_folder / ROLLUPS / quantity).glob("*.parquet"))
     return max((int(match[3]) for name in names if (match := OUTLINE.fullmatch(name))), default=0)
 
 

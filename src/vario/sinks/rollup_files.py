@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vario.core.run_files.parquet import read_footer, read_groups
-from vario.sinks.encoding import FORMAT
+from vario.core.run_format import FORMAT
 from vario.sinks.recovery import OUTLINE, OUTLINE_DEPTH
 from vario.sinks.rollup_rows import OutlineRows, Steps, folded, from_arrow, together
 from vario.sinks.sorted_file import SortedFile

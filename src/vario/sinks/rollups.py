@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from vario.core.run_format import PART, ROLLUPS
 from vario.sinks.encoding import whole_array
-from vario.sinks.recovery import OUTLINE, OUTLINES, PART
+from vario.sinks.recovery import OUTLINE
 from vario.sinks.rollup_files import (
     STRETCHES_PER_FILE,
     Outline,
@@ -48,7 +49,7 @@ class Outliner:
     """Keeps the outlines of one quantity of one rank, in a folder of their own."""
 
     def __init__(self, rank_folder: Path, quantity: str, stretch_steps: int = STRETCH_STEPS) -> None:
-        self._folder = rank_folder / OUTLINES / quantity
+        self._folder = rank_folder / ROLLUPS / quantity
         self._stretch_steps = stretch_steps
         self._pending: _Pending | None = None
         self._known: list[Outline] = self._read_folder()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.core.run_files import no_links
+from vario.core.run_format import ACTIONS, SNAPSHOTS
 from vario.sinks.line_files import cut_torn_end
 
 MOST_SNAPSHOTS = 8
@@ -28,7 +29,7 @@ class SnapshotFolder:
 
     def __init__(self, rank_folder: Path, most_bytes: int) -> None:
         """Those of sessions before count as well."""
-        self._folder = rank_folder / "snapshots"
+        self._folder = rank_folder / SNAPSHOTS
         found = list(self._folder.glob("step-*")) if self._folder.is_dir() else []
         self._bytes_left = most_bytes - sum(path.stat().st_size for path in found)
         self._names = {path.stem for path in found}
@@ -66,7 +67,7 @@ class ActionLines:
     """`<run>/rank<k>/actions.jsonl`: one line for each thing done."""
 
     def __init__(self, rank_folder: Path) -> None:
-        self._path = rank_folder / "actions.jsonl"
+        self._path = rank_folder / ACTIONS
         self._is_whole = False
 
     def append(self, line: dict[str, Any]) -> None:

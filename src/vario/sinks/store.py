@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vario.core import run_format
 from vario.core.errors import RunTaken
 from vario.core.processes import this_process
 from vario.core.records import COLUMNS, Frame, StepRecord
@@ -23,11 +24,11 @@ from vario.core.run_files.shapes import COLLECTIVES, read_json
 from vario.core.text import size
 from vario.sinks import PartsOff, RunHeader
 from vario.sinks.compaction import Compactor
-from vario.sinks.encoding import FORMAT, StreamEncoder, in_batches
+from vario.sinks.encoding import StreamEncoder, in_batches
 from vario.sinks.folder import Claim, claim, leading_rank, write_json
 from vario.sinks.holding import has_lost
 from vario.sinks.live_file import LiveFile
-from vario.sinks.recovery import LIVE, part_path, recover
+from vario.sinks.recovery import part_path, recover
 from vario.sinks.rollups import OUTLINED_ROWS, STRETCH_STEPS
 from vario.statistics import columns_needed
 
@@ -42,7 +43,7 @@ class _Stream:
 
     def __init__(self, folder: Path, quantity: str, part: int, session: int, columns: frozenset[str]) -> None:
         self.encoder = StreamEncoder(quantity, part, session, columns)
-        self.file = LiveFile(folder / f"{quantity}{LIVE}", self.encoder.opening)
+        self.file = LiveFile(folder / f"{quantity}{run_format.LIVE}", self.encoder.opening)
         self.num_steps = 0
         self._last_step: int | None = None
 
@@ -284,15 +285,15 @@ class Store:
         os.makedirs(self._rank_folder, exist_ok=True)
         self._write_run("running", None, None)
         self._write_rank()
-        write_json(self._rank_folder / "structure.json", self._header.structure, indent=None)
+        write_json(self._rank_folder / run_format.STRUCTURE, self._header.structure, indent=None)
         # What an earlier session has seen stays beside its rows.
-        known = read_json(self._rank_folder / "collectives.json", 2, COLLECTIVES) or {}
+        known = read_json(self._rank_folder / run_format.COLLECTIVES, 2, COLLECTIVES) or {}
         earlier = {str(content["target"]): content for content in known.get("collectives") or []}
         self._collectives = {**earlier, **self._collectives}
         self._collectives_are_new = self._collectives.keys() != earlier.keys()
 
     def _write_collectives(self) -> None:
-        write_json(self._rank_folder / "collectives.json", {"collectives": list(self._collectives.values())})
+        write_json(self._rank_folder / run_format.COLLECTIVES, {"collectives": list(self._collectives.values())})
         self._collectives_are_new = False
 
     def _write_run(self, state: str, error: str | None, ended: float | None) -> None:
@@ -304,7 +305,7 @@ class Store:
             before = self._claim.run or {"id": uuid.uuid4().hex[:12], "started": header.started}
             session = {"first_step": self.first_step, "started": header.started}
             self._run = {
-                "format": FORMAT,
+                "format": run_format.FORMAT,
                 "id": before["id"],
                 "started": before["started"],
                 "group": before.get("group", header.group),
@@ -316,7 +317,7 @@ class Store:
                 "host": socket.gethostname(),
                 "sessions": [*self._claim.sessions, session],
             }
-        write_json(header.path / "run.json", {**self._run, "ended": ended, "state": state, "error": error})
+        write_json(header.path / run_format.RUN, {**self._run, "ended": ended, "state": state, "error": error})
 
     def _write_rank(self, state: str = "running", error: str | None = None, ended: float | None = None) -> None:
         assert self._claim is not None
@@ -334,4 +335,4 @@ class Store:
             "parts_off": self._parts_off,
             "dropped_steps": self.dropped_steps + self._num_refused,
         }
-        write_json(self._rank_folder / "rank.json", status)
+        write_json(self._rank_folder / run_format.RANK, status)

@@ -9,11 +9,12 @@ from vario.core.errors import RunCorrupt
 from vario.core.records import Collective, Structure
 from vario.core.run_files import shapes
 from vario.core.run_files.shapes import read_json
+from vario.core.run_format import COLLECTIVES, STRUCTURE
 
 
 def read_structure(rank_folder: Path) -> Structure:
     """Modules and parameters in model order; none where the rank left nothing."""
-    path = rank_folder / "structure.json"
+    path = rank_folder / STRUCTURE
     found: Structure = {"modules": [], "parameters": [], **(read_json(path, 2, shapes.STRUCTURE) or {})}
     groups = found.get("groups") or []
     for parameter in found["parameters"]:
@@ -26,7 +27,7 @@ def read_structure(rank_folder: Path) -> Structure:
 
 def read_collectives(rank_folder: Path) -> list[Collective]:
     """The collectives in a rank's folder, in the order they were first called; none where none were watched."""
-    path = rank_folder / "collectives.json"
+    path = rank_folder / COLLECTIVES
     known = [item.name for item in dataclasses.fields(Collective)]
     found = []
     for content in (read_json(path, 2, shapes.COLLECTIVES) or {}).get("collectives") or []:

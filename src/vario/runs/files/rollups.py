@@ -20,9 +20,9 @@ from vario.core.run_files import list_names
 from vario.core.run_files.columns import MOST_STEP, check_rows, check_schema
 from vario.core.run_files.parquet import read_footer, read_groups
 from vario.core.run_files.streams import NOT_WHOLE
+from vario.core.run_format import ROLLUPS
 from vario.runs.files.row_files import Span, group_ranges, groups_of, session_of
 
-FOLDER = "outlines"
 NAME = re.compile(r"([0-9]{1,2})-([0-9]{6,12})-([0-9]{6,12})\.parquet")
 DEPTH = 4
 """How far below the run's folder they lie."""
@@ -135,7 +135,7 @@ class Outlines:
     """The outlines of one quantity of one rank."""
 
     def __init__(self, rank_folder: Path, quantity: str) -> None:
-        self._folder = rank_folder / FOLDER / quantity
+        self._folder = rank_folder / ROLLUPS / quantity
         self._known: dict[str, OutlineFile] = {}
 
     def files(self) -> list[OutlineFile]:

@@ -19,12 +19,9 @@ from vario.core.run_files.columns import check_rows, check_schema, columns_of
 from vario.core.run_files.parquet import check_file, read_footer, read_groups, unreadable
 from vario.core.run_files.streams import NOT_WHOLE, is_unbegun, read_batches, read_stream_bytes
 from vario.core.run_files.streams import unreadable as unreadable_stream
+from vario.core.run_format import FORMAT, LIVE
 from vario.runs.files.arrays import numbers, place_of, take
 
-FORMAT = 1
-"""The newest format this reader understands."""
-
-LIVE = ".live.arrow"
 LIVE_DEPTH, PART_DEPTH = 2, 3
 """How far below the run's folder live streams and parts lie."""
 

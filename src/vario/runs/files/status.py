@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vario.core import run_format
 from vario.core.errors import RunCorrupt, RunTooNew
 from vario.core.processes import is_gone
 from vario.core.run_files import entries_of, shapes
 from vario.core.run_files.shapes import read_json
-from vario.runs.files.row_files import FORMAT
 
 log = logging.getLogger("vario")
 
@@ -59,22 +59,22 @@ class RankState:
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run, be it one whose leading rank has not come to describe it."""
     try:
-        return (folder / "run.json").is_file() or any(folder.glob("rank*/rank.json"))
+        return (folder / run_format.RUN).is_file() or any(folder.glob(f"rank*/{run_format.RANK}"))
     except (OSError, ValueError):
         return False  # a name that no file can have, or a folder that is not ours to read
 
 
 def read_run_json(folder: Path) -> dict[str, Any]:
     """The content of `run.json`, or what the ranks tell where there is none; refuses what is damaged or too new."""
-    content = read_json(folder / "run.json", 1)
+    content = read_json(folder / run_format.RUN, 1)
     if content is None:
         content = _as_told_by_ranks(folder)
     version = content.get("format")
     if not isinstance(version, int):
-        raise RunCorrupt(f"{folder / 'run.json'}: has no format number")
-    if version > FORMAT:
+        raise RunCorrupt(f"{folder / run_format.RUN}: has no format number")
+    if version > run_format.FORMAT:
         raise RunTooNew(f"{folder}: written by a newer vario (format {version}); pip install -U vario")
-    shapes.check_shape(folder / "run.json", content, shapes.RUN)
+    shapes.check_shape(folder / run_format.RUN, content, shapes.RUN)
     return content
 
 
@@ -113,18 +113,18 @@ def read_ranks(folder: Path) -> list[dict[str, Any]]:
 
 def read_rank(folder: Path, rank: int) -> dict[str, Any] | None:
     """The content of one `rank.json`."""
-    return read_json(folder / f"rank{rank}" / "rank.json", 2, shapes.RANK_STATUS)
+    return read_json(folder / f"rank{rank}" / run_format.RANK, 2, shapes.RANK_STATUS)
 
 
 def _as_told_by_ranks(folder: Path) -> dict[str, Any]:
     ranks = read_ranks(folder)
     if not ranks:
-        raise RunCorrupt(f"{folder / 'run.json'}: has vanished")
+        raise RunCorrupt(f"{folder / run_format.RUN}: has vanished")
     opened = min(float(rank.get("opened") or 0) for rank in ranks)
     is_over = all(rank.get("state") in ("finished", "interrupted") for rank in ranks)
     num_sessions = 1 + max(min(int(rank.get("session") or 0), MOST_SESSIONS) for rank in ranks)
     return {
-        "format": FORMAT,
+        "format": run_format.FORMAT,
         "started": opened,
         "ended": max(float(rank.get("ended") or 0) for rank in ranks) if is_over else None,
         "state": "finished" if is_over else "running",
@@ -203,9 +203,9 @@ def _is_dead(rank: dict[str, Any]) -> bool:
 
 
 def _last_sign(folder: Path, rank: str = "rank*") -> float:
-    signs = [*folder.glob(f"{rank}/rank.json"), *folder.glob(f"{rank}/*.live.arrow")]
+    signs = [*folder.glob(f"{rank}/{run_format.RANK}"), *folder.glob(f"{rank}/*{run_format.LIVE}")]
     if rank == "rank*":
-        signs += [folder / "run.json", *folder.glob("session-*.json")]
+        signs += [folder / run_format.RUN, *folder.glob("session-*.json")]
     times = [0.0]
     for sign in signs:
         try:

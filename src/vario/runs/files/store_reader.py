@@ -7,7 +7,6 @@ one to the other in between are seen once: a live stream whose number exists as 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,17 +21,16 @@ from vario.core.quantities import is_quantity
 from vario.core.records import COLUMNS, Table
 from vario.core.run_files import entries_of, list_names
 from vario.core.run_files.columns import type_of
+from vario.core.run_format import LIVE, PART, part_name
 from vario.runs.files.arrays import numbers
 from vario.runs.files.budget import Budget, check_num_names
 from vario.runs.files.rollups import OutlineFile, Outlines, cover, settled
-from vario.runs.files.row_files import EVERYTHING, LIVE, PART_DEPTH, Footers, Part, Stream, Wanted, read_stream
+from vario.runs.files.row_files import EVERYTHING, PART_DEPTH, Footers, Part, Stream, Wanted, read_stream
 
 log = logging.getLogger("vario")
 
 RANK_DEPTH = 1
 """How far below the run's folder that of a rank lies."""
-
-PART = re.compile(r"part-([0-9]{6,12})\.(arrow|parquet)")
 
 When = tuple[int, int]
 """A step and the order within it."""
@@ -216,7 +214,7 @@ class QuantityReader:
 
     def _piece(self, number: int, kinds: set[str]) -> Stream | Part:
         if "parquet" not in kinds:
-            stream = read_stream(self._folder / f"part-{number:06d}.arrow")
+            stream = read_stream(self._folder / part_name(number, "arrow"))
             if stream is not None:
                 return stream
             # Compacted since we listed the folder.
@@ -225,7 +223,7 @@ class QuantityReader:
         return self._parts[number]
 
     def _part(self, number: int) -> Part:
-        return Part(self._folder / f"part-{number:06d}.parquet", number, self._footers)
+        return Part(self._folder / part_name(number, "parquet"), number, self._footers)
 
 
 def taken_back_from(session: int, sessions: Sessions) -> int | None:

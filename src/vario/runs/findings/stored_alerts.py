@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from vario.core.run_files import open_file
 from vario.core.run_files.columns import MOST_STEP
+from vario.core.run_format import ALERTS, INCIDENTS
 from vario.core.text import reason
 from vario.rules import RULES
 from vario.rules.api.alerts import SEVERITIES, Alert, Incident
@@ -35,7 +36,7 @@ Sessions = Sequence[Mapping[str, Any]]
 def read_alerts(run: RunFolder) -> list[Alert]:
     """All alerts that were stored, by step; each once, and none of steps that a resume took back."""
     found: dict[tuple[Any, ...], Alert] = {}
-    for alert in _parsed(run, "alerts.jsonl", _alert):
+    for alert in _parsed(run, ALERTS, _alert):
         found.setdefault((alert.step, alert.rank, alert.rule, alert.quantity, alert.target, alert.micro_step), alert)
     return sorted(found.values(), key=lambda alert: alert.step)
 
@@ -51,12 +52,12 @@ def read_incidents(run: RunFolder) -> list[Incident]:
 def has_alerts(run: RunFolder) -> bool:
     """Whether anything was stored at all, without reading it."""
     folders = [*(f"rank{rank}" for rank in run.ranks), WATCH]
-    return any(os.path.lexists(os.path.join(run.path, folder, "alerts.jsonl")) for folder in folders)
+    return any(os.path.lexists(os.path.join(run.path, folder, ALERTS)) for folder in folders)
 
 
 def told_incidents(run: RunFolder) -> list[Incident]:
     """The incidents as each rank, and a watching process, told them at the time."""
-    return list(_parsed(run, "incidents.jsonl", _incident))
+    return list(_parsed(run, INCIDENTS, _incident))
 
 
 def _lead(incident: Incident) -> tuple[str, int, str | None]:

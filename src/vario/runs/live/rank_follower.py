@@ -15,10 +15,11 @@ from vario.core.records import Frame
 from vario.core.run_files import open_file
 from vario.core.run_files.columns import check_rows, check_schema, columns_of
 from vario.core.run_files.streams import MOST_STREAM_BYTES, messages, read_batches, unreadable
+from vario.core.run_format import LIVE
 from vario.rules.api.series_state import Memory
 from vario.rules.api.step_view import Facts, Step
 from vario.runs.files.arrays import numbers, take
-from vario.runs.files.row_files import LIVE, LIVE_DEPTH, session_of
+from vario.runs.files.row_files import LIVE_DEPTH, session_of
 from vario.runs.files.store_reader import QuantityReader, quantities
 from vario.runs.files.tables import all_columns, in_order
 from vario.runs.findings.replay import PASSED_OVER, frames_of, scalars_of

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vario.core import ending
+from vario.core.run_format import INCIDENTS
 from vario.core.text import reason
 from vario.rules import Chosen
 from vario.rules.api.alerts import Alert, Incident
@@ -192,7 +193,7 @@ class RunWatch:
 
     def _told_by_ranks(self) -> Iterator[Incident]:
         for rank in self.run.ranks:
-            path = self.path / f"rank{rank}" / "incidents.jsonl"
+            path = self.path / f"rank{rank}" / INCIDENTS
             lines = list(read_lines(path))
             for plain in lines[self._read_lines.get(path, 0) :]:
                 try:

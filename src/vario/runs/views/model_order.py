@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from vario.core.records import ROOT
+from vario.core.run_format import STRUCTURE
 from vario.runs.reader import SIDED, RunReader
 
 _ORDERS: WeakKeyDictionary[RunReader, dict[str, tuple[dict[str, int], list[str], list[str]]]] = WeakKeyDictionary()
@@ -44,7 +45,7 @@ def _places(run: RunReader) -> dict[str, int]:
     """The place of each module and parameter."""
     rank = run.ranks[0]
     try:
-        status = (run.path / f"rank{rank}" / "structure.json").lstat()
+        status = (run.path / f"rank{rank}" / STRUCTURE).lstat()
     except OSError:
         return {}
     stamp = status.st_mtime_ns, status.st_ino

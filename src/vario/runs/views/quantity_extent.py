@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vario.core.errors import ConfigError
+from vario.core.run_format import LIVE
 from vario.core.text import size
 from vario.runs.reader import RunReader
 
@@ -24,7 +25,7 @@ def rows_bytes(run: RunReader, quantity: str | None = None) -> int:
     """Bytes of all rows on disk, or of one quantity."""
     name = "*" if quantity is None else quantity
     total = 0
-    for file in (*run.path.glob(f"rank*/{name}.live.arrow"), *run.path.glob(f"rank*/{name}/part-*")):
+    for file in (*run.path.glob(f"rank*/{name}{LIVE}"), *run.path.glob(f"rank*/{name}/part-*")):
         try:
             total += file.lstat().st_size
         except OSError:
