@@ -61,8 +61,6 @@ ALLOWED: dict[str, set[str]] = {
 
 FRAMEWORKS = {"torch", "triton", "mindspore", "transformers", "lightning", "accelerate", "deepspeed"}
 RUN_FILES = {name for name in vars(run_format).values() if isinstance(name, str) and ".json" in name}
-    value for value in vars(run_format).values() if isinstance(value, str) and value.endswith((".json", ".jsonl"))
-}
 BANNED = {"metric", "logger", "tracker", "manager", "processor", "util", "helper", "data", "info", "misc"}
 FIXED_BY_OTHERS = {"print_model_info", "get_gpu_memory_info", "TrainingMetrics", "tracker", "get_preparation_data"}
 FIXED_BY_OTHERS |= {"get_file_info", "get_file_info_selector", "data_received"}
