@@ -49,12 +49,18 @@ def test_a_target_seen_again_in_a_micro_step_is_merged():
 
 
 def test_the_last_list_of_a_step_wins():
-    frames, summaries, _ = made()
+    frames, _, _ = made()
     frames.observe_all("gradient", ["a", "b"], [[1.0], [2.0]])
     frames.observe_all("gradient", ["b"], [[9.0]], 3.0)
     (frame,) = frames.end(0, 0.0)().frames
     assert dict(zip(frame.targets, frame.summaries[:, SUM], strict=True)) == {"a": 1.0, "b": 3.0}
-    assert summaries.lists[0] == summaries.lists[1]
+
+
+def test_only_a_list_of_the_same_targets_takes_the_rows_of_an_earlier_one():
+    frames, summaries, _ = made()
+    for names in (["a:gradient", "b:gradient"], ["a:weight", "b:weight"], ["a:gradient", "b:gradient"]):
+        frames.observe_all("checksum", names, [[1.0], [2.0]])
+    assert summaries.lists[0] == summaries.lists[2] != summaries.lists[1]
 
 
 def test_lists_after_a_seal_do_not_take_the_rows_of_lists_before_it():

@@ -56,6 +56,8 @@ class StepFrames:
         self._scalar_calls: list[Callable[[dict[str, float]], None]] = []
         self._late: list[tuple[str, int, LateRows]] = []
         self._forms: dict[int, TensorSpec] = {}
+        self._lists: dict[tuple[str, int], list[Sequence[str]]] = {}
+        """The targets of each list of tensors, by quantity and the number of updates before it."""
         self._order = 0
         self._first_of_pass = self._first_of_micro_step = 0
         self._first_since_update = 0
@@ -134,7 +136,7 @@ class StepFrames:
         """Reduce a list of tensors at once; a target seen again in the same step replaces the earlier row."""
         if not tensors:
             return
-        again = f"{quantity}/{self._updates}"
+        again = f"{quantity}/{self._updates}/{self._list_number(quantity, targets)}"
         frame = self._frames.setdefault((quantity, 0), {})
         self._forget_returned(quantity, targets)
         rows = self._summaries.observe_many(tensors, scale, again)
@@ -151,6 +153,15 @@ class StepFrames:
             self._note_form(row, tensor)
             frame[target] = row, self._order
             self._order += 1
+
+    def _list_number(self, quantity: str, targets: Sequence[str]) -> int:
+        """Which of a quantity's lists since the latest update this is: one of the same targets takes its place."""
+        known = self._lists.setdefault((quantity, self._updates), [])
+        for number, names in enumerate(known):
+            if names is targets or names == targets:
+                return number
+        known.append(targets)
+        return len(known) - 1
 
     def observe_later(self, quantity: str, rows: LateRows, most: int) -> None:
         """Keep at most so many rows that are made when the record is; a target told again replaces the earlier row."""

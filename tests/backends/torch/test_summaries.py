@@ -408,3 +408,29 @@ def test_a_list_is_copied_in_stretches(monkeypatch):
     tensors = [torch.full((size,), float(size), dtype=dtype) for size in (1, 7, 40, 3, 9) for dtype in FLOATS[:2]]
     for tensor, row in zip(tensors, by_list(*tensors), strict=True):
         check(row, tensor)
+
+
+def test_a_list_of_small_tensors_takes_the_place_of_the_one_under_its_name():
+    summaries = TorchSummaries(0.0, frozenset(COLUMNS))
+    lists = [[torch.full((3,), float(number + at)) for at in range(5)] for number in (0, 10, 20, 30)]
+    rows = [summaries.observe_many(lists[0], None, "gradient"), summaries.observe_many(lists[1], None, "weight")]
+    lists[0][0].fill_(7.0)  # the copy is what counts
+    again = summaries.observe_many(lists[2], None, "gradient")
+    other = summaries.observe_many([*lists[3], torch.ones(2)], None, "gradient")
+    assert again == rows[0]
+    assert not {*other} & {*rows[0], *rows[1]}
+    table = summaries.collect()()
+    assert table[rows[0], SUM].tolist() == [3.0 * (20 + at) for at in range(5)]
+    assert table[rows[1], SUM].tolist() == [3.0 * (10 + at) for at in range(5)]
+    assert table[other, SUM].tolist() == [*(3.0 * (30 + at) for at in range(5)), 2.0]
+
+
+def test_more_small_tensors_than_may_wait_are_reduced_at_once(monkeypatch):
+    monkeypatch.setattr(small_tensors, "MOST_WAITING", 3 * small_tensors.BLOCK)
+    summaries = TorchSummaries(0.0, frozenset(COLUMNS))
+    tensors = [torch.full((small_tensors.SMALL - 1,), float(at)) for at in range(20)]
+    rows = [summaries.observe(tensor) for tensor in tensors]
+    waiting = [batch for batch in summaries._small.batches if batch.flat is not None]
+    assert 1 <= len(waiting) <= 3
+    for row, tensor in zip(summaries.collect()()[rows], tensors, strict=True):
+        check(row, tensor)
