@@ -80,7 +80,7 @@ def test_an_old_python_is_refused_in_one_sentence(tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", ["__init__", "errors", "package"])
+@pytest.mark.parametrize("name", ["__init__", "core/__init__", "core/errors", "core/package"])
 def test_an_old_python_can_read_what_refuses_it(name):
     ast.parse((ROOT / "src" / "vario" / f"{name}.py").read_text(), feature_version=(3, 8))
 

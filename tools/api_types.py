@@ -60,6 +60,8 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return _union(f'"{word}"' for word in schema["enum"])
     kind = schema.get("type")
+    if "minItems" in schema and "items" in schema:
+        return f"[{', '.join([_type(schema['items'])] * schema['minItems'])}]"
     if "prefixItems" in schema:
         return f"[{', '.join(_type(one) for one in schema['prefixItems'])}]"
     if kind == "array":

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_steps import Pair
+from test_clock import Pair
 from torch import nn
 
 from models import batch

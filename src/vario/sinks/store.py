@@ -121,6 +121,7 @@ class Store:
         else:
             self._unopened += records
         if not self._attempt("record", self._flush):
+            self._check_holding()  # a file that is in the way may be that of another process
             return
         self._waiting_steps.clear()
         if self._collectives_are_new:

@@ -50,6 +50,8 @@ class Schemas:
             return {"type": "array", "items": self.of(_number_type(get_args(inside[1])[0]))}
         if origin is tuple and inside[1] is not Ellipsis:
             length = {"minItems": len(inside), "maxItems": len(inside)}
+            if len(set(inside)) == 1:  # most readers of descriptions know `items`, and not all know `prefixItems`
+                return {"type": "array", "items": self.of(inside[0]), **length}
             return {"type": "array", "prefixItems": [self.of(one) for one in inside], **length}
         if origin in (list, tuple, Sequence):
             return {"type": "array", "items": self.of(inside[0])}
