@@ -46,6 +46,7 @@ class Writer:
             with self._changed:
                 for _ in builds:
                     self._waiting.popleft()
+                del builds  # or what these steps held would stay until the next one comes
                 self._changed.notify_all()
 
     def _deliver(self, builds: Sequence[Build]) -> None:
