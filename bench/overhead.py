@@ -2,6 +2,7 @@
 
     python bench/overhead.py             one CUDA GPU: Llama-like 1.1B, bf16, batch 8 x 2048, fused AdamW
     python bench/overhead.py --cpu       GPT of 33.7M parameters, beside other tools where they are installed
+    python bench/overhead.py --small     GPT of width 64 on a CPU: what the training thread pays where steps are short
     python bench/overhead.py --distributed   the same GPT on two CPU ranks, under DDP and FSDP2, beside msprobe
 
 Variants take turns within one run, round after round, because machines drift. Every variant watches every step and all
@@ -176,6 +177,33 @@ def measure_cpu(pairs: int, tokens: int, only: str) -> None:
         gc.collect()
 
 
+def measure_small(rounds: int, steps: int) -> None:
+    """CPU time of the training thread over that of the unwatched step, the least of rounds that take turns."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = GPT(width=64, layers=12, heads=4, vocabulary=256, length=64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    batches = [torch.randint(0, 256, (1, 16)) for _ in range(400)]
+    every_step = {name: {"quantities": chosen, "every": 1, "rules": ()} for name, chosen in VARIANTS.items()}
+    cases: dict[str, dict[str, object] | None] = {"unwatched": None, "default": {}, **every_step}
+    least = dict.fromkeys(cases, float("inf"))
+    for _ in range(rounds):
+        for name, options in cases.items():
+            with tempfile.TemporaryDirectory() as folder:
+                monitor = None if options is None else vario.watch(model, optimizer, directory=folder, **options)
+                for at in range(12):
+                    train_step(model, optimizer, batches[at])
+                began = time.thread_time()
+                for at in range(steps):
+                    train_step(model, optimizer, batches[at % len(batches)])
+                least[name] = min(least[name], (time.thread_time() - began) / steps)
+                if monitor is not None:
+                    monitor.close()
+    print(f"unwatched: {1e3 * least['unwatched']:.2f} ms of CPU time a step")
+    for name in list(cases)[1:]:
+        print(f"{name}: {least[name] / least['unwatched']:.2f}")
+
+
 def measure_distributed(pairs: int, tokens: int, only: str) -> None:
     from overhead_distributed import CASES
 
@@ -219,6 +247,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cpu", action="store_true", help="measure on the CPU, beside other tools")
     parser.add_argument("--distributed", action="store_true", help="measure on two CPU ranks, beside msprobe")
+    parser.add_argument("--small", action="store_true", help="measure a small model on the CPU")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--layers", type=int, default=22)
@@ -228,6 +257,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.distributed:
         measure_distributed(arguments.pairs, arguments.tokens, arguments.only)
+    elif arguments.small:
+        measure_small(max(5, arguments.rounds), 4 * arguments.steps)
     elif arguments.cpu:
         measure_cpu(arguments.pairs, arguments.tokens, arguments.only)
     else:

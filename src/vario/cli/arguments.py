@@ -24,6 +24,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_directory(parser: argparse.ArgumentParser, what: str) -> None:
+    """The folder of runs to look at."""
+    told = f"{what} (default: {DEFAULT_DIRECTORY})"
+    parser.add_argument("directory", metavar="DIR", nargs="?", default=DEFAULT_DIRECTORY, help=told)
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """The switch that every reading command has."""
     parser.add_argument(

@@ -30,13 +30,7 @@ vario follow vario_runs/long_run --once --all --json
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add what to watch, with which rules and for how long."""
-    parser.add_argument(
-        "directory",
-        metavar="DIR",
-        nargs="?",
-        default=shared.DEFAULT_DIRECTORY,
-        help=f"a run, or a folder of runs (default: {shared.DEFAULT_DIRECTORY})",
-    )
+    shared.add_directory(parser, "a run, or a folder of runs")
     parser.add_argument("--all-runs", action="store_true", help="watch all running ones in DIR, not only the newest")
     parser.add_argument("--all", action="store_true", help="use all rules, not only those that compare ranks")
     parser.add_argument("--config", metavar="FILE", help="take `rules` and `notify` from a .toml, .yaml or .json file")

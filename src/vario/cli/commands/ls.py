@@ -25,13 +25,7 @@ MARK = "*"
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the folder, --all and --json."""
-    parser.add_argument(
-        "directory",
-        metavar="DIR",
-        nargs="?",
-        default=shared.DEFAULT_DIRECTORY,
-        help=f"folder that holds runs (default: {shared.DEFAULT_DIRECTORY})",
-    )
+    shared.add_directory(parser, "folder that holds runs")
     parser.add_argument("--all", action="store_true", help="one line for each run of a group, such as a grid search's")
     shared.add_json(parser)
 

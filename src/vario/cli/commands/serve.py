@@ -35,13 +35,7 @@ SCREEN_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the folder, and where to listen."""
-    parser.add_argument(
-        "directory",
-        metavar="DIR",
-        nargs="?",
-        default=shared.DEFAULT_DIRECTORY,
-        help=f"a run, or a folder with runs in it or below (default: {shared.DEFAULT_DIRECTORY})",
-    )
+    shared.add_directory(parser, "a run, or a folder with runs in it or below")
     parser.add_argument("--port", type=int, metavar="N", help="port (default: the first free one from 8765 on)")
     parser.add_argument(
         "--host", metavar="H", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine alone)"

@@ -127,7 +127,7 @@ class ModuleTensors:
         self._seen_tensors.clear()
         self._passages.clear()
         self._graph.clear()
-        for key in [key for key, (sighting, _) in self._leaves.items() if sighting.reference() is None]:
+        for key in [key for key, (seen, _) in self._leaves.items() if seen.reference() is None]:
             del self._leaves[key]
 
     def forward_ended(self) -> None:
@@ -178,8 +178,8 @@ class ModuleTensors:
                 return
 
     def _through(self, name: str, path: str, tensor: torch.Tensor) -> Callable[[torch.Tensor], None]:
-        sighting = self._seen_tensors.get(id(tensor))
-        return lambda gradient: self._came_through(f"{name}:{path}", sighting, gradient)
+        seen = self._seen_tensors.get(id(tensor))
+        return lambda gradient: self._came_through(f"{name}:{path}", seen, gradient)
 
     def _after(self, name: str) -> Callable[..., None]:
         def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -211,57 +211,57 @@ class ModuleTensors:
                     observer.failed(error)
 
     def _see(self, target: str, tensor: torch.Tensor, with_gradients: bool) -> None:
-        sighting = self._seen_tensors.get(id(tensor))
-        if sighting is None or not sighting.is_of(tensor):
-            sighting = self._seen_tensors[id(tensor)] = SeenTensor(tensor, self._clock.micro_step)
+        seen = self._seen_tensors.get(id(tensor))
+        if seen is None or not seen.is_of(tensor):
+            seen = self._seen_tensors[id(tensor)] = SeenTensor(tensor, self._clock.micro_step)
         values, gradients = self._values, self._gradients
         # Inside backward a forward is a recomputation for checkpointing: its values were seen before.
         recomputing = hooks.current_backward() != -1
         if values is not None and values.watching and not recomputing:
-            if sighting.row is None:
-                sighting.row = values.observe(target, tensor)
+            if seen.row is None:
+                seen.row = values.observe(target, tensor)
             else:
-                values.observe_again(target, sighting.row)
+                values.observe_again(target, seen.row)
         if gradients is None or not gradients.watching or not with_gradients:
             return
-        if tensor.requires_grad and target not in sighting.targets:
+        if tensor.requires_grad and target not in seen.targets:
             if tensor.grad_fn is None:
                 # Reentrant checkpointing recomputes from a detached copy of its input; the input itself has our hook.
                 if not recomputing:
                     self._see_leaf(target, tensor)
                 return
-            sighting.targets.append(target)
-            if not sighting.gradient_hooked:
-                sighting.gradient_hooked = True
-                hooks.on_gradient(tensor, lambda gradient: self._gradient_came(sighting, gradient))
+            seen.targets.append(target)
+            if not seen.gradient_hooked:
+                seen.gradient_hooked = True
+                hooks.on_gradient(tensor, lambda gradient: self._gradient_came(seen, gradient))
 
     def _see_leaf(self, target: str, tensor: torch.Tensor) -> None:
         known = self._leaves.get(id(tensor))
         if known is None or known[0].reference() is not tensor:
-            sighting = SeenTensor(tensor, None)
-            undo = hooks.on_gradient(tensor, lambda gradient: self._gradient_came(sighting, gradient))
-            known = self._leaves[id(tensor)] = sighting, undo
+            seen = SeenTensor(tensor, None)
+            undo = hooks.on_gradient(tensor, lambda gradient: self._gradient_came(seen, gradient))
+            known = self._leaves[id(tensor)] = seen, undo
         if target not in known[0].targets:
             known[0].targets.append(target)
 
-    def _came_through(self, target: str, sighting: SeenTensor | None, gradient: torch.Tensor) -> None:
+    def _came_through(self, target: str, seen: SeenTensor | None, gradient: torch.Tensor) -> None:
         """A gradient came back through one module; where that is the tensor's only user it is the tensor's as well."""
         observer = self._gradients
         if observer is None or not observer.watching:
             return
-        self._turn_to_pass_of(sighting)
+        self._turn_to_pass_of(seen)
         row = observer.observe(target, gradient)
-        if sighting is not None and row is not None and _has_place(gradient):
-            sighting.of_only_user = _GradientRow(gradient, row)
+        if seen is not None and row is not None and _has_place(gradient):
+            seen.of_only_user = _GradientRow(gradient, row)
 
-    def _gradient_came(self, sighting: SeenTensor, gradient: torch.Tensor | None) -> None:
+    def _gradient_came(self, seen: SeenTensor, gradient: torch.Tensor | None) -> None:
         observer = self._gradients
         # An output of a compiled graph that the loss does not use has no gradient at all.
         if observer is None or not observer.watching or gradient is None:
             return
-        self._turn_to_pass_of(sighting)
-        known, sighting.of_only_user = sighting.of_only_user, None
-        targets = sighting.targets
+        self._turn_to_pass_of(seen)
+        known, seen.of_only_user = seen.of_only_user, None
+        targets = seen.targets
         if known is not None and known.is_of(gradient):
             row: int | None = known.row
         else:
@@ -270,9 +270,9 @@ class ModuleTensors:
             for target in targets:
                 observer.observe_again(target, row)
 
-    def _turn_to_pass_of(self, sighting: SeenTensor | None) -> None:
-        if sighting is not None and sighting.micro_step is not None:
-            self._clock.backward_began(sighting.micro_step)
+    def _turn_to_pass_of(self, seen: SeenTensor | None) -> None:
+        if seen is not None and seen.micro_step is not None:
+            self._clock.backward_began(seen.micro_step)
 
     def _value_in_graph(self, target: str, tensor: torch.Tensor) -> None:
         if not self._is_training() or hooks.current_backward() != -1:
