@@ -4,27 +4,32 @@ BIN := .venv/bin
 READY := .venv/.ready
 PAGE := src/vario/web/built/index.html
 
-.PHONY: help demo test test-all ready page-checks attack audit lowest lint docs site site-serve changelog coverage dist peers page browser matrix bench world clean
+# Always write bytecode: without it each test process would compile torch again, which is more than half of its import time.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo check test test-all quick-tests ready page-checks attack audit lowest lint docs site site-serve changelog coverage dist peers mindspore page browser matrix bench world clean
 
 help:
-	@echo "make demo   train a small transformer for a minute, live in the dashboard, break it, see what vario says"
-	@echo "make test   what CI checks: lint, types, tests"
-	@echo "make test-all   the same with every further case of what make test shows (twice the time)"
-	@echo "make attack  damaged and hostile runs, logs, configs and requests: ten times what make test has of them"
-	@echo "make audit  known holes in the pinned packages, as far as an advisory service can be reached"
-	@echo "make lowest  the reading half of the tests on the oldest packages that pyproject.toml allows"
-	@echo "make lint   ruff, mypy and vermin alone"
-	@echo "make page   build the dashboard's page from frontend/ (Node 20)"
-	@echo "make docs   write docs/config.md, cli.md and rules.md, and frontend/src/api.ts, anew"
+	@echo "make demo   train a small transformer for a minute, live in the dashboard, and break it"
+	@echo "make check  for everyday work, two minutes: lint, types and the quick tests"
+	@echo "make test   what CI runs: lint, types, tests; lists the 50 slowest at the end"
+	@echo "make test-all   make test plus the thorough tests (twice the time)"
+	@echo "make attack  damaged and malicious runs, logs, configs and requests: ten times as many as in make test"
+	@echo "make audit  check the pinned packages for known vulnerabilities (needs an advisory service)"
+	@echo "make lowest  tests that need no torch, on the oldest packages that pyproject.toml allows"
+	@echo "make lint   only ruff, mypy and vermin"
+	@echo "make page   build the dashboard from frontend/ (Node 20)"
+	@echo "make docs   regenerate docs/config.md, cli.md, rules.md and frontend/src/api.ts"
 	@echo "make site   build the documentation site into site/"
-	@echo "make changelog   what the fragments in changes/ come to; RELEASE=1 moves them into CHANGELOG.md"
-	@echo "make coverage   how much of the reading half the fast tests run (a quarter of an hour), and whether that is enough"
+	@echo "make changelog   preview the changelog from changes/; RELEASE=1 moves it into CHANGELOG.md"
+	@echo "make coverage   coverage of the reading half by the fast tests (15 minutes); fails below a threshold"
 	@echo "make dist   build the wheel and the source archive into dist/"
-	@echo "make peers  what tests compare vario with, into .peers: mindstudio-probe, torchao, DeepSpeed, Megatron"
-	@echo "make matrix TORCH=2.8.0   the torch half of the tests on that release (several GB); TRANSFORMERS=4.57.6 chooses that"
+	@echo "make peers  install packages that tests compare with into .peers: mindstudio-probe, torchao, DeepSpeed, Megatron"
+	@echo "make mindspore  install MindSpore into .mindspore (800 MB), for the tests that train with it"
+	@echo "make matrix TORCH=2.8.0   the torch tests on that release (several GB); TRANSFORMERS=4.57.6 sets transformers"
 	@echo "make bench  overhead, store, memory and progress figures for this machine"
-	@echo "make world  watch programs that know nothing of vario, other packages' loops among them; writes docs/world.md"
-	@echo "make clean  forget .venv and caches"
+	@echo "make world  watch programs that do not use vario, including other packages' loops; writes docs/world.md"
+	@echo "make clean  remove .venv and caches"
 
 # Python compiles modules when they are imported: compiling all of torch and its company first takes a minute.
 INSTALL := pip install --quiet --no-compile
@@ -38,14 +43,14 @@ $(READY): pyproject.toml requirements-dev.txt
 	$(BIN)/$(INSTALL) --editable .
 	touch $@
 
-# What `vario serve` shows. Building a wheel builds it as well; an editable install does not.
+# The dashboard. Building a wheel builds it too; an editable install does not.
 page: $(PAGE)
 
 $(PAGE): $(shell find frontend -type f -not -path '*/node_modules/*' -not -path '*/.tests/*')
 	cd frontend && npm ci --silent --no-audit --no-fund && npm run --silent build
 	touch $@
 
-# Tests look at the page with a real browser.
+# Tests open the page in a real browser.
 browser:
 	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
@@ -58,13 +63,29 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 
 # Two files of tests at a time, and before that two parts of the set-up.
 test: ready
-	$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not thorough"
+	$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not thorough" --durations 50 --durations-min 1
+
+# Chosen by measured time: no processes that train, no browser, no compiler, no trainers of other packages.
+NOT_QUICK := $(addprefix tests/,cli/test_memory_command.py cli/test_progress_command.py cli/test_run_command.py \
+  reports/test_progress_plot.py runs/test_bombs.py runs/test_big_grid.py runs/test_difference.py runs/test_heat.py \
+  runs/test_heat_ranks.py runs/test_run_watch.py runs/test_diagnosis.py runs/test_curves.py store/test_holding.py \
+  store/test_rollups.py sinks/test_store_kill.py logs/test_odd_files.py core/test_step_turns.py)
+QUICK := $(filter-out $(NOT_QUICK),$(wildcard $(addsuffix /test_*.py,$(addprefix tests/,core rules statistics sinks \
+  store logs runs reports cli)))) $(addprefix tests/,test_architecture.py test_config.py test_public_api.py test_versions.py) \
+  tests/contract/test_contract.py tests/backends/numpy/test_numpy_backend.py \
+  $(addprefix tests/backends/torch/test_,hooks.py activations.py summaries.py checksums.py host_copy.py uncalled_models.py) \
+  $(addprefix tests/probes/test_,gradients.py moments.py passes.py batches.py learning_rate.py)
+check:
+	$(MAKE) --no-print-directory -j 2 --output-sync=target lint quick-tests
+
+quick-tests: $(READY)
+	$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not thorough and not slow" $(QUICK)
 
 test-all: ready
 	$(BIN)/python -m pytest -n 2 $(BY_FILE)
 
 ready:
-	$(MAKE) --no-print-directory -j 2 page-checks lint peers browser
+	$(MAKE) --no-print-directory -j 2 page-checks lint peers mindspore browser
 
 page-checks: page
 	cd frontend && npm run --silent check && npm run --silent lint && npm test --silent
@@ -87,9 +108,9 @@ audit: .audit/.ready
 
 # What reads runs, logs and configs needs no torch. Older packages call what newer ones warn of, and pyarrow 15 imports
 # pandas wherever it is installed.
-READING_HALF := tests/rules tests/sinks tests/statistics \
+READING_HALF := tests/rules tests/sinks tests/statistics tests/store tests/contract tests/backends/numpy \
   $(filter-out $(addprefix tests/,runs/test_big_grid.py runs/test_diagnosis.py runs/test_difference.py \
-    runs/test_changes.py reports/test_progress_plot.py logs/test_event_files.py logs/test_real_trainers.py \
+    runs/test_changes.py runs/test_old_names.py reports/test_progress_plot.py logs/test_event_files.py logs/test_real_trainers.py \
     cli/test_convert_and_import.py cli/test_found_loss_shown.py cli/test_rule_commands.py cli/test_memory_command.py \
     cli/test_run_command.py), $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,runs reports logs cli)))) \
   tests/attack tests/web/test_odd_runs.py tests/web/test_slow_reading.py \
@@ -111,7 +132,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 # Everything runs on Python 3.10: its grammar, and what its standard library has.
-	$(BIN)/vermin --quiet --violations --no-tips --target=3.10- --exclude str.decode src bench tools examples tests
+	$(BIN)/vermin --quiet --violations --no-tips --target=3.10- --exclude str.decode --exclude long src bench tools examples tests
 
 docs: $(READY)
 	$(BIN)/python tools/make_docs.py
@@ -166,12 +187,24 @@ peers: .peers/.ready
 	DS_BUILD_OPS=0 $(BIN)/$(INSTALL) --no-deps --target .peers/engines -r requirements-engines.txt
 	touch $@
 
+# MindSpore needs an older numpy than the rest. Where there is no wheel of it, the tests that train with it are skipped and
+# say why; where there is one, it has to be installable.
+mindspore: .mindspore/.ready
+
+HAS_MINDSPORE := import sys, platform; sys.exit(not ((3, 10) <= sys.version_info[:2] <= (3, 12) and \
+  sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")))
+.mindspore/.ready: requirements-mindspore.txt
+	test -d .mindspore || $(PYTHON) -m venv .mindspore
+	if $(PYTHON) -c '$(HAS_MINDSPORE)'; then .mindspore/$(PIP) --only-binary :all: -r requirements-mindspore.txt; \
+	  else echo "there is no MindSpore for this Python and system" | tee .mindspore/missing.txt; fi
+	touch $@
+
 # The torch half of the tests on another release of torch and of transformers, from the package index, in an environment
 # of its own. What else tests need has the versions of .venv. `docs/versions.md` keeps the results.
 TORCH ?= 2.6.0
 TRANSFORMERS ?= $(if $(filter 2.6.% 2.7.% 2.8.%,$(TORCH)),4.57.6,5.17.0)
 MATRIX := .matrix-$(TORCH)-$(TRANSFORMERS)
-TORCH_HALF := tests/backends tests/probes tests/integrations tests/end_to_end tests/analysis tests/engines/test_choice.py \
+TORCH_HALF := tests/backends tests/contract tests/probes tests/integrations tests/end_to_end tests/analysis tests/engines/test_choice.py \
   tests/engines/test_torch_engines.py tests/engines/test_trainer_engines.py tests/training/test_actions.py \
   tests/training/test_failure_policy.py tests/training/test_launch.py tests/training/test_monitor.py tests/core/test_clock.py tests/test_versions.py
 NOT_IN_MATRIX := torch|transformers|mypy|ruff|vermin|playwright|schemathesis|pandas-stubs|pyarrow-stubs|types-PyYAML
@@ -226,4 +259,4 @@ world: .world/.ready
 	.world/bin/python tests/world --write docs/world.md
 
 clean:
-	rm -rf .venv .venv-bench .world .audit .site site dist .coverage-tools .lowest .matrix-* .peers frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .world .audit .site site dist .coverage-tools .lowest .matrix-* .peers .mindspore frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache

@@ -1,9 +1,9 @@
-"""What following collectives costs, on the CPU: microseconds of the calling thread for one `all_reduce`.
+"""The cost of watching collectives on the CPU: microseconds of the calling thread per `all_reduce`.
 
     python bench/collectives.py
 
-One rank, which is a group of its own, so that no other process is waited for; thread time, so that a busy machine does
-not count. Best of ten batches. What a reading costs grows with the tensor; see bench/overhead.py for whole trainings.
+One rank in its own group, so that it waits for no other process; thread time, so that a busy machine does not matter.
+Best of ten batches. The cost of reading grows with the tensor; see bench/overhead.py for whole training runs.
 """
 
 import time

@@ -3,8 +3,8 @@
     python bench/collectives_cuda.py                                                       one rank, NCCL
     torchrun --standalone --nproc-per-node 2 bench/collectives_cuda.py --backend gloo      CUDA tensors through gloo
 
-Every case overwrites its tensors as soon as it may, behind a stream kept busy, and compares what was recorded with
-what it knows. Prints one line a case; the exit status is 1 if one is wrong.
+Every case overwrites its tensors as early as possible, behind a busy stream, and compares the recorded values with the
+expected ones. Prints one line per case; the exit status is 1 if one is wrong.
 """
 
 import argparse
@@ -177,7 +177,7 @@ def main() -> None:
             for target, row in zip(frame.targets, frame.summaries, strict=True):
                 rows.setdefault(frame.step, {})[target] = row
     right = [check(name, truth, rows.get(step, {})) for step, (name, truth) in enumerate(expected.items())]
-    print(f"host microseconds a call: {alone:.1f} alone, {unwatched:.1f} in a step not watched, {watched:.1f} watched")
+    print(f"host microseconds per call: {alone:.1f} alone, {unwatched:.1f} in an unwatched step, {watched:.1f} watched")
     dist.barrier()
     dist.destroy_process_group()
     sys.exit(0 if all(right) else 1)

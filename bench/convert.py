@@ -1,4 +1,4 @@
-"""How long do the conversions of msprobe's CSV files take, and how much memory? Ours beside its own.
+"""Time and memory of converting msprobe's CSV files, compared with msprobe's own converters.
 
     make peers
     .venv/bin/python bench/convert.py                       # 1,000 steps x 2,000 parameters x 6 statistics
@@ -104,7 +104,7 @@ def memory_bytes(pid: int) -> int:
             for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
                 total += 1024 * int(line.split()[1]) if line.startswith("Pss:") else 0
     except OSError:
-        pass  # one of them ended while we looked
+        pass  # one of them ended meanwhile
     return total
 
 
@@ -129,7 +129,9 @@ def timed(way: Way, source: Path, output: Path, processes: int, limit: float) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time the conversions of msprobe's CSV files beside its own.")
+    parser = argparse.ArgumentParser(
+        description="Time the conversions of msprobe's CSV files, compared with msprobe's own."
+    )
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--parameters", type=int, default=2000, help="of all ranks together")
     parser.add_argument("--ranks", type=int, default=2)
@@ -138,7 +140,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("ours", "theirs"))
     parser.add_argument("--to", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--limit", type=float, default=3600, help="seconds after which a conversion is stopped")
-    parser.add_argument("--folder", type=Path, help="where to write; unset: the system's temporary folder")
+    parser.add_argument("--folder", type=Path, help="output folder (default: the system's temporary folder)")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=arguments.folder))
     try:
@@ -146,10 +148,10 @@ def main() -> None:
         num_bytes = make_files(source, arguments.steps, arguments.parameters, arguments.ranks, arguments.steps_per_file)
         print(
             f"{arguments.steps:,} steps x {arguments.parameters:,} parameters on {arguments.ranks} ranks x "
-            f"{len(STATISTICS)} statistics: {num_bytes / 1e6:.0f} MB of CSV, {arguments.steps_per_file} steps a file, "
-            f"{arguments.processes} processes, {os.cpu_count()} cores\n"
+            f"{len(STATISTICS)} statistics: {num_bytes / 1e6:.0f} MB of CSV, "
+            f"{arguments.steps_per_file} steps per file, {arguments.processes} processes, {os.cpu_count()} cores\n"
         )
-        print("| conversion | seconds | scalars a second | peak memory MB | times as long as ours |")
+        print("| conversion | seconds | scalars per second | peak memory MB | time relative to ours |")
         print("| --- | ---: | ---: | ---: | ---: |")
         for target in arguments.to:
             ours = float("nan")

@@ -1,14 +1,15 @@
-"""How fast is a very long run seen? Its heat map and series, by the reading functions and on the page, and long lists.
+"""How fast is the dashboard for a very long run? Heat map and series, by reading functions and in a browser; long
+lists.
 
     python bench/dashboard.py                   # 2,000 targets x 10,000 steps: under a minute to write
     python bench/dashboard.py --full            # 20,000 x 100,000: about 35 GB and half an hour, once
     python bench/dashboard.py --cold            # with the files of the run out of the page cache before each answer
     python bench/dashboard.py --page --runs     # some of it: --reading, --page, --runs, --tensorboard
 
---reading: every answer comes from a process of its own that has imported vario and nothing else, so nothing is known
-from the question before. --page: the same run through a fresh `vario serve` in a real Chromium. --runs: the list of a
-thousand runs. --tensorboard: the same numbers in TensorBoard and in vario, 12,000 tags x 1,000 steps with --full. Runs
-are written by the store's own code (`long_run.py`) and kept for the next time.
+--reading: every query runs in its own process that has only imported vario, so nothing is cached. --page: the same run
+through a fresh `vario serve` in a real Chromium. --runs: the list of a thousand runs. --tensorboard: the same numbers
+in TensorBoard and in vario, 12,000 tags x 1,000 steps with --full. Runs are written by the store's own code
+(`long_run.py`) and kept for the next time.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def heat_note(heat: Heat, size: Size) -> str:
     )
     planted = sum(heat.first[0] <= step <= heat.last[-1] for step in size.planted)
     rows, columns = heat.values.shape
-    kind = "from outlines" if heat.is_outline else "every step"
+    kind = "from rollups" if heat.is_rollup else "every step"
     return f"{rows} x {columns}, {kind}; {shown} of {planted} planted NaN shown"
 
 
@@ -93,7 +94,7 @@ def noted(answer: Any, size: Size) -> str:
     if isinstance(answer, Heat):
         return heat_note(answer, size)
     if hasattr(answer, "is_whole"):
-        return f"{len(answer)} points, {'every step' if answer.is_whole else 'lowest and highest of each stretch'}"
+        return f"{len(answer)} points, {'every step' if answer.is_whole else 'lowest and highest of each bucket'}"
     return f"{len(answer):,}"
 
 
@@ -137,16 +138,16 @@ def print_reading(path: Path, size: Size, cold: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps([answer.__dict__ for answer in answers]))
         return
-    rows, outlines = (folder_bytes(path / "rank0" / name) for name in ("gradient", "outlines"))
-    print(f"rows {rows / 2**30:.1f} GiB, outlines {outlines / 2**30:.2f} GiB\n")
-    print("| question | ms | again ms | memory MiB | |")
+    rows, rollups = (folder_bytes(path / "rank0" / name) for name in ("gradient", "outlines"))
+    print(f"rows {rows / 2**30:.1f} GiB, rollups {rollups / 2**30:.2f} GiB\n")
+    print("| query | ms | again ms | memory MiB | |")
     print("| --- | ---: | ---: | ---: | --- |")
     for found in answers:
         print(found.line(), flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time how a very long run is seen.")
+    parser = argparse.ArgumentParser(description="Time the dashboard for a very long run.")
     parser.add_argument("--targets", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--full", action="store_true", help="20,000 targets x 100,000 steps, 12,000 tags")

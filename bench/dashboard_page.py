@@ -1,4 +1,4 @@
-"""How long does somebody in front of a browser wait? A real `vario serve`, and its page in a real Chromium.
+"""How long does a user wait? A real `vario serve` and its page in a real Chromium.
 
 Times of the page are those of the browser's own clock: from the start of a navigation, or from the moment another
 view is asked for in a page that is open, to the frame after the one in which the canvas had colours on it.
@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from dashboard_server import PATIENCE_SECONDS, Line, Server, timed, vario_server, wait_for
 from long_run import Rows, Size, scalars
 from vario.core.records import Frame, Scalars, StepRecord
-from vario.sinks import RunHeader
+from vario.core.run_header import RunHeader
 from vario.sinks.store import Store
 
 HEAT_BAR_MS = 1500.0

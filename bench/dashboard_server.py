@@ -1,4 +1,4 @@
-"""Servers as users start them, each a process of its own, and what is measured of them."""
+"""Starts servers as users do, each in its own process, and measures them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Line:
     value: float
     unit: str = "ms"
     bar: float | None = None
-    """What it has to stay under."""
+    """The limit."""
     note: str = ""
 
     def text(self) -> str:
@@ -71,7 +71,7 @@ class Server:
         return (time.perf_counter() - self.started) * 1e3
 
     def peak_megabytes(self) -> float:
-        """The most memory it ever had resident; of a server in several processes, each one's most, added up."""
+        """Return its peak resident memory; for several processes, the sum of their peaks."""
         parent = psutil.Process(self.process.pid)
         return sum(_peak_bytes(each.pid) for each in (parent, *parent.children(recursive=True))) / MEGABYTE
 

@@ -1,4 +1,4 @@
-"""The same numbers in vario and in TensorBoard: how long after its start does each show them, and in how much memory?
+"""The same numbers in vario and in TensorBoard: time from start until they are shown, and memory.
 
 vario keeps six statistics of a target in one row, TensorBoard a tag for each: 2,000 targets are 12,000 tags. Its event
 file has one event for each number, as TensorBoard's own writer makes them. Both servers start with the settings they

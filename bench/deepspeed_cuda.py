@@ -1,9 +1,9 @@
-"""DeepSpeed where it cannot be tested on a CPU: float16 with a dynamic loss scale, CUDA and its streams, on one rank.
+"""Checks of DeepSpeed that need a GPU: float16 with a dynamic loss scale, CUDA and its streams, on one rank.
 
     python bench/deepspeed_cuda.py
 
 Compares what was recorded with what DeepSpeed's own functions answer (`safe_get_full_grad` and so on), the first
-gradients with those of a twin in float32, and the steps marked as skipped with DeepSpeed's count. Prints one line a
+gradients with those of a twin in float32, and the steps marked as skipped with DeepSpeed's count. Prints one line per
 case; the exit status is 1 if one is wrong.
 """
 

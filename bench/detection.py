@@ -1,12 +1,12 @@
-"""What rules cost: the time they take for a step of many series, and what that does to a training step.
+"""The cost of rules: their time per step with many series, and the effect on a training step.
 
     python bench/detection.py                  the rules alone: milliseconds for 1,000, 5,000 and 20,000 series
     python bench/detection.py --train          steps with rules and without, taking turns (on a GPU if there is one)
 
     python bench/detection.py --default        steps watched as by default (all rules, usual intervals) and unwatched
 
-All rules are on and every series is new in every step, which is the most they ever have to do; with
---default the intervals are the usual ones.
+All rules are on and every series has a new value at every step, which is the worst case; with --default the intervals
+are the default ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vario.rules.api.incidents import Incidents
 from vario.rules.api.series_state import Memory
 from vario.rules.api.step_view import Facts, Step
 
-WATCHED = ["gradient", "weight", "moment", "activation", "activation_gradient", "update", "stray"]
+WATCHED = ["gradient", "weight", "moment", "activation", "activation_gradient", "update", "unexpected_change"]
 
 
 def alone(num_parameters: int, steps: int = 200) -> tuple[int, float]:
@@ -38,7 +38,11 @@ def alone(num_parameters: int, steps: int = 200) -> tuple[int, float]:
     noise = np.random.default_rng(0)
     parameters = [f"model.layers.{number // 7}.part{number % 7}.weight" for number in range(num_parameters)]
     sides = [f"{name.removesuffix('.weight')}:{side}" for name in parameters for side in ("input", "output")]
-    parts = [f"{name}:{part}" for name in parameters for part in ("change", "ratio", "pace", "surprise", "eps_share")]
+    parts = [
+        f"{name}:{part}"
+        for name in parameters
+        for part in ("change", "ratio", "pace", "grad_vs_second_moment", "eps_share")
+    ]
     named = {"gradient": parameters, "weight": parameters, "activation": sides, "update": parts}
     facts = Facts(shapes=dict.fromkeys(parameters, (64, 64)), trainable=frozenset(parameters))
     chosen = choose(None)
@@ -132,7 +136,9 @@ def main() -> None:
         return
     for num_parameters in (112, 556, 2223):
         num_series, seconds = alone(num_parameters)
-        print(f"{num_series:6} series: {seconds * 1e3:6.2f} ms a step, {seconds / num_series * 1e6:.2f} us a series")
+        print(
+            f"{num_series:6} series: {seconds * 1e3:6.2f} ms per step, {seconds / num_series * 1e6:.2f} us per series"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What no CPU can show of the engines: float16 with a loss scale, NCCL, real streams. One GPU, one rank.
+"""Checks of the engines that need a GPU: float16 with a loss scale, NCCL, real streams. One GPU, one rank.
 
     torchrun --standalone --nproc-per-node 1 bench/engines_cuda.py [CASE ...]
 

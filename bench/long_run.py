@@ -19,9 +19,9 @@ import numpy as np
 
 from vario.core.records import COLUMNS, COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, Table
 from vario.core.run_format import FORMAT
-from vario.sinks.compaction import Compactor
-from vario.sinks.encoding import StreamEncoder
-from vario.sinks.recovery import part_path
+from vario.store.compaction import Compactor
+from vario.store.encoding import StreamEncoder
+from vario.store.recovery import part_path
 
 RUNS = Path(__file__).parent / ".long_runs"
 PART_BYTES = 32 << 20

@@ -1,4 +1,4 @@
-"""Memory that was predicted without a GPU, beside what a GPU then took.
+"""Memory predicted without a GPU, compared with measurements on a GPU.
 
     python bench/memory.py                      predict every case; compare with the kept measurements of an H200
     python bench/memory.py --measure FILE       on a machine with a GPU: run three steps of each case, append to FILE

@@ -1,12 +1,14 @@
-"""What watching costs: step time and memory with each set of quantities, against the same loop unwatched.
+"""The cost of watching: step time and memory with each set of quantities, compared with the same loop unwatched.
 
     python bench/overhead.py             one CUDA GPU: Llama-like 1.1B, bf16, batch 8 x 2048, fused AdamW
     python bench/overhead.py --cpu       GPT of 33.7M parameters, beside other tools where they are installed
+    python bench/overhead.py --models    Llama, GPT-2 and a mixture of experts of transformers, on a CUDA GPU
     python bench/overhead.py --small     GPT of width 64 on a CPU: what the training thread pays where steps are short
     python bench/overhead.py --distributed   the same GPT on two CPU ranks, under DDP and FSDP2, beside msprobe
+    python bench/overhead.py --mindspore     10M parameters on a CPU with MindSpore, beside a transfer per tensor
 
-Variants take turns within one run, round after round, because machines drift. Every variant watches every step and all
-statistics, and writes a real run folder.
+Variants alternate within one run, because machines drift. Every variant watches every step and all statistics, and
+writes a real run folder.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def ours(quantities: list[str], **options: object) -> Attach:
 
 
 def beside_trainer_mon() -> dict[str, Attach]:
-    """The same work by vario itself and through its TrainerMon."""
+    """Return the same work by vario itself and through its TrainerMon."""
     cases: dict[str, Attach] = {}
     for name, (quantities, fields) in THROUGH_TRAINER_MON.items():
         cases[f"{name}, vario itself"] = ours(quantities, statistics=OPS)
@@ -163,7 +165,7 @@ def measure_cpu(pairs: int, tokens: int, only: str) -> None:
         **PEERS,
     }
     print(f"\n{platform.processor() or platform.machine()}, torch {torch.__version__}, one thread,")
-    print(f"GPT of 33.7M parameters, {tokens} tokens a step, median of {pairs} pairs of alternating steps\n")
+    print(f"GPT of 33.7M parameters, {tokens} tokens per step, median of {pairs} pairs of alternating steps\n")
     print("| watched by | CPU time | wall time |\n| --- | --- | --- |", flush=True)
     for name, attach in cases.items():
         if only not in name:
@@ -195,11 +197,11 @@ def measure_small(rounds: int, steps: int) -> None:
                     train_step(model, optimizer, batches[at])
                 began = time.thread_time()
                 for at in range(steps):
-                    train_step(model, optimizer, batches[at % len(batches)])
+                    train_step(model, optimizer, batches[(at + 12) % len(batches)])
                 least[name] = min(least[name], (time.thread_time() - began) / steps)
                 if monitor is not None:
                     monitor.close()
-    print(f"unwatched: {1e3 * least['unwatched']:.2f} ms of CPU time a step")
+    print(f"unwatched: {1e3 * least['unwatched']:.2f} ms of CPU time per step")
     for name in list(cases)[1:]:
         print(f"{name}: {least[name] / least['unwatched']:.2f}")
 
@@ -208,8 +210,8 @@ def measure_distributed(pairs: int, tokens: int, only: str) -> None:
     from overhead_distributed import CASES
 
     print(f"\n{platform.processor() or platform.machine()}, torch {torch.__version__}, 2 ranks of one thread, gloo,")
-    print(f"GPT of 33.7M parameters, {tokens} tokens a rank and step, median of {pairs} pairs of alternating steps;")
-    print("extra memory: peak of a process with one model, watched, less that of one unwatched; rank 0 / rank 1\n")
+    print(f"GPT of 33.7M parameters, {tokens} tokens per rank and step, median of {pairs} pairs of alternating steps;")
+    print("extra memory: peak of a process with one model, watched, minus that of one unwatched; rank 0 / rank 1\n")
     print(
         "| engine | watched by | CPU time | wall time | extra memory, MiB |\n| --- | --- | --- | --- | --- |",
         flush=True,
@@ -230,7 +232,7 @@ def measure_distributed(pairs: int, tokens: int, only: str) -> None:
 
 
 def on_two_ranks(engine: str, what: str, case: str, pairs: int, tokens: int) -> list[dict[str, float]]:
-    """What each rank found, in a process group of its own: what a tool leaves behind is gone with it."""
+    """Return each rank's results, from separate processes, so that nothing a tool leaves behind matters."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         script = Path(__file__).with_name("overhead_distributed.py")
@@ -243,11 +245,25 @@ def on_two_ranks(engine: str, what: str, case: str, pairs: int, tokens: int) -> 
         return [json.loads(Path(f"{folder}/found.{rank}").read_text()) for rank in range(2)]
 
 
+def measure_mindspore(rounds: int) -> None:
+    root = Path(__file__).parents[1]
+    python = root / ".mindspore" / "bin" / "python"
+    if not python.exists():
+        sys.exit("there is no .mindspore: run `make mindspore`")
+    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "GLOG_v": "3"}
+    command = [str(python), str(root / "bench" / "overhead_mindspore.py"), "--rounds", str(rounds)]
+    subprocess.run(command, env=environment, check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cpu", action="store_true", help="measure on the CPU, beside other tools")
-    parser.add_argument("--distributed", action="store_true", help="measure on two CPU ranks, beside msprobe")
+    parser.add_argument("--cpu", action="store_true", help="measure on the CPU, compared with other tools")
+    parser.add_argument("--distributed", action="store_true", help="measure on two CPU ranks, compared with msprobe")
+    parser.add_argument("--models", nargs="*", metavar="NAME", help="measure models of transformers; default: all")
     parser.add_argument("--small", action="store_true", help="measure a small model on the CPU")
+    parser.add_argument(
+        "--mindspore", action="store_true", help="measure MindSpore on the CPU (`make mindspore` first)"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--layers", type=int, default=22)
@@ -255,7 +271,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
-    if arguments.distributed:
+    if arguments.models is not None:
+        from overhead_models import measure
+
+        measure(arguments.models, arguments.rounds)
+    elif arguments.mindspore:
+        measure_mindspore(arguments.rounds)
+    elif arguments.distributed:
         measure_distributed(arguments.pairs, arguments.tokens, arguments.only)
     elif arguments.small:
         measure_small(max(5, arguments.rounds), 4 * arguments.steps)

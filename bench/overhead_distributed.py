@@ -1,4 +1,5 @@
-"""One rank of `overhead.py --distributed`: a watched model and its unwatched twin, step about, under DDP or FSDP2."""
+"""One rank of `overhead.py --distributed`: a watched model and its unwatched twin, alternating steps, under DDP or
+FSDP2."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def ratios(engine: str, attach: Attach, pairs: int, ids: torch.Tensor, folder: s
 
 
 def peak_bytes(engine: str, attach: Attach | None, ids: torch.Tensor, folder: str) -> int:
-    """The most memory this process has had after a few steps of one model."""
+    """Return the peak memory of this process after a few steps of one model."""
     model, optimizer = make(engine)
     detach = attach(model, optimizer, folder) if attach is not None else lambda: None
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Other tools, attached the way their own documentation says; each returns how to detach it."""
+"""Other tools, attached as their documentation says; each function returns how to detach it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trainer_mon(home: str, **fields: Any) -> Callable[[torch.nn.Module, torch.op
 
 
 def histograms(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: str) -> Detach:
-    """What a histogram watcher does in every gradient hook: drop what is not finite, bin the rest, fetch the bins."""
+    """Do what a histogram watcher does in every gradient hook: drop non-finite values, bin the rest, copy the bins."""
     out = (Path(folder) / "histograms.jsonl").open("w")
 
     def record(name: str, gradient: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What `vario progress` costs: the summary of a trainer_state.json of 200,000 rows, whole process, time and memory.
+"""Time and memory of `vario progress`: the summary of a trainer_state.json with 200,000 rows, whole process.
 
 python bench/progress.py [--rows N] [--repeats N]
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 def write_state(path: Path, num_rows: int) -> None:
     """A state as the HF Trainer writes it: a row every 10 steps, an evaluation every 1,000 rows.
 
-    Row by row, since what this process has in memory counts as the children's when they are forked.
+    Row by row, since this process's memory counts for its forked children.
     """
     noise = random.Random(0)
     with open(path, "w", encoding="utf8") as file:
@@ -40,7 +40,7 @@ def write_state(path: Path, num_rows: int) -> None:
 
 
 def measure(words: list[str]) -> tuple[float, float]:
-    """Seconds and MiB at its peak of one whole process."""
+    """Return seconds and peak MiB of one whole process."""
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "vario", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -1,12 +1,11 @@
-"""What does keeping a step cost, and what does reading it back cost? The run store beside three usual ways.
+"""The cost of writing and reading a step: the run store compared with three common formats.
 
     python bench/store.py                       # 2,000 targets x 8 columns x 1,000 steps: a few minutes
     python bench/store.py --targets 200 --steps 200
 
-Each way gets the same rows and keeps them as its users do: one CSV file per step (msprobe's layout), SQLite in WAL
-mode with an index on the target, TensorBoard event files through the tensorboard package. TensorBoard has no row: it
-keeps one tag per target and statistic, so it is timed with one statistic and fewer steps, and the table multiplies
-what grows with them.
+Each format gets the same rows and stores them as its users do: one CSV file per step (msprobe's layout), SQLite in WAL
+mode with an index on the target, TensorBoard event files through the tensorboard package. TensorBoard has no rows, only
+one tag per target and statistic, so it is timed with one statistic and fewer steps, and the table scales the results.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from typing import Any
 import numpy as np
 
 from vario.core.records import COLUMNS, COUNT, MAX, MIN, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, StepRecord
+from vario.core.run_header import RunHeader
 from vario.runs.run import open_run
-from vario.sinks import RunHeader
 from vario.sinks.store import Store
 
 READS = 5
-"""Different targets and steps read back; the median counts."""
+"""The number of different targets and steps to read; the median counts."""
 
 
 @dataclass
@@ -54,7 +53,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is written."""
+    """How much to write."""
 
     num_targets: int
     num_steps: int
@@ -123,8 +122,8 @@ def folder_bytes(folder: Path) -> int:
 
 def bench_store(folder: Path, size: Size) -> Iterator[Result]:
     yield from bench_one_store(folder / "with", size, "vario store", Store())
-    # What a run of this size would cost if it were too short for outlines.
-    yield from bench_one_store(folder / "without", size, "... without outlines", Store(outlined_rows=1 << 62))
+    # What a run of this size would cost if it were too short for rollups.
+    yield from bench_one_store(folder / "without", size, "... without rollups", Store(rollup_min_rows=1 << 62))
 
 
 def bench_one_store(folder: Path, size: Size, way: str, store: Store) -> Iterator[Result]:
@@ -255,15 +254,15 @@ WAYS: dict[str, Callable[[Path, Size], Iterator[Result]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time the run store beside CSV, SQLite and TensorBoard.")
+    parser = argparse.ArgumentParser(description="Time the run store, compared with CSV, SQLite and TensorBoard.")
     parser.add_argument("--targets", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--folder", type=Path, help="where to write; unset: the system's temporary folder")
+    parser.add_argument("--folder", type=Path, help="output folder (default: the system's temporary folder)")
     arguments = parser.parse_args()
     size = Size(arguments.targets, arguments.steps)
     print(f"{size.num_targets:,} targets x {len(COLUMNS)} columns x {size.num_steps:,} steps, {os.cpu_count()} cores\n")
-    print("| way | append p50 ms | p99 ms | CPU ms per step | bytes per value | one series ms | one frame ms | |")
+    print("| format | append p50 ms | p99 ms | CPU ms per step | bytes per value | one series ms | one frame ms | |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
     for way in arguments.ways:
         folder = Path(tempfile.mkdtemp(dir=arguments.folder))

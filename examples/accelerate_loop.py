@@ -1,4 +1,4 @@
-"""A loop with accelerate, watched: batches are accumulated, and what is logged lands in the run.
+"""Watch a loop with accelerate: batches are accumulated, and what you log is recorded in the run.
 
 python examples/accelerate_loop.py && vario report
 """
@@ -32,8 +32,8 @@ def main() -> None:
 
     run = vario.open_run(monitor.path)
     losses = run.series("loss", "scalar")
-    print(f"{run.path}: {len(losses)} steps, loss {losses.values[0]:.2f} at first, {losses.values[-1]:.2f} at last")
-    print("first bad tensor:", vario.first_bad(run))
+    print(f"{run.path}: {len(losses)} steps, loss from {losses.values[0]:.2f} to {losses.values[-1]:.2f}")
+    print("first NaN or Inf:", vario.first_bad(run))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""DistributedDataParallel on two ranks, watched: what each rank adds, what they agree on, and that they still agree.
+"""Watch DistributedDataParallel on two ranks: local gradients, reduced gradients, and whether replicas are in sync.
 
 torchrun --standalone --nproc-per-node 2 examples/ddp.py && vario report
 """
@@ -36,7 +36,7 @@ def main() -> None:
             both = run.series("0.weight", "gradient_local", rank=rank, micro_steps=True).values[-2:]
             print(f"  as rank {rank} computed it, pass by pass: {both[0]:.4f}, {both[1]:.4f}")
         print(f"  reduced: {run.series('0.weight', 'gradient').values[-1]:.4f}")
-        print("ranks that drift apart:", vario.first_desync(run))
+        print("first difference between replicas:", vario.first_desync(run))
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""DeepSpeed with ZeRO 3 on two processes, watched: each rank records the pieces it holds, the reader merges them.
+"""Watch DeepSpeed with ZeRO 3 on two processes: each rank records its shards, and the reader merges them.
 
 torchrun --standalone --nproc-per-node 2 examples/deepspeed_zero.py && vario report
 """
@@ -38,7 +38,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=CONFIG)
 
-    torch.manual_seed(rank)  # each rank has rows of its own
+    torch.manual_seed(rank)  # each rank has its own rows
     with vario.watch(engine, every=1) as monitor:
         for _ in range(60):
             rows = torch.randn(16, 8, device=engine.device, dtype=torch.bfloat16)
@@ -51,7 +51,7 @@ def main() -> None:
         run = vario.open_run(monitor.path)
         norms = run.series("0.weight", "gradient", rank="all")
         print(f"{run.path}: {len(norms)} steps on {len(run.ranks)} ranks; the whole gradient of 0.weight:", end=" ")
-        print(f"{norms.values[0]:.2f} at first, {norms.values[-1]:.2f} at last")
+        print(f"from {norms.values[0]:.2f} to {norms.values[-1]:.2f}")
     torch.distributed.destroy_process_group()
 
 

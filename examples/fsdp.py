@@ -1,4 +1,4 @@
-"""FSDP1 on two ranks, watched. It needs `use_orig_params=True`: otherwise its parameters have no names.
+"""Watch FSDP1 on two ranks. It needs `use_orig_params=True`: otherwise its parameters have no names.
 
 torchrun --standalone --nproc-per-node 2 examples/fsdp.py && vario report
 """
@@ -33,7 +33,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         run = vario.open_run(monitor.path)
         for parameter in run.structure()["parameters"]:
-            print(f"{parameter['name']}: this rank holds elements {parameter['range']} of {parameter['shape']}")
+            print(f"{parameter['name']}: this rank has elements {parameter['range']} of {parameter['shape']}")
         print("norm of exp_avg of 0.weight, whole:", run.series("0.weight:exp_avg", "moment").values[-1])
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""FSDP2 on two ranks, watched: each rank records its shards, and the reader puts whole parameters together again.
+"""Watch FSDP2 on two ranks: each rank records its shards, and the reader merges them into whole parameters.
 
 torchrun --standalone --nproc-per-node 2 examples/fsdp2.py && vario report
 """

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with a MonitorCallback: a tiny GPT-2 learns to count, from random weights.
+"""Watch Hugging Face's Trainer with a MonitorCallback: a tiny GPT-2 learns to count, from random weights.
 
 python examples/hf_trainer.py && vario report
 """
@@ -10,7 +10,7 @@ import vario
 
 
 def counting(num_rows: int, length: int = 16) -> list[dict[str, torch.Tensor]]:
-    """Rows that count upwards from anywhere, modulo 50."""
+    """Return rows that count up from a random start, modulo 50."""
     starts = torch.randint(50, (num_rows, 1))
     return [{"input_ids": row, "labels": row} for row in (starts + torch.arange(length)) % 50]
 
@@ -45,7 +45,7 @@ def main() -> None:
     losses = run.series("eval_loss", "scalar")
     by_step = dict(zip(losses.steps.tolist(), losses.values.round(2).tolist(), strict=True))
     print(f"{run.path}: evaluation loss by step: {by_step}")
-    print("first bad tensor:", vario.first_bad(run))
+    print("first NaN or Inf:", vario.first_bad(run))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Lightning's Trainer with a MonitorCallback: a small network learns to add up its inputs.
+"""Watch Lightning's Trainer with a MonitorCallback: a small network learns to add its inputs.
 
 python examples/lightning_trainer.py && vario report
 """
@@ -50,7 +50,7 @@ def main() -> None:
     losses = run.series("val_loss", "scalar")
     by_step = dict(zip(losses.steps.tolist(), losses.values.round(2).tolist(), strict=True))
     print(f"{run.path}: validation loss by step: {by_step}")
-    print("first bad tensor:", vario.first_bad(run))
+    print("first NaN or Inf:", vario.first_bad(run))
 
 
 if __name__ == "__main__":

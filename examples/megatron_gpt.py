@@ -1,4 +1,4 @@
-"""Megatron-core's GPT on two GPUs, watched: a distributed optimizer, two micro-batches per step, merged by the reader.
+"""Watch Megatron-core's GPT on two GPUs, with a distributed optimizer and two micro-batches per step.
 
 torchrun --standalone --nproc-per-node 2 examples/megatron_gpt.py && vario report
 """

@@ -1,4 +1,4 @@
-"""msprobe's TrainerMon, with vario inside: its CSV files in ./monitor_output, and what vario reads out of them.
+"""Use vario as a drop-in for msprobe's TrainerMon: write CSV files to ./monitor_output and import them as a run.
 
 python examples/msprobe_drop_in.py && vario report
 """
@@ -22,7 +22,7 @@ CONFIG = {
 
 
 def main(num_steps: int = 30) -> None:
-    """Train a small network to add its inputs up; half way one batch is a hundred times too large."""
+    """Train a small network to add its inputs; halfway, one batch is a hundred times too large."""
     config = Path("monitor_config.json")
     config.write_text(json.dumps(CONFIG, indent=2))
     torch.manual_seed(0)
@@ -41,7 +41,7 @@ def main(num_steps: int = 30) -> None:
 
     (folder,) = Path("monitor_output").glob("*-rank0-*")
     print(folder, "has", len(list(folder.glob("*.csv"))), "files")
-    print("the same as a vario run:", import_msprobe("monitor_output").path)
+    print("imported as a vario run:", import_msprobe("monitor_output").path)
 
 
 if __name__ == "__main__":

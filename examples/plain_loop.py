@@ -1,4 +1,4 @@
-"""A plain PyTorch loop with a Monitor: two moons, one small network, a run folder at the end.
+"""Watch a plain PyTorch loop: a small network learns two moons, recorded in a run folder.
 
 python examples/plain_loop.py
 """
@@ -37,8 +37,8 @@ def main() -> None:
     run = vario.open_run(monitor.path)
     norms = run.series("4.weight", "gradient", "norm")
     print(f"{run.path}: loss {loss.item():.3f}")
-    print(f"gradient norm of the last layer: {norms.values[0]:.3g} at first, {norms.values[-1]:.3g} at last")
-    print("first bad tensor:", vario.first_bad(run))
+    print(f"gradient norm of the last layer: from {norms.values[0]:.3g} to {norms.values[-1]:.3g}")
+    print("first NaN or Inf:", vario.first_bad(run))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,25 @@
 import os
 from importlib.metadata import distributions
 
+# Processes that tests start keep what they compile: without it, importing torch takes more than twice the time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Before anything loads OpenMP: the tensors of tests are tiny, and threads that wait for each other's share of them keep
 # whole cores busy, on a busy machine for minutes.
 # Two for torch 2.6: for one, its inductor adds up the gradient of an embedding wrongly, watched or not.
 os.environ.setdefault(
     "OMP_NUM_THREADS", "2" if any(found.version.startswith("2.6.") for found in distributions(name="torch")) else "1"
 )
+# Graphs of tests are tiny: processes that compile them beside this one would only import torch once more.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# Intervals that follow from measured time would differ from run to run: tests of the budget set one.
+os.environ["VARIO_OVERHEAD"] = "off"
+
+import gc
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +42,14 @@ def pytest_ignore_collect(collection_path, config):
         return None
     files = [collection_path] if collection_path.is_file() else collection_path.rglob("test_*.py")
     return None if any(b"mark.gpu" in file.read_bytes() for file in files) else True
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_is_there_is_looked_at_no_more():
+    """A process of tests has imported more and more: neither Python's collector nor vario's searches for optimizers and
+    engines go through all of that again in each test of a file."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -92,3 +110,38 @@ def healthy_run(run_folder):
 @pytest.fixture
 def broken_run(run_folder):
     return synthetic.write_run(run_folder / "vario_runs" / "broken", bad_step=25)
+
+
+@pytest.fixture(scope="session")
+def mindspore():
+    """`mindspore(*words)` runs `python WORDS` in the environment of MindSpore, with vario from this checkout.
+
+    It returns the ended process. MindSpore has an environment of its own (`make mindspore`): tests start programs there
+    and read what they leave.
+    """
+    root = Path(__file__).parents[1]
+    missing, python = root / ".mindspore" / "missing.txt", root / ".mindspore" / "bin" / "python"
+    if missing.exists():
+        pytest.skip(missing.read_text().strip())
+    if not python.exists():
+        pytest.skip("there is no .mindspore: run `make mindspore`")
+
+    def run(*words, cwd, check=True, **environment):
+        path = os.pathsep.join(map(str, (root / "src", Path(__file__).parent / "backends" / "on_mindspore")))
+        # Its log has a line for each deprecated part of itself that it imports.
+        env = {**os.environ, "PYTHONPATH": path, "GLOG_v": "3", "VARIO_OVERHEAD": "off", **environment}
+        done = subprocess.run(
+            [str(python), *map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, timeout=280
+        )
+        assert not check or done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def sweep(tmp_path_factory):
+    """The thirty runs of a sweep, trained once."""
+    import sweep  # and torch with it, which other tests do not need
+
+    return sweep.train_sweep(tmp_path_factory.mktemp("sweep"))

@@ -71,3 +71,25 @@ def scale_a_weight(model):
 def break_a_weight(model):
     net = getattr(model, "module", model)
     net.blocks[1][0].weight[3, 3] = 1e4
+
+
+def regress(path, steps=110, before=None, wanted=None, **options):
+    """A small regression with SGD; `before(step, optimizer)` strikes, `wanted(step, y)` changes what is right."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    teacher = torch.randn(8, 1)
+    with vario.watch(model, optimizer, directory=str(path.parent), name=path.name, every=1, **options) as monitor:
+        for step in range(steps):
+            x = torch.randn(64, 8)
+            y = (x @ teacher).tanh()
+            if before is not None:
+                x = before(step, optimizer, x)
+            if wanted is not None:
+                y = wanted(step, y)
+            loss = (model(x) - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            monitor.log(loss=loss.item())
+    return vario.open_run(path)

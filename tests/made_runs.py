@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vario.core.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, StepRecord
-from vario.sinks import RunHeader
+from vario.core.run_header import RunHeader
 from vario.sinks.store import Store
 
 NAMES = ("embed.weight", "layers.0.weight", "layers.0.bias", "head.weight")

@@ -6,7 +6,7 @@ import numpy as np
 
 from vario.config import Config
 from vario.core.records import COLUMNS, Frame, Scalars, StepRecord
-from vario.sinks import RunHeader
+from vario.core.run_header import RunHeader
 from vario.sinks.store import Store
 
 STARTED = 1_700_000_000.0

@@ -6,14 +6,17 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from vario.backends.frameworks import FRAMEWORKS as FRAMEWORK_PARTS
 from vario.core import run_format
+from vario.rules import RULES
 
 SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"core", "statistics", "rules", "notices", "config"}
-IN_PROCESS = {"backends", "probes", "sinks", "frame_rows", "step_buffer", "observer", "writer", "folders", "monitor"}
-IN_PROCESS |= {"forks", "header", "plain_numbers", "plugins", "snapshots", "actions", "idle", "succession", "leaving"}
+IN_PROCESS = {"backends", "probes", "store", "sinks", "frame_rows", "step_buffer", "observer", "writer", "folders"}
+IN_PROCESS |= {"forks", "header", "not_offered", "plugins", "snapshots", "actions", "idle", "succession", "leaving"}
+IN_PROCESS |= {"monitor", "budget", "costs", "tripwire", "found_params"}
 """The modules of `training/` stand for themselves: it has layers of its own."""
 PUBLIC = "the public names"
 
@@ -21,18 +24,23 @@ ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(CORE, CORE),
     # inside the training process
     "backends": CORE,
-    "sinks": CORE,
+    "store": CORE,
+    "sinks": CORE | {"store"},
     "frame_rows": CORE | {"backends"},
     "step_buffer": CORE | {"backends", "frame_rows"},
-    "observer": CORE | {"backends", "step_buffer"},
+    "costs": CORE,
+    "observer": CORE | {"backends", "costs", "step_buffer"},
+    "tripwire": CORE | {"backends", "observer"},
+    "budget": CORE | {"backends", "costs", "observer", "sinks", "step_buffer", "store", "tripwire"},
     "writer": CORE | {"sinks"},
-    "folders": CORE | {"sinks"},
+    "folders": CORE | {"backends", "sinks", "store"},
     "probes": CORE | {"backends", "step_buffer"},
-    "header": CORE | {"backends", "sinks"},
-    "plain_numbers": CORE | {"step_buffer"},
-    "plugins": CORE | {"probes", "sinks"},
-    "snapshots": CORE | {"backends", "sinks"},
-    "actions": CORE | {"backends", "observer", "sinks", "snapshots"},
+    "header": CORE | {"backends"},
+    "found_params": CORE,
+    "not_offered": CORE | {"backends"},
+    "plugins": CORE | {"backends", "probes", "sinks"},
+    "snapshots": CORE | {"backends", "store"},
+    "actions": CORE | {"backends", "observer", "sinks", "snapshots", "store"},
     "monitor": CORE | IN_PROCESS,
     "idle": CORE | {"monitor"},
     "succession": CORE | {"monitor"},
@@ -52,7 +60,9 @@ ALLOWED: dict[str, set[str]] = {
     "analysis": CORE | {"backends"},
     # on top: `run`, `demo`, `parts`, `watch`, `convert`, `import` reach into the other half, only inside their run()
     "demo": CORE | {PUBLIC},
-    "cli": CORE | {"runs", "logs", "reports", "web", "analysis", "launch", "demo", "compat", "sinks", PUBLIC},
+    "demo_mindspore": CORE | {PUBLIC, "demo"},
+    "cli": CORE
+    | {"runs", "logs", "reports", "web", "analysis", "launch", "demo", "demo_mindspore", "compat", "store", PUBLIC},
     "__main__": {"cli"},
     "progress": {"cli"},
     "__init__": CORE | {"monitor", "start", "runs", "analysis", "integrations"},
@@ -154,6 +164,8 @@ ROOMS = {
     "findings": {"files", "reader", "views"},
     "compare": {"files", "reader", "views", "findings"},
     "live": {"files", "reader", "views", "findings"},
+    "notes": {"files"},
+    "table": {"files", "reader", "views", "findings", "notes"},
     "notebook_html": {"files", "reader", "views", "findings"},
     "run": {"files", "reader", "findings", "notebook_html"},
 }
@@ -184,6 +196,18 @@ def test_frameworks_are_imported_at_module_level_only_at_home():
     )
 
 
+def test_the_in_process_half_knows_no_framework():
+    """Probes, the Monitor and `vario run` reach a framework through `backends/protocols` and `backends/frameworks`."""
+    packages = tuple(f"vario.backends.{found.name}" for found in FRAMEWORK_PARTS)
+    none(
+        f"{name_of(path)} imports {imported}"
+        for path in FILES
+        if place(path) in (IN_PROCESS | {"launch", "start"}) - {"backends"}
+        for imported in imports(tree_of(path))
+        if f"{imported}.".startswith(tuple(f"{package}." for package in packages))
+    )
+
+
 def test_no_import_cycle():
     """Imports inside functions are counted; those for type checkers alone are not."""
     graph = {module: own_imports(path) for module, path in MODULES.items()}
@@ -205,11 +229,10 @@ def test_no_import_cycle():
 
 LATER = {
     "analysis": "backends.torch",  # torch may be missing
-    "backends.finding": "backends.torch",
+    "backends.frameworks": "backends.numpy backends.torch backends.mindspore",  # none is imported before it is used
     "backends.torch.reduce.summaries": "backends.torch.reduce.cuda",  # Triton may be missing
-    "compat.msprobe": "backends.torch",
     "integrations.recording": "backends.torch integrations.predictions",
-    "training.launch": "backends.torch training.monitor",  # not before the script has imported torch
+    "training.launch": "training.monitor",  # not before the script has imported its framework
     "training.start": "config training.monitor training.succession",  # switched off, it costs nothing
     "cli": "",  # `vario --help` is there at once: a command imports what it needs when it runs
     "logs.own_runs": "runs",  # logs of other tools are read without pyarrow
@@ -238,8 +261,8 @@ def test_own_imports_stand_at_the_top_of_a_file():
     )
 
 
-def test_only_sinks_write_and_only_runs_parse_the_files_of_a_run():
-    assert len(RUN_FILES) == 7
+def test_only_store_and_sinks_write_and_only_runs_parse_the_files_of_a_run():
+    assert len(RUN_FILES) == 8
     none(
         f"{name_of(path)}:{node.lineno} names {node.value}: see vario.core.run_format"
         for path in FILES
@@ -249,7 +272,7 @@ def test_only_sinks_write_and_only_runs_parse_the_files_of_a_run():
     none(
         f"{name_of(path)} imports {name}"
         for path in FILES
-        if place(path) not in ("sinks", "runs", "core")
+        if place(path) not in ("sinks", "store", "runs", "core")
         for name in imports(tree_of(path))
         if name.startswith(("pyarrow.ipc", "vario.core.run_format"))
     )
@@ -259,7 +282,7 @@ READS = {"read_text", "read_bytes", "read_metadata", "read_table", "read_schema"
 OTHER_FILES = {
     ("web/report.py", "read_text"),  # the page that was built with the package
     ("web/built_files.py", "read_text"),
-    ("sinks/agreement.py", "read_text"),  # /proc
+    ("store/rank_agreement.py", "read_text"),  # /proc
 }
 
 
@@ -280,7 +303,7 @@ def test_files_of_a_run_are_opened_in_one_place():
     none(
         f"{name_of(path)}:{node.lineno}: see vario.core.run_files"
         for path in FILES
-        if place(path) in ("runs", "sinks", "web")
+        if place(path) in ("runs", "sinks", "store", "web")
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and opens_a_file(path, node)
     )
@@ -328,6 +351,21 @@ def test_names_say_what_a_thing_is():
         for identifier in identifiers(path)
         if words(identifier) & BANNED
     )
+
+
+def test_what_is_said_of_a_rule_stands_in_its_own_file():
+    """No table of causes, stages or charts by the names of rules: each has its own beside it."""
+    names = {found.name for found in RULES}
+    none(
+        f"{name_of(path)}:{node.lineno} is a table of rules; see `causes`, `stage` and `chart` of vario.rules.rule"
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Dict)
+        if len(names & {key.value for key in node.keys if isinstance(key, ast.Constant)}) > 1
+    )
+    keys = re.compile(rf"^\s*[\"']?({'|'.join(names)})[\"']?:", re.MULTILINE)
+    pages = (SOURCE.parents[1] / "frontend" / "src").rglob("*.ts*")
+    none(f"{path.name} has a table of rules" for path in pages if len(set(keys.findall(path.read_text()))) > 1)
 
 
 def test_a_file_fits_in_a_head():

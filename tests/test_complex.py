@@ -87,7 +87,7 @@ def test_the_surprise_of_adam_compares_real_and_imaginary_parts_with_their_own_m
             floor = 1e-8**2  # of inputs that are always zero
             parts = ((gradient.real, moment.real), (gradient.imag, moment.imag))
             surprise = sum(one**2 / np.maximum(square, floor) for one, square in parts) / 2
-            row = recorded[step, "update", 0, f"{name}:surprise"]
+            row = recorded[step, "update", 0, f"{name}:grad_vs_second_moment"]
             assert row[COUNT] == surprise.size
             np.testing.assert_allclose(row[SUM], surprise.sum(), rtol=1e-3)
             np.testing.assert_allclose(row[MAX], surprise.max(), rtol=1e-3)
@@ -115,7 +115,7 @@ def test_a_change_of_a_complex_parameter_that_no_optimizer_made_is_seen():
     torch.manual_seed(0)
     model = Spectral(torch.complex64)
     optimizer = torch.optim.Adam(model.parameters())
-    monitor = watch(model, optimizer, ["stray"])
+    monitor = watch(model, optimizer, ["unexpected_change"])
     for step in range(3):
         optimizer.zero_grad()
         model(torch.randn(16, 4)).square().mean().backward()
@@ -124,6 +124,6 @@ def test_a_change_of_a_complex_parameter_that_no_optimizer_made_is_seen():
                 model.scale.add_(3 + 4j)
         optimizer.step()
     monitor.close()
-    recorded = rows(monitor, "stray")
-    assert set(recorded) == {(2, "stray", 0, "scale")}
-    assert recorded[2, "stray", 0, "scale"][MAX] == pytest.approx(5.0, rel=1e-5)
+    recorded = rows(monitor, "unexpected_change")
+    assert set(recorded) == {(2, "unexpected_change", 0, "scale")}
+    assert recorded[2, "unexpected_change", 0, "scale"][MAX] == pytest.approx(5.0, rel=1e-5)

@@ -43,7 +43,7 @@ def test_the_demo_ends_with_the_tensor_that_went_bad_first(run_folder, capsys):
     assert main(["demo", "--steps", "30"]) == 0
     captured = capsys.readouterr()
     assert "one bit of blocks.2.mlp.2.weight was flipped" in captured.err
-    assert "First bad tensor: blocks.3.attention_norm:output (activation)" in captured.out
+    assert "First NaN or Inf: blocks.3.attention_norm:output (activation)" in captured.out
     (run,) = vario.list_runs("vario_runs")
     assert run.state == "finished"
     onset = vario.first_bad(run)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import vario
@@ -15,8 +16,9 @@ tomllib = pytest.importorskip("tomllib")
 pytest.importorskip("torch")
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
+SCRIPTS = ("train.py", "train_plain.py")
 FILE = re.compile(r"^```(?:py|toml)\n# (\S+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
-KINDS = {"rules", "statistics", "probes", "sinks", "notices"}
+KINDS = {"rules", "statistics", "probes", "sinks", "notices", "backends.frameworks"}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def trained(tmp_path_factory):
     installed = folder / "installed"
     files = dict(FILE.findall(PAGE.read_text(encoding="utf8")))
     for name, text in files.items():
-        place = folder if name == "train.py" else installed
+        place = folder if name in SCRIPTS else installed
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text, encoding="utf8")
     (installed / "training_checks" / "__init__.py").touch()
@@ -67,7 +69,7 @@ def test_parts_lists_them(trained):
     _, python, _ = trained
     rows = json.loads(python("-m", "vario", "parts", "--json").stdout)
     ours = {row["name"] for row in rows if row["origin"].startswith("training_checks")}
-    assert {"large_weight", "crest", "gradient_sign", "loss_lines", "file"} <= ours
+    assert {"large_weight", "crest", "gradient_sign", "loss_lines", "file", "plain"} <= ours
 
 
 def test_its_rule_explains_itself(trained):
@@ -80,3 +82,18 @@ def test_its_rule_can_be_replayed_with_another_limit(trained):
     words = ["-m", "vario", "check", "extended", "--rule", "large_weight"]
     assert python(*words, "--set", "large_weight.limit=10").returncode == 1
     assert python(*words, "--set", "large_weight.limit=1000").returncode == 0
+
+
+def test_its_backend_records_what_every_backend_does(trained):
+    folder, python, _ = trained
+    done = python("train_plain.py")
+    assert done.returncode == 0, done.stderr
+    run = vario.open_run(folder / "vario_runs" / "plain")
+    assert not run.parts_off
+    assert run.steps("gradient").tolist() == run.steps("weight").tolist() == list(range(20))
+    # The error falls by a constant factor: 1 - 0.05 * 2 * 3.
+    np.testing.assert_allclose(
+        run.series("slope", "gradient", "norm").values, 5 * np.sqrt(2) * 0.7 ** np.arange(20), rtol=1e-9
+    )
+    assert {"moment", "activation", "update", "scalar:DeviceMemory"} <= {found.quantity for found in run.not_offered}
+    assert "torch" not in run.versions

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-NOT_COMMITTED = (".git", ".venv*", ".peers", "node_modules", "built", "vario_runs", ".tests", ".*_cache", "__pycache__")
+NOT_COMMITTED = (".git", ".venv*", ".peers", ".mindspore", "node_modules", "built", "vario_runs", ".tests", ".*_cache")
+NOT_COMMITTED += ("__pycache__",)
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_on_incident_without_rules_is_refused(tmp_path):
     def ask(step, monitor, model):
         monitor.on_incident(print)
 
-    with pytest.raises(vario.ConfigError, match=r"on_incident.*no rule is chosen"):
+    with pytest.raises(vario.ConfigError, match=r"on_incident.*no rule is enabled"):
         train(1, directory=str(tmp_path), rules=False, each_step=ask)
 
 
@@ -370,7 +370,7 @@ def test_no_secret_reaches_the_run(tmp_path, monkeypatch, web, post):
             {"email": {"to": "a@b.c", "host": "h", "user": "u", "password": PASSWORD}},
             "notify.email.password: expected the name of an environment variable",
         ),
-        ({"email": {"to": "a@b.c", "host": "h", "user": "u"}}, "'user' and 'password' belong together"),
+        ({"email": {"to": "a@b.c", "host": "h", "user": "u"}}, "set both 'user' and 'password', or neither"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_runs(notify, said):
@@ -384,7 +384,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(notify, said):
     ("notify", "said"),
     [
         ({"webhook": "env:NOT_THERE"}, "notify.webhook: the environment variable 'NOT_THERE' is not set"),
-        ({"prometheus": "/no/such/folder/v.prom"}, "notify.prometheus: there is no folder '/no/such/folder'"),
+        ({"prometheus": "/no/such/folder/v.prom"}, "notify.prometheus: no folder '/no/such/folder'"),
     ],
 )
 def test_what_is_missing_where_the_training_runs_is_refused_without_a_run_left_behind(tmp_path, notify, said):
@@ -394,7 +394,7 @@ def test_what_is_missing_where_the_training_runs_is_refused_without_a_run_left_b
 
 
 def test_a_config_without_rules_has_nothing_to_tell():
-    with pytest.raises(vario.ConfigError, match="notify: there is nothing to wait for"):
+    with pytest.raises(vario.ConfigError, match="notify: has no effect without rules"):
         Config(rules=False, notify={"command": "true"})
 
 

@@ -31,7 +31,7 @@ UNUSABLE = {
     "missing": ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
     "broken": ("import vario.no_such_place", "ModuleNotFoundError: No module named 'vario.no_such_place'"),
     "leaving": ("raise SystemExit(3)", "SystemExit: 3"),
-    "misplaced": ("part = 5", "TypeError: it is not such a part"),
+    "misplaced": ("part = 5", "TypeError: not such a part"),
     "unwritten": ("", "AttributeError: module 'unwritten' has no attribute 'part'"),
 }
 
@@ -62,7 +62,7 @@ def test_a_training_goes_on_without_plug_ins_that_cannot_be_used(python, tmp_pat
     done = python("-c", TRAINING)
     assert done.returncode == 0, done.stderr
     for name, (_, error) in UNUSABLE.items():
-        assert f"rules: the plug-in '{name}' ({name}:part) is left out. {error}" in done.stderr
+        assert f"rules: the plug-in '{name}' ({name}:part) was not loaded. {error}" in done.stderr
         assert done.stderr.count(f"plug-in '{name}'") == 4, "once for each kind"
     run = vario.open_run(tmp_path / "vario_runs" / "watched")
     assert run.steps().tolist() == [0, 1]
@@ -85,12 +85,12 @@ def test_parts_shows_them_with_their_errors_and_the_one_that_works(python):
     rows = json.loads(python("-m", "vario", "parts", "--kind", "rules", "--json").stdout)
     found = {row["name"]: row.get("error") for row in rows if row["origin"].split(":")[0] in (*UNUSABLE, "calm_rules")}
     assert found == {"always_calm": None, **{name: error for name, (_, error) in UNUSABLE.items()}}
-    assert "left out: SystemExit: 3" in python("-m", "vario", "parts").stdout
+    assert "not loaded: SystemExit: 3" in python("-m", "vario", "parts").stdout
 
 
 @pytest.mark.parametrize("option", ["rules=['missing']", "quantities=['missing']", "statistics=['missing']"])
 def test_asking_for_one_says_why_it_is_not_there(python, option):
     key = option.partition("=")[0]
     done = python("-c", f"import vario; vario.Config({option})")
-    error = f"{key}: 'missing' is a plug-in (missing:part) that was left out. {UNUSABLE['missing'][1]}"
+    error = f"{key}: 'missing' is a plug-in (missing:part) that was not loaded. {UNUSABLE['missing'][1]}"
     assert done.stderr.splitlines()[-1] == f"vario.core.errors.ConfigError: {error}"

@@ -1,3 +1,4 @@
+import importlib
 import importlib.metadata
 import re
 import subprocess
@@ -40,10 +41,42 @@ def test_every_public_name_is_there_and_says_what_it_is(name):
     assert found.__doc__
 
 
-@pytest.mark.parametrize("name", ["config.read_config", "rules.rule", "integrations", "compat"])
+@pytest.mark.parametrize("name", ["config.read_config", "rules.rule", "integrations", "compat.mindformers.load_yaml"])
 def test_modules_are_there_after_importing_vario_alone(name):
     code = f"import vario; assert callable(vario.{name}) or vario.{name}"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_yaml_of_mindspore_transformers_is_read_by_a_name_of_vario():
+    from vario.compat.mindformers import load_yaml
+
+    assert vario.load_yaml is load_yaml
+    assert "load_yaml" not in dir(vario)
+
+
+def test_there_are_few_public_names():
+    assert len(vario.__all__) <= 22
+    assert dir(vario) == sorted(vario.__all__)
+
+
+@pytest.mark.parametrize("name", ["Frame", "count_parameters", "check_gradient_health", "MemoryPrediction"])
+def test_a_name_that_moved_works_and_says_where_it_is(name):
+    with pytest.warns(
+        DeprecationWarning, match=rf"vario\.{name} is deprecated: use `from vario\.\S+ import {name}`"
+    ) as seen:
+        found = getattr(vario, name)
+    home = re.search(r"from (\S+) import", str(seen[0].message))[1]
+    assert found is getattr(importlib.import_module(home), name)
+    assert seen[0].filename == __file__
+
+
+def test_every_name_that_moved_is_where_it_is_said_to_be():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf8")
+    moved = re.findall(r"^::: (vario\.\w+\.[\w.]+)\.(\w+)$", page, flags=re.MULTILINE)
+    assert len(moved) == 12
+    for home, name in moved:
+        with pytest.warns(DeprecationWarning, match=f"from {re.escape(home)} import {name}"):
+            assert getattr(vario, name) is getattr(importlib.import_module(home), name)
 
 
 def test_an_unknown_name_is_an_attribute_error():

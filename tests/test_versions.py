@@ -50,7 +50,7 @@ def test_an_old_torch_is_refused_in_one_sentence(old_torch, call):
     done = python(old_torch, "-c", f"import torch, vario; vario.{call}")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "vario.core.errors.UnsupportedRelease: vario needs torch 2.6 or newer, and this is torch 2.5.1+cu121. "
+        "vario.core.errors.UnsupportedRelease: vario needs torch 2.6 or newer; this is torch 2.5.1+cu121. "
         "Upgrade with: pip install --upgrade 'torch>=2.6'"
     )
 
@@ -59,7 +59,7 @@ def test_a_script_on_an_old_torch_runs_as_without_vario_and_is_told_why_nothing_
     (old_torch / "train.py").write_text("import torch; print('trained on', torch.__version__)")
     done = python(old_torch, "-m", "vario", "run", "train.py")
     assert (done.returncode, done.stdout) == (0, "trained on 2.5.1+cu121\n")
-    assert "vario needs torch 2.6 or newer, and this is torch 2.5.1+cu121" in done.stderr
+    assert "vario needs torch 2.6 or newer; this is torch 2.5.1+cu121" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -67,7 +67,7 @@ def test_old_transformers_are_refused_in_one_sentence(tmp_path):
     package(tmp_path, "transformers", "__version__ = '4.41.2'")
     done = python(tmp_path, "-c", "import vario; vario.MonitorCallback")
     assert done.stderr.splitlines()[-1] == (
-        "vario.core.errors.UnsupportedRelease: vario.MonitorCallback needs transformers 4.50 or newer, and this is "
+        "vario.core.errors.UnsupportedRelease: vario.MonitorCallback needs transformers 4.50 or newer; this is "
         "transformers 4.41.2. Upgrade with: pip install --upgrade 'transformers>=4.50'"
     )
 
@@ -75,8 +75,8 @@ def test_old_transformers_are_refused_in_one_sentence(tmp_path):
 def test_an_old_python_is_refused_in_one_sentence(tmp_path):
     done = python(tmp_path, "-c", "import sys; sys.version_info = (3, 9, 7, 'final', 0); import vario")
     assert done.stderr.splitlines()[-1] == (
-        "vario.core.errors.UnsupportedRelease: vario needs Python 3.10 or newer, and this is Python 3.9. "
-        "Make an environment with a newer one: python3.12 -m venv .venv"
+        "vario.core.errors.UnsupportedRelease: vario needs Python 3.10 or newer; this is Python 3.9. "
+        "Create an environment with a newer one: python3.12 -m venv .venv"
     )
 
 

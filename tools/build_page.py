@@ -1,7 +1,7 @@
-"""Builds the dashboard's page when a wheel or a source archive is built: `pip install .` in a clone has it.
+"""Builds the dashboard when a wheel or a source archive is built, so that `pip install .` in a clone has it.
 
-Without Node the package is still built and works; the page then says why it is not there. An editable install does not
-build it: `make page` does, as often as the front end changes.
+Without Node the package is still built and works, and the page says why it is missing. An editable install does not
+build it: run `make page` when the frontend changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PageHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the page unless it is there and newer than its sources."""
+        """Build the page unless it exists and is newer than its sources."""
         if version == "editable":
             return
         root = Path(self.root)
@@ -38,11 +38,11 @@ class PageHook(BuildHookInterface):  # type: ignore[type-arg]
         if not (built / "index.html").exists():
             built.mkdir(parents=True, exist_ok=True)
             (built / WHY_MISSING).write_text(problem + "\n", encoding="utf8")
-        self.app.display_warning(f"The dashboard's page is not built. {problem}")
+        self.app.display_warning(f"The dashboard is not built. {problem}")
 
 
 def is_current(frontend: Path, built: Path) -> bool:
-    """Whether the page was built after its sources were last changed; a source archive carries it."""
+    """Whether the page is newer than its sources; a source archive contains it."""
     pages = [built / "index.html", built / "report.js"]
     if not all(page.exists() for page in pages):
         return False
@@ -60,7 +60,7 @@ def sources(frontend: Path) -> list[Path]:
 
 
 def build(frontend: Path) -> str | None:
-    """Run npm; the answer is what went wrong, and what to do about it."""
+    """Run npm and return what went wrong, and what to do about it."""
     again = "Then run pip again with --force-reinstall."
     npm = shutil.which("npm")
     if npm is None:

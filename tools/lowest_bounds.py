@@ -1,4 +1,4 @@
-"""Print the oldest release of each package that pyproject.toml allows, as pip takes it: `numpy==1.24`.
+"""Print the oldest release of each package that pyproject.toml allows, in pip's format: `numpy==1.24`.
 
 python tools/lowest_bounds.py torch transformers    # without these extras
 """
@@ -20,7 +20,7 @@ BOUND = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9][0-9.]*)\s*(;.*)?")
 
 
 def lowest(project: dict[str, Any], without: set[str]) -> list[str]:
-    """A requirement for each dependency and extra at its lower bound; one without such a bound is an error."""
+    """Return a requirement at the lower bound of each dependency and extra; raises if one has no lower bound."""
     extras = project["optional-dependencies"]
     if unknown := without - extras.keys():
         raise SystemExit(f"no such extra: {', '.join(sorted(unknown))}")

@@ -1,4 +1,4 @@
-"""Make src/vario/reports/fonts/vario-plot-cjk.otf: the glyphs of the report's Chinese words, and no others.
+"""Make src/vario/reports/fonts/vario-plot-cjk.otf: only the glyphs of the report's Chinese text.
 
 python tools/make_font.py NotoSansCJK-Regular.ttc
 
@@ -21,7 +21,7 @@ STAMP = 3_786_912_000  # a fixed date (2024-01-01 in a font's clock), so that th
 
 
 def characters() -> str:
-    """Every character beyond ASCII that the report can say in Chinese."""
+    """Return every non-ASCII character of the report's Chinese text."""
     durations = [say_duration("zh", seconds) for seconds in (0.1, 5, 100, 5000, 1e6)]
     return "".join(
         sorted({c for text in (*CHINESE.values(), *CHINESE_NOTES.values(), *durations) for c in text if ord(c) > 127})
@@ -29,7 +29,7 @@ def characters() -> str:
 
 
 def main() -> None:
-    """Cut the font named on the command line."""
+    """Subset the font named on the command line."""
     font = TTFont(sys.argv[1], fontNumber=SIMPLIFIED, recalcTimestamp=False)
     options = subset.Options(
         layout_features=[], name_IDs=[0, 1, 2, 3, 4, 5, 6, 13, 14], hinting=False, notdef_outline=True

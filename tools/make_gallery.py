@@ -2,7 +2,7 @@
 
 python tools/make_gallery.py [FOLDER]
 
-Trains for about a minute on a CPU, unless FOLDER holds the runs already. The trainings are in gallery_runs.py.
+Trains for about a minute on a CPU, unless FOLDER already contains the runs. The training code is in gallery_runs.py.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ FAULTS = (
     Fault(
         "float16 overflow",
         runs.float16_overflow,
-        "non_finite",
+        "level_shift",
         100,
         "One input column is a counter that nobody normalised. From step 100 on it grows, and the first layer's output "
         "grows with it until it passes 65,504, the largest float16. The rule `near_overflow` warns while all numbers "
@@ -196,13 +196,13 @@ What common faults look like, and what vario says about them. Each picture shows
 fault. The dashed grey line is the step of the fault, the red line is the first alert of the diagnosed incident. The
 text in each box is what `vario diagnose` prints.
 
-All runs are recorded at every step (`every=1`), because they are short. `python tools/make_gallery.py` trains them and
-writes this page.
+All runs are recorded at every step (`every=1`, `overhead="off"`), because they are short. `python
+tools/make_gallery.py` trains them and writes this page.
 """
 
 
 def train_all(folder: Path) -> None:
-    """All runs, each where it is not there already."""
+    """Train all runs that do not exist yet."""
     torch.set_num_threads(1)
     for fault in FAULTS:
         if not (folder / fault.name).exists():
@@ -212,7 +212,7 @@ def train_all(folder: Path) -> None:
 def train(fault: Fault, folder: Path) -> None:
     """One run."""
     torch.manual_seed(0)
-    fault.train(functools.partial(vario.watch, directory=str(folder), name=fault.name, every=1))
+    fault.train(functools.partial(vario.watch, directory=str(folder), name=fault.name, every=1, overhead="off"))
 
 
 def draw(fault: Fault, run: vario.Run, first_step: int) -> None:
@@ -254,10 +254,11 @@ def _fill_panel(axes: Any, panel: Panel, run: vario.Run) -> None:
 
 
 def section(fault: Fault, diagnosis: Any) -> str:
-    """One fault, in words."""
+    """Return the section about one fault."""
     source = inspect.getsource(fault.train).rstrip()
     words = textwrap.fill(str(diagnosis), 84)
-    wrapped = [textwrap.fill(text, 120, break_long_words=False) for text in (fault.text, fault.after)]
+    texts = (fault.text, f"**Fix.** {fault.after}")
+    wrapped = [textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) for text in texts]
     return f"""## {fault.title}
 
 {wrapped[0]}
@@ -268,7 +269,7 @@ def section(fault: Fault, diagnosis: Any) -> str:
 {words}
 ```
 
-**Fix.** {wrapped[1]}
+{wrapped[1]}
 
 <details markdown="1">
 <summary>The training</summary>
@@ -282,7 +283,7 @@ def section(fault: Fault, diagnosis: Any) -> str:
 
 
 def main() -> int:
-    """Train, draw and write; fail where a fault is not found by the rule that should find it."""
+    """Train, draw and write; exits with an error if a fault is not found by the expected rule."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else scratch)
         train_all(folder)

@@ -15,7 +15,7 @@ from vario.reports.summary_text import render
 
 
 def main() -> None:
-    """Draw the run named on the command line, or the newest one."""
+    """Draw the run named on the command line, or the latest run."""
     run = vario.open_run(sys.argv[1] if len(sys.argv) > 1 else "vario_runs")
     terminal_picture.save("demo", "vario report", render(summarise(run)))
 

@@ -1,7 +1,7 @@
 """Draw docs/images/dashboard-*.png: the dashboard over runs that this script trains, in a real browser.
 
-`python tools/make_screenshots.py` takes some minutes: first it trains the runs of picture_runs.py. `--runs FOLDER` uses
-those of an earlier call, or keeps them there.
+Takes some minutes: it first trains the runs of picture_runs.py. `--runs FOLDER` reuses those of an earlier call, or
+keeps them there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PICTURES = (
 
 
 def main() -> None:
-    """Train where nothing was trained yet, then draw every picture."""
+    """Train missing runs, then draw every picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, help="folder with the runs of an earlier call")
     arguments = parser.parse_args()
@@ -74,7 +74,7 @@ def main() -> None:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The dashboard over a folder, for this process alone."""
+    """Serve the dashboard over a folder for this process."""
     listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(make_app(folder), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
@@ -89,7 +89,7 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 def take(browser: Browser, address: str, width: int, height: int, is_dark: bool, ready: str) -> bytes:
-    """A picture of one page when all of it is there."""
+    """Take a screenshot of one page when it is fully loaded."""
     page: Page = browser.new_page(
         viewport={"width": width, "height": height},
         color_scheme="dark" if is_dark else "light",

@@ -1,8 +1,8 @@
-"""Run the commands of docs/find-a-nan.md, paste what they print, and draw the picture of the page.
+"""Run the commands of docs/find-a-nan.md, insert their output, and draw the picture of the page.
 
 python tools/make_tutorial.py
 
-Each `sh` block that a `text` block follows is run in one folder, in order; what it writes to stdout becomes the text.
+Each `sh` block followed by a `text` block is run in one folder, in order; its stdout becomes the text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SERVING = "vario serve"
 
 
 def run_page(text: str, folder: Path) -> str:
-    """The page with what its commands print in a folder, from which nothing is taken away."""
+    """Return the page with the output of its commands, run in a folder."""
     script = SCRIPT.search(text)
     assert script is not None
     (folder / "train.py").write_text(script[1], encoding="utf8")
@@ -51,7 +51,7 @@ def run_page(text: str, folder: Path) -> str:
 
 
 def draw(folder: Path) -> None:
-    """The dashboard over the run that broke."""
+    """Draw the dashboard of the broken run."""
     from make_screenshots import serving, take
     from playwright.sync_api import sync_playwright
 

@@ -2,8 +2,8 @@
 
     python tools/matrix_table.py .matrix-2.6.0-4.57.6/results.xml .matrix-2.8.0-4.57.6/results.xml ...
 
-The folder's name says which release of torch and transformers it was. Of several reports of one release the later
-replaces what an earlier one says of the same file.
+The folder's name contains the release of torch and transformers. A later report of a release replaces an earlier one's
+results for the same file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read(reports: list[Path]) -> dict[str, Release]:
 
 
 def cell(tests: list[Outcome] | None) -> str:
-    """What is told of one file's tests on one release."""
+    """Return the cell for one file's tests on one release."""
     if tests is None:
         return "not run"
     counts = Counter(outcome for outcome, _ in tests)
@@ -76,7 +76,7 @@ def text(releases: dict[str, Release]) -> str:
 
 
 def main() -> None:
-    """Read the reports, replace what lies between the marks."""
+    """Read the reports and replace the text between the marks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reports", nargs="+", type=Path)
     page = PAGE.read_text()

@@ -1,4 +1,4 @@
-"""The runs that tools/make_screenshots.py draws: small real trainings, some with a fault put into them.
+"""The runs that tools/make_screenshots.py draws: small real training runs, some with an injected fault.
 
 `torchrun --nproc-per-node 4 tools/picture_runs.py FOLDER` trains the one of several ranks.
 """
@@ -29,20 +29,25 @@ NAN_STEPS = range(206, 210)
 BATCH = 4
 RANKS = 4
 RANK_STEPS = 120
-QUANTITIES = ["weight", "gradient", "activation", "activation_gradient", "moment", "update", "stray"]
+QUANTITIES = ["weight", "gradient", "activation", "activation_gradient", "moment", "update", "unexpected_change"]
 
 
 def train_all(folder: Path) -> None:
-    """All runs, each where it is not there already."""
-    for name, is_faulty in (("whole", False), ("broken", True)):
-        if not (folder / name).exists():
-            with Training(folder, name) as training:
-                for step in range(STEPS):
-                    training.step(step, is_faulty)
+    """Train all runs that do not exist yet."""
+    # From a loop they would be a group of runs, folded into one row.
+    _train(folder, "whole", is_faulty=False)
+    _train(folder, "broken", is_faulty=True)
     if not (folder / "slow-rank").exists():
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([*launch, __file__, str(folder)], env=environment, check=True)
+
+
+def _train(folder: Path, name: str, is_faulty: bool) -> None:
+    if not (folder / name).exists():
+        with Training(folder, name) as training:
+            for step in range(STEPS):
+                training.step(step, is_faulty)
 
 
 @contextmanager
@@ -67,7 +72,7 @@ class Training:
         self.model = cast(Any, demo.make_model(len(alphabet)))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, _share_of_rate)
-        options = {"quantities": QUANTITIES, "every": 1, "directory": str(folder), "name": name}
+        options = {"quantities": QUANTITIES, "every": 1, "overhead": "off", "directory": str(folder), "name": name}
         self.monitor = vario.watch(self.model, self.optimizer, **options)  # type: ignore[arg-type]
         self._is_bad = False
         for parameter in self.model.blocks[3].attention.parameters():
@@ -123,7 +128,7 @@ def train_one_rank(folder: str) -> None:
     model[0].register_forward_pre_hook(lambda *_: time.sleep(seconds))
     quantities = ["gradient", "gradient_local", "weight"]
     with vario.watch(
-        parallel, optimizer, quantities=quantities, every=1, directory=folder, name="slow-rank"
+        parallel, optimizer, quantities=quantities, every=1, overhead="off", directory=folder, name="slow-rank"
     ) as monitor:
         for step in range(RANK_STEPS):
             if rank == RANKS - 1 and step == RANK_STEPS // 2:

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: files outside of docs/ that the site shows as pages, and links that lead to them.
+"""A MkDocs hook: adds files outside of docs/ as pages, and rewrites links to them.
 
 Pages of docs/ link to files such as `../CONTRIBUTING.md` and `../examples/ddp.py`, as a repository browser needs it. On
 the site these links lead to pages that are made here. A link to anything else outside of docs/ becomes plain text.
@@ -41,7 +41,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Lead links to where the site has what they name."""
+    """Rewrite links to the site's pages."""
     origin = next((source for source, name in SHOWN.items() if name == page.file.src_uri), f"docs/{page.file.src_uri}")
     known = {file.src_uri for file in files}
     pieces, end = [], 0
@@ -80,7 +80,7 @@ def page_of(path: str, anchor: str = "") -> str | None:
 
 
 def unreleased() -> str:
-    """What the fragments in changes/ come to."""
+    """Return the unreleased changes from the fragments in changes/."""
     command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "Unreleased"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     _, heading, text = done.stdout.partition("## Unreleased")
@@ -88,8 +88,8 @@ def unreleased() -> str:
 
 
 def examples_page() -> str:
-    """Every program of examples/, whole."""
-    lines = ["# Examples\n", "Programs of less than 60 lines, as they lie in the folder `examples` of the sources.\n"]
+    """Return a page with every program of examples/."""
+    lines = ["# Examples\n", "Programs of less than 60 lines, from the folder `examples` of the sources.\n"]
     for path in sorted((ROOT / "examples").glob("*.py")):
         source = path.read_text(encoding="utf8")
         summary = (ast.get_docstring(ast.parse(source)) or "").strip()

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import vario
-from vario.runs.findings.replay import check
+from vario.core.quantities import PROBES, default_every, first_steps
+from vario.runs.findings.check import check
 from zoo.score import Incident, Line
 
 SCOPES = {"batch": "data"}
-DEFAULT_EVERY = 10
-EACH_STEP = ("gradient", "gradient_local", "stray", "checksum", "expert")
-"""What is watched at each step by default; the rest one step in ten."""
 
 
 def rules(path: Path, keep: Callable[[str, int], bool] | None = None) -> list[Incident]:
@@ -33,5 +31,10 @@ def rules(path: Path, keep: Callable[[str, int], bool] | None = None) -> list[In
 
 
 def rules_as_watched_by_default(path: Path) -> list[Incident]:
-    """The same where dear quantities are watched one step in ten, as they are unless asked for more."""
-    return rules(path, lambda quantity, step: quantity in EACH_STEP or step % DEFAULT_EVERY == 0)
+    """The same at the intervals at which quantities are watched unless asked for more."""
+    return rules(path, kept_by_default)
+
+
+def kept_by_default(quantity: str, step: int) -> bool:
+    """Whether a step of a quantity is watched by default, without a budget."""
+    return quantity not in PROBES or step % default_every(quantity) == 0 or step < first_steps(quantity)

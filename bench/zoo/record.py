@@ -27,7 +27,7 @@ RUNS = Path(__file__).parent / ".runs"
 DEV_SEEDS, HELD_OUT_SEEDS = (0, 1, 100, 101, 200, 201), (300, 301)
 # Without moments and activation gradients, which only the rule about NaN looks at: recording takes a third less time.
 WANTED: tuple[str, ...] = ("gradient", "weight", "activation")
-WANTED += ("update", "stray", "attention", "unit", "expert")
+WANTED += ("update", "unexpected_change", "attention", "unit", "expert")
 NOTE = "zoo.json"
 
 

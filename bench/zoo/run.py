@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +21,7 @@ from zoo import healthy, own, peers, report
 from zoo.faults import all_faults
 from zoo.record import DEV_SEEDS, HELD_OUT_SEEDS, RUNS, Job, Recorded, clear, fault_job, fault_runs, twin_job
 from zoo.score import Detector, FaultScore, HealthyScore, failure_step, losses_of, score_fault, score_healthy
+from zoo.training import BUDGET
 from zoo.workers import record_all
 
 DETECTORS: dict[str, Detector] = {
@@ -31,12 +33,20 @@ QUICK = ("nan_kernel", "lr_jump", "data_stuck", "dead_relu", "rank_desync", "fro
 QUICK_HEALTHY = ("text-cosine", "cnn-sgd-wsd", "text-constant", "mlp-fp16")
 
 
+PARTS = ("finite", "data", "forward", "update", "optimizer", "ranks", "building", "thresholds")
+"""What the files of faults end in; the exam is recorded only when it is asked for."""
+
+
 def main() -> None:
     options = parse(sys.argv[1:])
+    if options.budget:
+        os.environ[BUDGET] = options.budget
     seeds = {"dev": DEV_SEEDS, "held-out": HELD_OUT_SEEDS, "all": (*DEV_SEEDS, *HELD_OUT_SEEDS)}[options.set]
     halves = {"dev": (False,), "held-out": (True,), "all": (False, True)}[options.set]
-    faults = options.fault or (QUICK if options.quick else list(all_faults()))
-    calm = [each for each in healthy.ALL if each.is_held_out in halves and not options.fault]
+    parts = PARTS if options.part is None else (options.part,)
+    known = [name for name, fault in all_faults().items() if re.split("[._]", fault.__module__)[-1] in parts]
+    faults = options.fault or (QUICK if options.quick else known)
+    calm = [each for each in healthy.ALL if each.is_held_out in halves and not options.fault and not options.part]
     if options.quick:
         calm = [each for each in calm if each.name in QUICK_HEALTHY]
         seeds = seeds[:1]
@@ -70,7 +80,7 @@ def main() -> None:
         rows[name] = report.overall(faulty[name], quiet[name])
         if options.detector:
             print(f"{name}\n\n{report.faults_text(faulty[name])}\n\n{report.rules_text(faulty[name], quiet[name])}\n")
-            for origin in ("sheet", "own"):
+            for origin in ("sheet", "own", "second"):
                 chosen = [score for score in faulty[name] if all_faults()[str(score.run.job.fault)].origin == origin]
                 rows[f"{name}: {origin}"] = report.overall(chosen, [])
             rows[f"{name}: benign changes"] = report.overall([], benign[name])
@@ -131,12 +141,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Record the fault zoo and score detectors on it.")
     parser.add_argument("--set", choices=("dev", "held-out", "all"), default="dev", help="which seeds and healthy runs")
     parser.add_argument("--fault", action="append", choices=list(all_faults()), help="only this one; may be repeated")
+    parser.add_argument("--part", choices=("building", "thresholds", "exam"), help="faults of the second round")
     parser.add_argument("--quick", action="store_true", help="a few faults and healthy runs, one seed")
     parser.add_argument("--describe", action="store_true", help="print what each fault does instead of scores")
     parser.add_argument("--detector", action="append", choices=list(DETECTORS), help="only this one, in detail")
     parser.add_argument("--no-record", action="store_true", help="score what is there")
     parser.add_argument("--again", action="store_true", help="record anew what is there, after a change in vario")
     parser.add_argument("--jobs", type=int, default=2, help="processes that record or score side by side")
+    parser.add_argument("--budget", help="record at the intervals this overhead budget leaves (2%%), into --runs")
     parser.add_argument("--runs", type=Path, default=RUNS, help="where runs are kept")
     return parser.parse_args(arguments)
 

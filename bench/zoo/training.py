@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,15 @@ from zoo.faults import Fault
 from zoo.models import Transformer, make_model
 from zoo.samples import IGNORED, TASKS, Batch, Sampler, make_samples
 from zoo.setups import Setup
+
+BUDGET = "VARIO_ZOO_BUDGET"
+"""The environment variable with the overhead budget that runs are recorded with."""
+
+
+def watching() -> dict[str, Any]:
+    """Everything at each step, or what an overhead budget leaves of the default."""
+    budget = os.environ.get(BUDGET)
+    return {"overhead": budget} if budget else {"every": 1, **no_live_rules()}
 
 
 class Training:
@@ -82,10 +92,9 @@ class Training:
                 self.optimizer,
                 directory=str(directory),
                 name=name,
-                every=1,
                 quantities=list(quantities),
                 resume=is_resumed,
-                **no_live_rules(),
+                **watching(),
             )
 
         self._watch = watch

@@ -49,7 +49,7 @@ function RunPage(props: { run: string }) {
   const answer = useAnswer("run", { run: props.run });
   const home = useFresh(answer.value);
   const query = useStore(wanted);
-  // As it was told, not as news have it: the end of a run is told before the last numbers arrive, and `bye` after them.
+  // Use the loaded state, not the live one: the end of a run is announced before the last numbers arrive, `bye` after.
   const told = answer.value?.state;
   const isOpen = told === "running" || told === "stalled";
   useStream(isOpen ? { run: props.run, cursor: answer.value?.cursor, ...query } : null);
@@ -74,14 +74,14 @@ function RunPage(props: { run: string }) {
 
 export function NoToken() {
   return (
-    <Empty title="This page needs its token">
-      Open the address that <code>vario serve</code> printed in the terminal: it ends with <code>?token=…</code>. The
-      browser keeps it after that.
+    <Empty title="This page needs a token">
+      Open the link that <code>vario serve</code> printed in the terminal: it ends with <code>?token=…</code>. The
+      browser remembers it.
     </Empty>
   );
 }
 
-/** The run as it was told, kept up to date by what comes live. */
+/** The loaded run, updated by live events. */
 function useFresh(told: RunHome | null): RunHome | null {
   const [home, setHome] = useState(told);
   useEffect(() => setHome(told), [told]);
@@ -102,6 +102,5 @@ function useFresh(told: RunHome | null): RunHome | null {
 }
 
 function withIncident(known: Incident[], news: Incident): Incident[] {
-  const isSame = (each: Incident) => each.step === news.step && each.rule === news.rule && each.place === news.place;
-  return [...known.filter((each) => !isSame(each)), news].sort((a, b) => a.step - b.step);
+  return [...known.filter((each) => each.id !== news.id), news].sort((a, b) => a.step - b.step);
 }

@@ -22,7 +22,7 @@ function gamma(linear: number): number {
   return Math.round(255 * Math.min(1, Math.max(0, value)));
 }
 
-/** Points between which lightness, chroma and hue go straight. */
+/** Anchors between which lightness, chroma and hue are interpolated linearly. */
 type Stop = readonly [at: number, lightness: number, chroma: number, hue: number];
 
 function scale(stops: readonly Stop[], size = 256): Rgb[] {
@@ -40,7 +40,7 @@ function scale(stops: readonly Stop[], size = 256): Rgb[] {
   });
 }
 
-/** Small to large: night blue over sea green to pale yellow. */
+/** Small to large: dark blue through sea green to pale yellow. */
 export const RISING: readonly Rgb[] = scale([
   [0, 0.2, 0.075, 282],
   [0.25, 0.38, 0.105, 262],
@@ -49,8 +49,8 @@ export const RISING: readonly Rgb[] = scale([
   [1, 0.955, 0.13, 104],
 ]);
 
-/** Below and above: blue and orange, which every kind of eye tells apart; the middle is the page's own grey. */
-export function parting(isDark: boolean): readonly Rgb[] {
+/** Below and above: blue and orange, which are colour-blind safe; the middle is the page's grey. */
+export function diverging(isDark: boolean): readonly Rgb[] {
   return isDark
     ? scale([
         [0, 0.83, 0.12, 235],
@@ -70,14 +70,58 @@ export function parting(isDark: boolean): readonly Rgb[] {
       ]);
 }
 
-/** NaN and Inf: a colour that no scale has. It is hatched as well. */
+/** NaN and Inf: a colour that is in no scale, and hatched as well. */
 export const BAD: Rgb = [255, 0, 140];
 
-/** Lines of one chart, in the order they are given out; they differ in lightness too. */
+/** Token ids and masks: a grey that is in no scale. */
+export const NO_SIZE_COLOUR: Rgb = [128, 128, 132];
+
+/** Line colours of a chart, in order; they also differ in lightness. */
 export const LINES: { light: readonly string[]; dark: readonly string[] } = {
   light: ["#0b63b5", "#d9730d", "#1b7f4b", "#8a3ea8", "#0e8fa3", "#8a5a2b", "#c2417c", "#4d5b6b"],
   dark: ["#6cb6ff", "#ffab5e", "#63d196", "#cf9bea", "#5fd4e6", "#d8b38a", "#ff9ccb", "#aab7c6"],
 };
+
+/** Beyond those: each time the hue and lightness that is farthest from all colours before it. */
+const more: { light: string[]; dark: string[] } = { light: [], dark: [] };
+const HUES = 36;
+const LIGHTNESSES = { light: [0.34, 0.46, 0.58], dark: [0.66, 0.78, 0.9] } as const;
+
+/** The colour of the nth line. */
+export function lineColor(at: number, isDark: boolean): string {
+  const theme = isDark ? "dark" : "light";
+  const known = LINES[theme];
+  if (at < known.length) return known[at]!;
+  if (!more[theme].length) more[theme] = farApart(known, LIGHTNESSES[theme]);
+  return more[theme][(at - known.length) % more[theme].length]!;
+}
+
+function farApart(known: readonly string[], lightnesses: readonly number[]): string[] {
+  const left = lightnesses.flatMap((lightness) =>
+    Array.from({ length: HUES }, (_, nth) => oklch(lightness, 0.13, (nth * 360) / HUES)),
+  );
+  const near = left.map((color) => Math.min(...known.map((other) => distance(color, parseHex(other)))));
+  const found: string[] = [];
+  while (found.length < left.length) {
+    const next = near.indexOf(Math.max(...near));
+    found.push(hex(left[next]!));
+    left.forEach((color, index) => (near[index] = Math.min(near[index]!, distance(color, left[next]!))));
+    near[next] = -1;
+  }
+  return found;
+}
+
+function distance(a: Rgb, b: Rgb): number {
+  return Math.hypot(a[0] - b[0], a[1] - b[1], a[2] - b[2]);
+}
+
+function parseHex(color: string): Rgb {
+  return [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16)) as unknown as Rgb;
+}
+
+function hex(color: Rgb): string {
+  return `#${color.map((part) => part.toString(16).padStart(2, "0")).join("")}`;
+}
 
 export function css(color: Rgb): string {
   return `rgb(${color[0]} ${color[1]} ${color[2]})`;

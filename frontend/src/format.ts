@@ -2,7 +2,7 @@
 
 const THIN = "\u2009";
 
-/** A value in four digits; what is not a number is said, not left blank. */
+/** A value in four digits; NaN and Inf are spelled out. */
 export function number(value: number | null | undefined, digits = 4): string {
   if (value === null || value === undefined) return "–";
   if (Number.isNaN(value)) return "NaN";
@@ -18,7 +18,7 @@ export function number(value: number | null | undefined, digits = 4): string {
   return text.replace("-", "−").replace("e−", "e-").replace("e+", "e");
 }
 
-/** A count with thousands set apart. */
+/** A count with thousands separators. */
 export function whole(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   return Math.round(value)
@@ -69,7 +69,7 @@ function pair(total: number, big: number, bigUnit: string, small: number, smallU
   return rest ? `${head} ${rest}${THIN}${smallUnit}` : head;
 }
 
-/** How long ago, seen from `now` (both in unix seconds). */
+/** How long ago, relative to `now` (both in Unix seconds). */
 export function ago(then: number | null | undefined, now: number): string {
   if (then === null || then === undefined) return "–";
   const seconds = Math.max(0, now - then);
@@ -80,7 +80,7 @@ export function ago(then: number | null | undefined, now: number): string {
   return moment(then).slice(0, 10);
 }
 
-/** Date and clock of this machine, without seconds; no calendar has times of very broken clocks. */
+/** Local date and time without seconds; empty for times outside the calendar. */
 export function moment(then: number | null | undefined): string {
   const date = new Date((then ?? NaN) * 1000);
   if (Number.isNaN(date.getTime())) return "–";
@@ -93,6 +93,7 @@ export function moment(then: number | null | undefined): string {
 export function measured(value: number | null | undefined, unit: string): string {
   if (unit === "bytes" || unit === "B") return bytes(value);
   if (unit === "s" || unit === "seconds") return duration(value);
+  if (unit === "share") return percent(value);
   if (unit === "%") return value === null || value === undefined ? "–" : `${number(value, 3)}${THIN}%`;
   if (unit.endsWith("/s")) return `${Math.abs(value ?? 0) >= 1e4 ? count(value) : number(value)}${THIN}${unit}`;
   return unit ? `${number(value)}${THIN}${unit}` : number(value);
@@ -115,7 +116,7 @@ export function steps(first: number, last: number): string {
 
 const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
-/** A whole power of ten the short way. */
+/** A short form of a power of ten. */
 export function power(value: number): string {
   const exponent = Math.log10(value);
   if (Math.abs(exponent - Math.round(exponent)) > 1e-6) return number(value, 2);
@@ -125,15 +126,15 @@ export function power(value: number): string {
   return `10${rounded < 0 ? "⁻" : ""}${digits.join("")}`;
 }
 
-/** How far a run is. Steps are counted from 0, so after step 239 all 240 are done. */
+/** A run's progress. Steps are counted from 0, so after step 239 all 240 are done. */
 export function stepsDone(step: number | null, total: number | null): string {
   if (step === null) return "no step yet";
   if (!total) return `step ${whole(step)}`;
-  if (step >= total) return `step ${whole(step)}, past the ${whole(total)} announced`;
+  if (step >= total) return `step ${whole(step)}, beyond the announced ${whole(total)}`;
   return `${whole(step + 1)} of ${plural(total, "step")}`;
 }
 
-/** What a plain number is called on the page: as written, in words and with its unit. */
+/** The label of a plain number: its name in words, with its unit. */
 export function scalarTitle(target: string): string {
   const known: Record<string, string> = { lr: "learning rate", step: "step time", waiting: "wait time" };
   const unit = target.endsWith("_seconds") ? " time, seconds" : target.endsWith("_bytes") ? ", bytes" : "";

@@ -1,6 +1,6 @@
-/** What happens while one looks: one stream of events for the whole tab. */
+/** Live updates: one event stream for the whole tab. */
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { Bye, LiveEvents } from "./api";
 import { address, askAgain, isReport, isThere, type Query } from "./server";
 import { createStore } from "./store";
@@ -8,16 +8,16 @@ import { createStore } from "./store";
 /** What to do with each event. */
 export type Heard = { [Name in keyof LiveEvents]?: (body: NonNullable<LiveEvents[Name]>) => void };
 
-/** Whether events are coming in. */
+/** Whether events are arriving. */
 export const isLive = createStore(false);
 
-/** What the open screen wants to hear besides progress; the run page opens the stream. */
+/** What the open screen subscribes to besides progress; the run page opens the stream. */
 export const wanted = createStore<Query>({});
 
 type Listener = Heard;
 const listeners = new Set<Listener>();
 
-/** Hear events while a component is shown. */
+/** Listen to events while a component is mounted. */
 export function useHeard(heard: Heard): void {
   const latest = useRef(heard);
   latest.current = heard;
@@ -31,7 +31,37 @@ export function useHeard(heard: Heard): void {
   }, []);
 }
 
-/** Ask for events of a screen as long as it is shown. */
+/** Events kept for answers that are on their way: more than a slow answer takes. */
+const MOST_RECENT = 64;
+
+/**
+ * An answer that grows with live events. An answer may be older than events that arrived before it: those are added to
+ * it once more, if they are about the same `subject`.
+ */
+export function useGrowing<Value extends object, Name extends "heat" | "points", News>(
+  answer: Value | null,
+  name: Name,
+  subject: string,
+  read: (body: NonNullable<LiveEvents[Name]>) => News,
+  grow: (value: Value, news: News) => Value,
+): Value | null {
+  const [value, setValue] = useState(answer);
+  const recent = useRef<{ subject: string; news: News }[]>([]);
+  useEffect(() => {
+    const missed = recent.current.filter((each) => each.subject === subject);
+    setValue(answer && missed.reduce<Value>((last, each) => grow(last, each.news), answer));
+    // oxlint-disable-next-line react/exhaustive-deps -- only a new answer starts over
+  }, [answer]);
+  const hear = (body: NonNullable<LiveEvents[Name]>) => {
+    const news = read(body);
+    recent.current = [...recent.current.slice(1 - MOST_RECENT), { subject, news }];
+    setValue((last) => last && grow(last, news));
+  };
+  useHeard({ [name]: hear, reset: () => void (recent.current = []) });
+  return value;
+}
+
+/** Subscribe to a screen's events while it is mounted. */
 export function useWanted(query: Query): void {
   const text = JSON.stringify(query);
   useEffect(() => {
@@ -68,7 +98,7 @@ export function useStream(query: Query | null): void {
       stream.addEventListener("error", () => {
         isLive.set(false);
         if (stream.readyState !== EventSource.CLOSED) return void isThere();
-        // It refuses, and whatever the page asks for says why.
+        // The server refuses; the page's other requests show why.
         void askAgain();
         retry = window.setTimeout(open, pause);
         pause = Math.min(2 * pause, MOST_RETRY_MS);

@@ -14,7 +14,7 @@ export function followAddress(hash = false): void {
   read();
 }
 
-/** Change the view. `replace` leaves no entry to go back to: for sliders and dragging. */
+/** Change the view. `replace` adds no history entry: for sliders and dragging. */
 export function go(changes: Partial<View>, replace = false): void {
   const next = { ...view.get(), ...changes };
   const address = addressOf(next);
@@ -32,7 +32,7 @@ function addressOf(next: View): string {
   return isInHash ? `#${text.replace(/^\.\/|^\?/, "")}` : text;
 }
 
-/** The address of a changed view, for links that can be opened in a tab of their own. */
+/** The address of a changed view, for links that can be opened in a new tab. */
 export function link(changes: Partial<View>): { href: string; onClick: (event: MouseEvent) => void } {
   return {
     href: addressOf({ ...view.get(), ...changes }),
@@ -44,9 +44,26 @@ export function link(changes: Partial<View>): { href: string; onClick: (event: M
   };
 }
 
-/** What stays when another run or screen is opened: nothing of the former place. */
+const { list, find, which, columns, sort, where, by, tint, pins, hidden, chosen } = START;
+const { numbers, best, along, draw, result, setting } = START;
+const TABLE: Partial<View> = { list, find, which, columns, sort, where, by, tint, pins, hidden, chosen };
+const LIST: Partial<View> = { ...TABLE, numbers, best, along, draw, result, setting };
+
+/** The view after opening another run or screen: everything else is reset. */
 const { quantity, statistic, rank, first, last, series, runs, only, closed, incident } = START;
-export const CLEARED: Partial<View> = { quantity, statistic, rank, first, last, series, runs, only, closed, incident };
+const RUN: Partial<View> = { quantity, statistic, rank, first, last, series, runs, only, closed, incident };
+export const CLEARED: Partial<View> = { ...RUN, ...LIST };
+
+let lastList: Partial<View> = {};
+view.follow(() => {
+  const now = view.get();
+  if (!now.run) lastList = Object.fromEntries(Object.keys(LIST).map((name) => [name, now[name as keyof View]]));
+});
+
+/** The list of runs as it was left. */
+export function toList(): Partial<View> {
+  return { ...CLEARED, ...lastList, run: "", screen: "home" };
+}
 
 export function useView(): View {
   return useStore(view);

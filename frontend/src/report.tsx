@@ -31,7 +31,7 @@ const heats = packed.heats.map((text) =>
   decodeHeat(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer),
 );
 
-/** The run, with those quantities and statistics alone that are in the file. */
+/** The run with only the quantities and statistics in the file. */
 function offered(): RunHome {
   const quantities = packed.run.quantities.flatMap((quantity) => {
     const statistics = heats.filter((heat) => heat.head.quantity === quantity.name).map((heat) => heat.head.statistic);
@@ -66,7 +66,7 @@ function cut(heat: Heat, first: number | null, last: number | null): Heat {
   };
 }
 
-/** A row of a heat map as a curve: the largest value of each stretch. */
+/** A row of a heat map as a curve: the largest value of each bucket. */
 function rowCurve(text: string): Curve[] {
   const { quantity, target, statistic } = parseSeries(text);
   const known = packed.curves.find(
@@ -114,16 +114,16 @@ const file: Source = {
       const curves = ((query.series as readonly string[]) ?? []).flatMap(rowCurve);
       return curves.length
         ? Promise.resolve({ curves })
-        : Promise.reject(new ServerError("This series is not in the file. `vario serve` shows all of them.", 404));
+        : Promise.reject(new ServerError("This series is not in this file. Use `vario serve` to see all series.", 404));
     }
-    return Promise.reject(new ServerError("This is not in the file. `vario serve` shows it.", 404));
+    return Promise.reject(new ServerError("Not in this file. Use `vario serve` to see it.", 404));
   },
   heat(_page, query) {
     const found =
       heats.find((heat) => heat.head.quantity === query.quantity && heat.head.statistic === query.statistic) ??
       heats.find((heat) => heat.head.quantity === query.quantity);
     if (!found)
-      return Promise.reject(new ServerError("This quantity is not in the file. `vario serve` shows it.", 404));
+      return Promise.reject(new ServerError("This quantity is not in this file. Use `vario serve` to see it.", 404));
     return Promise.resolve(cut(found, number(query.first), number(query.last)));
   },
 };

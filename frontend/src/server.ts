@@ -1,4 +1,4 @@
-/** Asking the server, or, in a report, what was packed into the file. */
+/** Requests to the server or, in a report, to the data in the file. */
 
 import { useCallback, useEffect, useState } from "preact/hooks";
 import type { Answers, Refusal } from "./api";
@@ -43,12 +43,33 @@ async function fetchPage(page: string, query: Query, signal?: AbortSignal): Prom
   } catch (error) {
     if (signal?.aborted) throw error;
     noticeGone();
-    throw new ServerError("The server does not answer.", 0);
+    throw new ServerError("The server does not respond.", 0);
   }
   isGone.set(false);
   if (response.ok) return response;
   const told = (await response.json().catch(() => ({}))) as Partial<Refusal>;
-  throw new ServerError(told.error ?? `The server answered ${response.status}.`, response.status, told.key ?? null);
+  throw new ServerError(
+    told.error ?? `The server returned status ${response.status}.`,
+    response.status,
+    told.key ?? null,
+  );
+}
+
+/** Change something: notes on runs, and the charts of the folder. */
+export async function tell(page: "note" | "trash" | "charts", body: Record<string, unknown>): Promise<unknown> {
+  const response = await fetch(`api/${page}`, {
+    method: "POST",
+    credentials: "same-origin",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+  }).catch(() => {
+    noticeGone();
+    throw new ServerError("The server does not respond.", 0);
+  });
+  const told = (await response.json().catch(() => ({}))) as Partial<Refusal>;
+  if (!response.ok)
+    throw new ServerError(told.error ?? `The server returned status ${response.status}.`, response.status);
+  return told;
 }
 
 let asking = 0;
@@ -66,7 +87,7 @@ export async function askAgain(): Promise<void> {
   window.dispatchEvent(new Event("server-back"));
 }
 
-/** Whether the server answers; where it does not, that is shown until it does. */
+/** Whether the server responds; if not, a banner shows it. */
 export async function isThere(): Promise<boolean> {
   const isUp = await fetch("healthz", { cache: "no-store" }).then(
     (response) => response.ok,
@@ -96,12 +117,12 @@ export interface Answer<Value> {
   value: Value | null;
   error: ServerError | null;
   isLoading: boolean;
-  /** The address the value belongs to; an older one is shown while a new one loads. */
+  /** The address of the value; an older value is shown while a new one loads. */
   of: string;
   again: () => void;
 }
 
-/** The answer of one page; asks anew when the query changes or the server comes back. `null` asks nothing. */
+/** The answer of one page; repeats the request when the query changes or the server comes back. `null`: no request. */
 export function useAnswer<Page extends keyof Answers>(page: Page, query: Query | null): Answer<Answers[Page]> {
   return useAsked(page, query, (signal) => source.json(page, query!, signal) as Promise<Answers[Page]>);
 }
@@ -137,7 +158,7 @@ function useAsked<Value>(
       (error: unknown) => {
         if (stop.signal.aborted) return;
         const told = error instanceof ServerError ? error : new ServerError(String(error), -1);
-        // While the server is away, what was seen last stays.
+        // While the server is away, keep the last value.
         setState((last) => ({ ...last, value: told.status === 0 ? last.value : null, error: told, isLoading: false }));
       },
     );

@@ -1,39 +1,38 @@
-/** How urgent something is, and the colour that says so. */
+/** How urgent something is: note, warn or page, as everywhere in vario. */
 
 import type { Incident } from "./api";
 import { plural } from "./format";
 
-/** What charts and heat maps draw of an incident, or of something else that is marked like one. */
+/** What charts and heat maps draw for an incident, or for a mark like one. */
 export type Mark = Pick<Incident, "step" | "severity" | "title" | "place" | "targets" | "series">;
 
-const URGENCY: Record<string, number> = { page: 3, warn: 2, note: 1 };
+export type Severity = Incident["severity"];
 
-export function tone(severity: string): "critical" | "warning" | "note" {
-  const urgency = URGENCY[severity] ?? 2;
-  return urgency === 3 ? "critical" : urgency === 2 ? "warning" : "note";
-}
+/** Least urgent first. */
+export const SEVERITIES: readonly Severity[] = ["note", "warn", "page"];
 
-/** The most urgent one, and of several that are equally urgent the first. */
-export function mostUrgent<Found extends { severity: string; step: number }>(
+/** The first of the most urgent ones. */
+export function mostUrgent<Found extends { severity: Severity; step: number }>(
   found: readonly Found[],
 ): Found | undefined {
-  return [...found].sort((a, b) => (URGENCY[b.severity] ?? 2) - (URGENCY[a.severity] ?? 2) || a.step - b.step)[0];
+  const urgency = (one: Found) => SEVERITIES.indexOf(one.severity);
+  return [...found].sort((a, b) => urgency(b) - urgency(a) || a.step - b.step)[0];
 }
 
-/** How many need a look; notes are counted apart. */
-export function countAlerts(found: readonly { severity: string }[]): { alerts: number; notes: number } {
-  const notes = found.filter(({ severity }) => tone(severity) === "note").length;
+/** How many need attention; notes are counted separately. */
+export function countAlerts(found: readonly { severity: Severity }[]): { alerts: number; notes: number } {
+  const notes = found.filter(({ severity }) => severity === "note").length;
   return { alerts: found.length - notes, notes };
 }
 
-/** The same in words: 2 alerts, 1 note. */
-export function alertsText(found: readonly { severity: string }[]): string {
+/** The counts as text: 2 alerts, 1 note. */
+export function alertsText(found: readonly { severity: Severity }[]): string {
   const { alerts, notes } = countAlerts(found);
   const parts = [alerts || !notes ? plural(alerts, "alert") : "", notes ? plural(notes, "note") : ""];
   return parts.filter(Boolean).join(", ");
 }
 
-/** By step: the order in which screens count incidents. */
+/** Sorted by step: the order in which screens number incidents. */
 export function inOrder<Found extends { step: number }>(found: readonly Found[]): Found[] {
   return [...found].sort((a, b) => a.step - b.step);
 }

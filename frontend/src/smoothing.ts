@@ -1,4 +1,4 @@
-/** Smoothing that says what it does: an exponential mean over steps, corrected for its start. */
+/** Smoothing: an exponential moving average over steps, with bias correction. */
 
 /**
  * The smoothed values; a gap stays a gap and does not pull its neighbours.

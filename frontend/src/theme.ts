@@ -36,7 +36,7 @@ export function switchTheme(): void {
   try {
     localStorage.setItem(KEPT, next);
   } catch {
-    // A page from disk may not keep anything: the choice then lasts as long as the tab.
+    // A page opened from disk cannot store anything: the choice lasts as long as the tab.
   }
   document.documentElement.dataset.theme = next;
   isDark.set(next === "dark");
@@ -66,7 +66,7 @@ function resolve(color: string): string {
   return getComputedStyle(swatch).color;
 }
 
-/** The width of an element, followed. */
+/** The width of an element, kept up to date. */
 export function useWidth(): [(element: HTMLElement | null) => void, number] {
   const [element, setElement] = useState<HTMLElement | null>(null);
   const [width, setWidth] = useState(0);

@@ -1,4 +1,4 @@
-/** What is looked at. All of it is in the address, so that an address can be shared. */
+/** The current view. All of it is in the address, so that it can be shared. */
 
 export const SCREENS = ["home", "series", "changes", "alerts", "ranks", "compare", "model", "settings"] as const;
 export type Screen = (typeof SCREENS)[number];
@@ -12,28 +12,59 @@ export interface View {
   rank: string;
   first: number | null;
   last: number | null;
-  /** QUANTITY|TARGET|STATISTIC, any number; NONE alone: none is wanted, not even those a screen begins with. */
+  /** QUANTITY|TARGET|STATISTIC, any number; NONE alone: none, not even a screen's defaults. */
   series: string[];
   /** Other runs shown with this one. */
   runs: string[];
   log: boolean;
   smooth: number;
   x: "step" | "time";
-  /** Only targets whose name has this in it. */
+  /** Only targets whose name matches this. */
   only: string;
-  /** Modules of the heat map that are folded into one row; with `!` those that are not, though they would be. */
+  /** Modules of the heat map that are folded into one row; with `!` those that are unfolded although they start folded. */
   closed: string[];
-  /** Colour by value, or by how far a row is from its own usual. */
+  /** Colour by value, or relative to the row's usual value. */
   colour: "value" | "change";
   /** The heat map as a table. */
   table: boolean;
-  /** Of what changed: how many steps are lately, and how many series are shown; empty as fits. */
+  /** For the changes screen: how many steps count as recent, and how many series to show; empty: the default. */
   lately: string;
   top: string;
-  /** Which incident is explained, counted by step; null: the most urgent. */
+  /** The index, by step, of the explained incident; null: the most urgent. */
   incident: number | null;
   theme: "" | "light" | "dark";
+  /** For the list of runs: as a table, as charts, or which settings mattered. */
+  list: (typeof LISTS)[number];
+  /** Words in a run's name, and which states. */
+  find: string;
+  which: (typeof WHICH)[number];
+  /** Columns of the table; empty: the usual ones. */
+  columns: string[];
+  /** The column to sort by, with a minus for the highest first. */
+  sort: string;
+  /** A filter such as `lr > 0.001 and state = finished`. */
+  where: string;
+  /** The column to group by, and the one that colours runs. */
+  by: string;
+  tint: string;
+  /** Runs that stay on top, that are not shown, and that are selected; ALL alone: all that are shown. */
+  pins: string[];
+  hidden: string[];
+  chosen: string[];
+  /** For charts: logged numbers, whether each curve is its best so far, and what they are drawn against. */
+  numbers: string[];
+  best: boolean;
+  along: string;
+  /** Charts that are drawn in their own way: `CHART|log or linear|SMOOTHING|wide or empty`. */
+  draw: string[];
+  /** What the runs are judged by, and the setting whose scatter is shown. */
+  result: string;
+  setting: string;
 }
+
+export const LISTS = ["table", "charts", "effects"] as const;
+export const WHICH = ["all", "running", "alerts", "ended", "archived"] as const;
+export const ALL = "*";
 
 export const NONE = "";
 
@@ -58,9 +89,26 @@ export const START: View = {
   top: "",
   incident: null,
   theme: "",
+  list: "table",
+  find: "",
+  which: "all",
+  columns: [],
+  sort: "",
+  where: "",
+  by: "",
+  tint: "",
+  pins: [],
+  hidden: [],
+  chosen: [],
+  numbers: [],
+  best: false,
+  along: "",
+  draw: [],
+  result: "",
+  setting: "",
 };
 
-/** The view an address shows; what is not understood is left out. */
+/** Parse an address into a view; ignores what it does not know. */
 export function parseView(search: string): View {
   const query = new URLSearchParams(search);
   const text = (name: string) => query.get(name) ?? "";
@@ -86,10 +134,27 @@ export function parseView(search: string): View {
     top: /^\d+$/.test(text("top")) ? text("top") : "",
     incident: wholeNumber(query.get("incident")),
     theme: text("theme") === "light" || text("theme") === "dark" ? (text("theme") as View["theme"]) : "",
+    list: LISTS.find((each) => each === text("list")) ?? "table",
+    find: text("find"),
+    which: WHICH.find((each) => each === text("which")) ?? "all",
+    columns: query.getAll("columns"),
+    sort: text("sort"),
+    where: text("where"),
+    by: text("by"),
+    tint: text("tint"),
+    pins: query.getAll("pins"),
+    hidden: query.getAll("hidden"),
+    chosen: query.getAll("chosen"),
+    numbers: query.getAll("numbers"),
+    best: text("best") === "1",
+    along: text("along"),
+    draw: query.getAll("draw"),
+    result: text("result"),
+    setting: text("setting"),
   };
 }
 
-/** The query string of a view: only what differs from the start, so that addresses stay short. */
+/** The query string of a view: only what differs from the defaults, to keep addresses short. */
 export function formatView(view: View): string {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(view)) {
@@ -109,7 +174,7 @@ function between(value: number, low: number, high: number): number {
   return Number.isFinite(value) ? Math.min(high, Math.max(low, value)) : low;
 }
 
-/** Some steps before, some after; of what is measured now and then, some measured ones. */
+/** A range around a step; for a quantity that is watched rarely, wide enough for some watched steps. */
 export function near(step: number, every: number): { first: number; last: number } {
   const reach = Math.max(40, Math.ceil(10 * every));
   return { first: Math.max(0, step - reach), last: step + reach };

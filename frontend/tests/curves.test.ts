@@ -125,7 +125,7 @@ test("numbers read as people write them", () => {
   assert.deepEqual([ago(100, 110), ago(0, 600), ago(0, 7200)], ["just now", "10 min ago", "2 h ago"]);
 });
 
-test("a stretch stays where the run has steps", () => {
+test("a range stays where the run has steps", () => {
   assert.deepEqual(withinRun(10.4, 19.6, 99), { first: 10, last: 19 });
   assert.deepEqual(withinRun(-8, 12, 99), { first: 0, last: 20 });
   assert.deepEqual(withinRun(90, 110, 99), { first: 79, last: 99 });

@@ -12,7 +12,7 @@ test("times of a broken clock are no date, and nothing fails", () => {
 test("how far a run is counts steps from one, and says when it is past its end", () => {
   assert.equal(stepsDone(239, 240), "240 of 240 steps");
   assert.equal(stepsDone(0, 1), "1 of 1 step");
-  assert.equal(stepsDone(3279, 3000), "step 3,279, past the 3,000 announced");
+  assert.equal(stepsDone(3279, 3000), "step 3,279, beyond the announced 3,000");
   assert.equal(stepsDone(12, null), "step 12");
   assert.equal(stepsDone(null, 10), "no step yet");
 });

@@ -1,18 +1,18 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { RunRow } from "../src/api";
-import { fold, keyOf } from "../src/groups";
+import { fold, keyOf } from "../src/runs/groups";
 
 function row(run: string, group: string | null, changes: Partial<RunRow> = {}): RunRow {
-  return { run, name: run, group, state: "finished", critical: 0, warning: 0, ...changes } as RunRow;
+  return { run, name: run, group, state: "finished", incidents: { note: 0, warn: 0, page: 0 }, ...changes } as RunRow;
 }
 
 const ROWS = [
-  row("fold-3", "a", { state: "running", warning: 1 }),
+  row("fold-3", "a", { state: "running", incidents: { note: 0, warn: 1, page: 0 } }),
   row("alone", null),
-  row("fold-2", "a", { state: "crashed", critical: 2 }),
+  row("fold-2", "a", { state: "crashed", incidents: { note: 0, warn: 0, page: 2 } }),
   row("other", "b"),
-  row("fold", "a", { warning: 1 }),
+  row("fold", "a", { incidents: { note: 0, warn: 1, page: 0 } }),
 ];
 
 test("a group is one line where its newest run stands", () => {
@@ -26,7 +26,7 @@ test("a group is one line where its newest run stands", () => {
     ],
   );
   assert.equal(lines[0]!.row.state, "running");
-  assert.deepEqual([lines[0]!.row.critical, lines[0]!.row.warning], [2, 2]);
+  assert.deepEqual(lines[0]!.row.incidents, { note: 0, warn: 2, page: 2 });
 });
 
 test("an opened group shows each of its runs as it is", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Incident } from "../src/api";
-import { parting, RISING, type Rgb } from "../src/colors";
+import { diverging, RISING, type Rgb } from "../src/colors";
 import { appendColumns, decodeHeat, foldColumns, foldRows, NOT_FINITE, RECORDED, type Heat } from "../src/heat/folding";
 import { againstUsual, decades, findRange, position } from "../src/heat/range";
 import { gatherFlags } from "../src/heat/marks";
@@ -24,7 +24,8 @@ function heat(targets: string[], rows: number[][], groups = targets.map(() => 1)
     last: steps,
     rows: targets.length,
     columns,
-    is_outline: false,
+    kinds: [],
+    is_rollup: false,
     low: null,
     high: null,
     step: columns - 1,
@@ -43,7 +44,7 @@ test("the bytes of the server are read back", () => {
     last: [4],
     rows: 2,
     columns: 1,
-    is_outline: false,
+    is_rollup: false,
     low: 1,
     high: 2,
   };
@@ -248,9 +249,9 @@ test("the rising scale can be read without seeing colours: lightness only rises"
   assert.ok(lightness(RISING[255]!) - lightness(RISING[0]!) > 0.7);
 });
 
-test("the parting scale is lightest or darkest in the middle, in both themes", () => {
+test("the diverging scale is lightest or darkest in the middle, in both themes", () => {
   for (const isDark of [false, true]) {
-    const colors = parting(isDark).map(lightness);
+    const colors = diverging(isDark).map(lightness);
     const middle = colors[127]!;
     assert.ok(Math.abs((isDark ? Math.min(...colors) : Math.max(...colors)) - middle) < 0.01);
   }

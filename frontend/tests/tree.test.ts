@@ -30,7 +30,7 @@ function names(nodes: (Group | Leaf)[]): unknown[] {
   return nodes.map((node) => (isGroup(node) ? [node.label, names(node.children)] : node.label));
 }
 
-test("modules are stretches of rows, chains of one child are one label", () => {
+test("modules are ranges of rows, chains of one child are one label", () => {
   const layer = ["attn", ["q.weight", "k.weight", "v.weight"]];
   assert.deepEqual(names(buildTree(TARGETS)), [
     "embed.weight",

@@ -25,6 +25,23 @@ test("a view comes back from its address as it was", () => {
     top: "20",
     incident: 2,
     theme: "dark",
+    list: "charts",
+    find: "big",
+    which: "ended",
+    columns: ["lr", "val_loss:best"],
+    sort: "-val_loss:best",
+    where: "lr > 0.001 and state = finished",
+    by: "width",
+    tint: "lr",
+    pins: ["a"],
+    hidden: ["b", "c"],
+    chosen: ["d"],
+    numbers: ["val_loss"],
+    draw: ["val_loss|log|0.6|wide"],
+    best: true,
+    along: "epoch",
+    result: "val_loss:best",
+    setting: "lr",
   };
   assert.deepEqual(parseView(formatView(view)), view);
 });
@@ -60,7 +77,7 @@ test("around a step some columns are shown, however seldom was measured", () => 
 });
 
 test("notes are no alerts", () => {
-  const found = ["page", "warn", "note", "note"].map((severity) => ({ severity }));
+  const found = (["page", "warn", "note", "note"] as const).map((severity) => ({ severity }));
   assert.deepEqual(countAlerts(found), { alerts: 2, notes: 2 });
   assert.equal(alertsText(found), "2 alerts, 2 notes");
   assert.equal(alertsText(found.slice(0, 1)), "1 alert");

@@ -1,4 +1,4 @@
-"""`python -m vario` is `vario`: the form a launcher such as torchrun can start."""
+"""`python -m vario` runs `vario`; launchers such as torchrun can start it this way."""
 
 from __future__ import annotations
 

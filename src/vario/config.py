@@ -1,18 +1,21 @@
-"""What a Monitor watches, how often, and where it writes: one frozen dataclass, from TOML, YAML, JSON or keywords."""
+"""The options of a Monitor: one frozen dataclass, read from TOML, YAML, JSON or keywords."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import logging
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vario import notices
-from vario.core.errors import ConfigError, MissingExtra
+from vario.core.config_file import read_table
+from vario.core.errors import ConfigError
+from vario.core.old_names import QUANTITIES, new_options
+from vario.core.overhead import default_overhead, overhead_share
+from vario.core.params import check_params
 from vario.core.quantities import PROBES, default_every, watchable
 from vario.core.schedule import Schedule
 from vario.core.selector import pattern_matcher, place_matcher
@@ -21,120 +24,134 @@ from vario.rules import choose
 from vario.rules.api.alerts import SEVERITIES
 from vario.statistics import STATISTICS
 
+log = logging.getLogger("vario")
+
 ATTENTION_ORDERS = ("b,s,h,d", "s,b,h,d", "b,h,s,d")
-"""Which axis of queries and keys is which: batch, sequence, head, dimension."""
+"""The order of the axes of queries and keys: batch, sequence, head, dimension."""
 IF_TAKEN = ("raise", "new", "wait")
-"""What a Monitor can do about a run folder that is taken."""
+"""What a Monitor can do if its run folder is taken."""
 ACTIONS = ("escalate", "snapshot", "checkpoint", "stop")
 """What a Monitor can do about an incident."""
 MOST_NAME_BYTES = 240
-"""File systems take 255 bytes, and files beside a run's folder have its name and a little more."""
+"""File systems allow 255 bytes, and files beside a run's folder have longer names."""
 ESCALATED = ("activation", "activation_gradient")
 """What `escalate` turns on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Options of one Monitor. Every field can be a keyword of `vario.watch`, a key of a config file or a flag."""
+    """Options of a Monitor. Every field is a keyword of `vario.watch`, a key of a config file and a flag."""
 
     quantities: Sequence[str] = (
         *("gradient", "weight", "moment", "activation", "activation_gradient"),
-        *("update", "stray", "attention", "unit", "expert"),
+        *("update", "unexpected_change", "attention", "unit", "expert"),
     )
     """What to watch: any of weight, weight_before, gradient, gradient_local, gradient_accumulated, gradient_applied,
-    activation, activation_gradient, moment, moment_before, update, stray, attention, spectrum, unit, expert,
-    communication. Plain numbers (what you log, step time, learning rates, memory, ...) are always kept, and `checksum`
-    where ranks hold the same."""
+    activation, activation_gradient, moment, moment_before, update, unexpected_change, attention, spectrum, unit,
+    expert, communication. Plain numbers (what you log, step time, learning rates, memory, ...) are always recorded, and
+    `checksum` for replicated tensors."""
 
     statistics: Sequence[str] = ("norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count")
-    """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are
-    counted whatever you choose."""
+    """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are always
+    counted."""
 
     every: int | Mapping[str, int] = field(default_factory=dict)
     """Watch one step in this many: one number for all quantities, or a number per quantity (`{activation = 50}`)."""
 
+    overhead: float | str | None = field(default_factory=default_overhead)
+    """The most that watching may add to the time of a step: a share (`0.02`), a percentage (`2%`), or `off`. Quantities
+    whose interval `every` does not set are watched less often until the measured cost is below it; short steps may cost
+    0.1 ms. Default: the environment variable `VARIO_OVERHEAD`, or else 2%."""
+
     start: int = 0
-    """First step that is watched."""
+    """First step to watch."""
 
     count: int | None = None
-    """Watch at most this many steps of each quantity; unset: no limit."""
+    """Watch at most this many steps of each quantity (default: no limit)."""
 
     targets: Sequence[str] = ()
-    """Names, globs (`layers.*.attn`) or regular expressions (`re:.*norm`) of modules and parameters; a module brings
-    its parameters along. Empty: all."""
+    """Names, globs (`layers.*.attn`) or regular expressions (`re:.*norm`) of modules and parameters; a module includes
+    its parameters. Empty: all."""
 
     invert: bool = False
     """Watch what `targets` does not match."""
 
     attention: Sequence[str] = ()
-    """Names, globs or regular expressions (as in `targets`) of the modules that the quantity `attention` looks at:
-    those called with queries and keys as their first two positional inputs. Empty: attention is found by itself."""
+    """Names, globs or regular expressions (as in `targets`) of the modules for the quantity `attention`: those called
+    with queries and keys as their first two positional inputs. Empty: found automatically."""
 
     attention_order: str = "b,s,h,d"
-    """How queries and keys are laid out: batch, sequence, head and dimension as `b,s,h,d`, `s,b,h,d` or `b,h,s,d`."""
+    """The axis order of queries and keys: batch, sequence, head and dimension as `b,s,h,d`, `s,b,h,d` or `b,h,s,d`."""
 
     experts: Sequence[str] = ()
-    """Names, globs or regular expressions (as in `targets`) of the routers that the quantity `expert` looks at: modules
-    that return logits of experts or a choice of them. Empty: found by themselves."""
+    """Names, globs or regular expressions (as in `targets`) of the routers for the quantity `expert`: modules that
+    return expert logits or a choice of experts. Empty: found automatically."""
 
     communication: Sequence[str] = ()
-    """Places in the code whose collectives the quantity `communication` looks at: `train.py[31]`, `trainer/`, or a
-    regular expression (`re:train.py.3[0-9].`), searched for in the call stack. Empty: all."""
+    """Places in the code whose collectives the quantity `communication` records: `train.py[31]`, `trainer/`, or a
+    regular expression (`re:train.py.3[0-9].`), matched against the call stack. Empty: all."""
 
     rules: Sequence[str] | Mapping[str, Any] | bool = True
-    """Which rules look at the steps as they come: all (true), none (false), a list of names, or a table with options
-    of some of them (`grad_spike = {threshold = 10}`) and those to leave out (`drift = false`). In Python a rule of
-    one's own can stand in the list. `vario rules` lists them."""
+    """Which rules check the steps during training: all (true), none (false), a list of names, or a table that sets
+    options (`grad_spike = {threshold = 10}`) or turns rules off (`drift = false`). In Python the list may contain your
+    own rules. `vario rules` lists them."""
 
     notify: Mapping[str, Any] | Callable[[Any], Any] = field(default_factory=dict)
-    """Where incidents are told besides the log: a table with any of `command`, `webhook`, `email`, `prometheus` and, in
-    Python, `callback`; `least` is the least severity that is told (note, warn or page; unset: warn). A function alone
-    is a callback. `env:NAME` stands for an environment variable. See docs/alerts.md."""
+    """Where to send incidents besides the log: a table with any of `command`, `webhook`, `email`, `prometheus` and, in
+    Python, `callback`; `least` is the lowest severity to send (note, warn or page; default: warn). A function alone is
+    a callback. `env:NAME` reads an environment variable. See docs/alerts.md."""
 
     actions: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """What is done about incidents: a table from a severity (note, warn, page: that or a more urgent one) or a rule's
-    name to a list of `escalate`, `snapshot`, `checkpoint` and `stop`. See docs/alerts.md."""
+    """What to do about incidents: a table from a severity (note, warn, page: this one or higher) or a rule's name to a
+    list of `escalate`, `snapshot`, `checkpoint` and `stop`. See docs/alerts.md."""
 
     escalate_steps: int = 20
-    """For how many steps `escalate` watches activations and their gradients, every step of them."""
+    """How many steps `escalate` watches activations and their gradients for, at every step."""
 
     snapshot_bytes: int = 256 * 2**20
-    """What all snapshots of a run may take on each rank; tensors that do not fit are cut to a sample."""
+    """The most disk space for all snapshots of a run, per rank; tensors that do not fit are reduced to a sample."""
 
     ranks: Sequence[int] = ()
-    """Ranks that record; empty: all."""
+    """Ranks that record. Empty: all."""
 
     replicas: bool = False
-    """Record on every rank what several ranks hold alike (weights, reduced gradients and moments under DDP, ...);
-    off: the first of those ranks records it, the others keep a checksum."""
+    """Record replicated tensors (weights, reduced gradients and moments under DDP, ...) on every rank. Off: the first
+    rank that has a tensor records it, the others record a checksum."""
 
     engine: str | None = None
-    """Which runtime drives the model: plain, fsdp, fsdp2, deepspeed or megatron; unset: found by looking at it."""
+    """The runtime of the model: plain, fsdp, fsdp2, deepspeed or megatron; of a MindSpore model pynative or graph
+    (default: detected)."""
 
     directory: str = "vario_runs"
-    """Folder under which runs are made."""
+    """Folder in which runs are created."""
 
     name: str | None = None
-    """Name of this run's folder; unset: the time it started."""
+    """Name of this run's folder (default: the start time)."""
 
     resume: bool = False
-    """Go on writing into the run `name` instead of refusing a folder that already holds a run."""
+    """Resume the run `name` instead of raising an error because its folder already contains a run."""
 
     if_taken: str = "raise"
-    """What to do if another process is writing the run `name`, or its folder already holds a run: `raise` an error,
+    """What to do if another process is writing the run `name`, or its folder already contains a run: `raise` an error,
     start a `new` run in `NAME-2`, or (with `resume`) `wait` for that process to end. Single-process training only."""
 
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameters of this run, to compare runs by: a table of numbers, texts, lists or tables. They take
+    precedence over those vario finds: in argparse's namespace, Hydra's config, a trainer's arguments, `VARIO_PARAMS`
+    and the optimizer."""
+
     first_step: int | None = None
-    """Number of the first step; unset: 0, or the one after the last recorded when resuming."""
+    """Number of the first step (default: 0; when resuming, the one after the last recorded step)."""
 
     eps: float = 1e-8
     """Elements smaller in magnitude than this count as zero; 0 counts exact zeros."""
 
     strict: bool = False
-    """Raise when a part of the monitor fails, instead of switching that part off and going on."""
+    """Raise if a part of the monitor fails, instead of disabling that part and continuing."""
 
     enabled: bool = True
-    """Watch at all. Off: every call does nothing and costs nothing, as with `VARIO=off` in the environment."""
+    """Whether to watch at all. Off: every call does nothing and costs nothing, as with `VARIO=off` in the
+    environment."""
 
     sinks: Sequence[str] = ("store",)
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
@@ -150,6 +167,7 @@ class Config:
         for key in ("quantities", "statistics", "sinks"):
             if not all(isinstance(name, str) for name in getattr(self, key)):
                 raise ConfigError(f"{key}: expected names, got {list(getattr(self, key))!r}")
+        self._rename_quantities()
         for key, parts, allowed in (
             ("quantities", PROBES, watchable()),
             ("statistics", STATISTICS, STATISTICS.names()),
@@ -158,6 +176,7 @@ class Config:
                 if name not in allowed:
                     raise ConfigError(parts.refusal(name, key, allowed))
         self._check_every()
+        object.__setattr__(self, "overhead", overhead_share(self.overhead))
         for key in ("start", "count", "first_step"):
             value = getattr(self, key)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
@@ -185,7 +204,7 @@ class Config:
         if self.engine is not None and not isinstance(self.engine, str):
             raise ConfigError(f"engine: expected a name, got {self.engine!r}")
         if self.resume and self.name is None:
-            raise ConfigError("resume: needs the name of the run to go on with. Add name = '...'")
+            raise ConfigError("resume: needs the name of the run to resume. Add name = '...'")
         if self.if_taken not in IF_TAKEN:
             known = "', '".join(IF_TAKEN)
             raise ConfigError(f"if_taken: expected one of '{known}', got {self.if_taken!r}")
@@ -195,6 +214,17 @@ class Config:
             raise ConfigError(f"directory: expected a folder, got {self.directory!r}")
         if self.name is not None:
             check_name(self.name)
+        object.__setattr__(self, "params", check_params(self.params))
+
+    def _rename_quantities(self) -> None:
+        every = self.every if isinstance(self.every, Mapping) else {}
+        old = [name for name in QUANTITIES if name in self.quantities or name in every]
+        for name in old:
+            log.warning("quantities: '%s' is deprecated: use '%s'.", name, QUANTITIES[name])
+        if old:
+            new = new_options({"quantities": self.quantities, "every": self.every})
+            object.__setattr__(self, "quantities", tuple(new["quantities"]))
+            object.__setattr__(self, "every", new["every"])
 
     def _check_reactions(self) -> None:
         notices.check(self.notify)
@@ -207,12 +237,14 @@ class Config:
         chosen = [found.rule for found in choose(self.rules)]
         if not chosen and (self.actions or notices.ways(self.notify)):
             key = "actions" if self.actions else "notify"
-            raise ConfigError(f"{key}: there is nothing to wait for, since no rule is chosen. Leave out rules = false.")
+            raise ConfigError(f"{key}: has no effect without rules. Remove rules = false.")
         over_ranks = [rule.name for rule in chosen if rule.over == "ranks"]
         known = [*SEVERITIES, *(rule.name for rule in chosen if rule.over == "rank")]
         for key, wanted in self.actions.items():
             if key in over_ranks:
-                raise ConfigError(f"actions.{key}: this rule compares ranks, which only `vario follow` can, afterwards")
+                raise ConfigError(
+                    f"actions.{key}: this rule compares ranks, so it runs only in `vario follow`, not in training"
+                )
             if key not in known:
                 raise ConfigError(unknown("actions", str(key), known))
             for name in self.actions_of(key):
@@ -224,19 +256,19 @@ class Config:
             raise ConfigError("actions: 'snapshot' needs a run folder. Add the sink 'store'.")
 
     def actions_of(self, key: str) -> list[str]:
-        """What is done about a severity, or about what one rule finds."""
+        """Return the actions for a severity, or for the findings of one rule."""
         wanted = self.actions.get(key, ())
         if isinstance(wanted, str):
             return [wanted]
         return list(wanted) if isinstance(wanted, Sequence) else []
 
     def takes(self, action: str) -> bool:
-        """Whether anything leads to this action."""
+        """Whether this action is configured for anything."""
         return any(action in self.actions_of(key) for key in self.actions)
 
     @property
     def idle_quantities(self) -> tuple[str, ...]:
-        """What is watched only while an incident asks for it."""
+        """Quantities that are watched only while an incident needs them."""
         return tuple(name for name in ESCALATED if name not in self.quantities) if self.takes("escalate") else ()
 
     def _check_attention(self) -> None:
@@ -254,7 +286,7 @@ class Config:
                 raise ConfigError(f"every: expected a whole number of at least 1, got {interval!r}")
 
     def schedule(self, quantity: str) -> Schedule:
-        """When one quantity is watched."""
+        """Return the schedule of one quantity."""
         if quantity in self.idle_quantities:
             return Schedule(count=0)
         every = self.every
@@ -262,32 +294,40 @@ class Config:
             every = every.get(quantity) or default_every(quantity)
         return Schedule(every, self.start, self.count)
 
+    def fixes(self, quantity: str) -> bool:
+        """Whether the interval of a quantity was set explicitly, so that no budget may change it."""
+        return quantity in self.every if isinstance(self.every, Mapping) else True
+
+    def parts(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return probes and sinks that this config brings along; those of other tools do."""
+        return (), {}
+
     def to_json(self) -> dict[str, Any]:
-        """Plain values, as they stand in `run.json`."""
+        """Return plain values, as stored in `run.json`."""
         plain = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         plain["every"] = {name: self.schedule(name).every for name in self.quantities}
         plain["rules"] = {found.rule.name: dict(found.options) for found in choose(self.rules)}
-        # A run folder is passed around: what could be used to write to others stays here.
+        # Run folders are shared: do not store secrets.
         plain["notify"] = notices.shown(self.notify)
         plain["actions"] = {key: self.actions_of(key) for key in self.actions}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
 
 
 def check_name(name: object) -> None:
-    """Refuse what cannot be the name of a run's folder, or would be another folder."""
+    """Raise ConfigError for a name that is not a valid folder name."""
     if not isinstance(name, str) or not name or Path(name).name != name or name in ("..", ".jobs"):
         raise ConfigError(f"name: {name!r} is not a plain folder name. The folder above it is `directory`.")
     if shown(name) != name or not set("\n\t").isdisjoint(name):
-        raise ConfigError(f"name: {name!a} holds characters that no name should have")
+        raise ConfigError(f"name: {name!a} contains control or invisible characters")
     if len(name.encode()) > MOST_NAME_BYTES:
-        raise ConfigError(f"name: '{name[:40]}...' has {len(name.encode())} bytes, and {MOST_NAME_BYTES} are the most")
+        raise ConfigError(f"name: '{name[:40]}...' has {len(name.encode())} bytes; the limit is {MOST_NAME_BYTES}")
 
 
 def make_config(options: Mapping[str, Any], base: Config | None = None, where: str = "") -> Config:
-    """A Config from keywords or the content of a file, over `base`; an unknown key names the nearest known one."""
+    """Build a Config from keywords or a file's content, over `base`; for an unknown key it suggests the closest one."""
     if base is not None and not isinstance(base, Config):
         raise ConfigError(
-            f"config: expected a vario.Config, got {type(base).__name__}. A file is read with vario.config.read_config."
+            f"config: expected a vario.Config, got {type(base).__name__}. Read a file with vario.config.read_config."
         )
     known = [item.name for item in dataclasses.fields(Config)]
     for key in options:
@@ -300,44 +340,5 @@ def make_config(options: Mapping[str, Any], base: Config | None = None, where: s
 
 
 def read_config(path: str | Path, base: Config | None = None) -> Config:
-    """A Config from a .toml, .yaml, .yml or .json file."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not text in UTF-8: {error}") from error
-    try:
-        options = _parse(path, text)
-    except RecursionError:
-        raise ConfigError(f"{path}: nested too deeply") from None
-    if not isinstance(options, Mapping):
-        raise ConfigError(f"{path}: expected a table of options, got {type(options).__name__}")
-    return make_config(options, base, str(path))
-
-
-def _parse(path: Path, text: str) -> Any:
-    kind = path.suffix.lower()
-    try:
-        if kind == ".json":
-            return json.loads(text)
-        if kind == ".toml":
-            if sys.version_info >= (3, 11):
-                import tomllib  # novermin - only where it is there
-            else:
-                import tomli as tomllib
-            return tomllib.loads(text)
-        if kind in (".yaml", ".yml"):
-            try:
-                import yaml
-            except ImportError:
-                raise MissingExtra(f"{path}: reading YAML", "yaml") from None
-            return yaml.safe_load(text) or {}
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid {kind[1:].upper()}: {error}") from error
-    except Exception as error:
-        if type(error).__module__.startswith("yaml"):
-            raise ConfigError(f"{path}: not valid YAML: {error}") from error
-        raise
-    raise ConfigError(f"{path}: unknown kind of config file '{kind}'. Use .toml, .yaml or .json.")
+    """Read a Config from a .toml, .yaml, .yml or .json file."""
+    return make_config(read_table(Path(path)), base, str(path))

@@ -1,6 +1,6 @@
-"""A training run to look at: a small transformer learns vario's documentation, and breaks half way.
+"""The demo run: a small transformer trains on vario's documentation and breaks halfway.
 
-This is an ordinary PyTorch loop. What vario adds to it is `vario.watch(...)` and `monitor.log(...)`.
+This is an ordinary PyTorch loop plus `vario.watch(...)` and `monitor.log(...)`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import vario
 from vario.core.errors import ConfigError, ModelError
+from vario.core.package import docs_folder
 from vario.core.switch import is_off
 
 if TYPE_CHECKING:
@@ -20,25 +21,23 @@ if TYPE_CHECKING:
 
 WATCHED = (
     *("weight", "gradient", "gradient_local", "gradient_applied", "activation", "activation_gradient"),
-    *("moment", "update", "stray"),
+    *("moment", "update", "unexpected_change"),
 )
 WIDTH, DEPTH, HEADS, CONTEXT, BATCH = 128, 5, 4, 64, 8
 FAULT_MODULE = 2
-"""The block whose feed-forward part gets the flipped bit."""
+"""The block whose feed-forward layer gets the flipped bit."""
 
 
 def documentation() -> str:
-    """The text to learn: the pages of `docs/`, from the installed package or from the checkout."""
-    package = Path(__file__).parent
-    for folder in (package / "demo_text", package.parents[1] / "docs"):
-        pages = sorted(folder.glob("*.md"))
-        if pages:
-            return "\n\n".join(page.read_text(encoding="utf8") for page in pages)
-    raise ModelError("demo: the documentation it learns from is missing; install vario again")
+    """Return the training text: the pages of `docs/`, from the installed package or the checkout."""
+    pages = sorted(docs_folder().glob("*.md"))
+    if pages:
+        return "\n\n".join(page.read_text(encoding="utf8") for page in pages)
+    raise ModelError("demo: the documentation it trains on is missing. Reinstall vario.")
 
 
 def make_model(num_characters: int) -> torch.nn.Module:
-    """A pre-norm GPT of about a million parameters over characters."""
+    """Build a character-level pre-norm GPT with about a million parameters."""
     import torch
     from torch import nn
 
@@ -83,7 +82,7 @@ def make_model(num_characters: int) -> torch.nn.Module:
 
 
 def flip_exponent_bit(weight: torch.Tensor) -> None:
-    """Do to the first element what a faulty memory cell does: flip the highest bit of its exponent."""
+    """Flip the highest exponent bit of the first element, as a faulty memory cell would."""
     import torch
 
     with torch.no_grad():
@@ -92,13 +91,13 @@ def flip_exponent_bit(weight: torch.Tensor) -> None:
 
 
 def train(*, seconds: float, steps: int | None, fault: bool, directory: str, console: Console) -> Path:
-    """Train, watched, for about that long or exactly that many steps; the answer is the run's folder."""
+    """Train under vario for about that long, or exactly that many steps, and return the run's folder."""
     try:
         import torch
     except ImportError:
         raise ModelError("demo: needs PyTorch: pip install torch") from None
     if is_off():
-        raise ConfigError("demo: VARIO=off is set, and the demo is about watching. Unset it.")
+        raise ConfigError("demo: VARIO=off is set, so there is nothing to watch. Unset it.")
     torch.manual_seed(0)
     text = documentation()
     alphabet = sorted(set(text))
@@ -106,11 +105,14 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
     model: Any = make_model(len(alphabet))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    console.print(f"A transformer of {num_parameters:,} parameters learns {len(text):,} characters of documentation.")
+    console.print(
+        f"Training a transformer with {num_parameters:,} parameters on {len(text):,} characters of documentation."
+    )
 
     pace = Pace(seconds, steps)
     flipped = not fault
-    watch = vario.watch(model, optimizer, quantities=WATCHED, every=1, directory=directory)
+    # Everything at every step, to have something to look at: no budget could hold.
+    watch = vario.watch(model, optimizer, quantities=WATCHED, every=1, overhead="off", directory=directory)
     with watch as monitor, pace.bar(console) as bar:
         step = 0
         if steps is not None:
@@ -139,7 +141,7 @@ def train(*, seconds: float, steps: int | None, fault: bool, directory: str, con
 
 
 class Pace:
-    """How far the training is, by the clock or by steps."""
+    """Progress of the training, by time or by steps."""
 
     def __init__(self, seconds: float, steps: int | None) -> None:
         self.seconds = seconds
@@ -147,12 +149,12 @@ class Pace:
         self.started = time.monotonic()
 
     def share(self, step: int) -> float:
-        """How much of the training is done, from 0 to 1."""
+        """The fraction of the training that is done, from 0 to 1."""
         done = step / self.steps if self.steps else (time.monotonic() - self.started) / self.seconds
         return min(done, 1.0)
 
     def bar(self, console: Console) -> Any:
-        """A progress bar that shows step and loss."""
+        """Build a progress bar with step and loss."""
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         shown = ("training", BarColumn(), TextColumn("step {task.fields[step]}  loss {task.fields[loss]}"))

@@ -1,4 +1,4 @@
-"""`python -m vario.progress` is `vario progress`."""
+"""`python -m vario.progress` runs `vario progress`."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-import vario
-from vario.analysis.memory import predict_memory
+from vario.analysis.memory import estimate_model_memory, predict_memory
 from vario.analysis.memory_text import prediction_panel
 from vario.cli import main
 from vario.core.errors import ModelError
@@ -92,13 +91,13 @@ def test_choices_by_value_are_bounded_and_named(choose):
     console.print(prediction_panel(found, "Picks"))
     text = " ".join(console.export_text().split())
     assert "at most" in text
-    assert "An upper bound: sizes depend on values" in text
+    assert "This is an upper bound: some sizes depend on values" in text
     assert found.bounds[0].split()[0] in text
 
 
 def test_what_nothing_bounds_is_refused():
     repeats = Picks(lambda x: torch.repeat_interleave(x, x.sum(-1).long(), dim=0))
-    with pytest.raises(ModelError, match="Picks cannot be simulated: what it does depends on values"):
+    with pytest.raises(ModelError, match="Picks cannot be simulated: its code depends on values"):
         predict_memory(repeats, (torch.randn(8, 4),), loss=lambda outputs, _: outputs.sum())
 
 
@@ -130,5 +129,5 @@ def test_memory_as_a_dict_says_that_it_is_a_bound():
     import transformers as hf
 
     config = hf.Wav2Vec2Config(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
-    found = vario.estimate_model_memory(hf.Wav2Vec2ForCTC(config))
+    found = estimate_model_memory(hf.Wav2Vec2ForCTC(config))
     assert found["method"] == "formula" or found["is_upper_bound"]

@@ -5,31 +5,36 @@ import json
 import math
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-import vario
 from models import Language, Partial, Perceptron
 from releases import needs_fsdp2, needs_torchao
+from starting import Process, run_warm
 from thorough import cases
-from vario.analysis.parameters import StateBytes, state_bytes
+from vario.analysis.parameters import (
+    StateBytes,
+    count_parameters,
+    format_param_count,
+    get_parameter_breakdown,
+    state_bytes,
+)
 from vario.core.errors import ConfigError, ModelError
 
 TORCHAO = Path(__file__).parents[2] / ".peers" / "torchao"
 
 
 def breakdown(model):
-    return {entry["name"]: entry for entry in vario.get_parameter_breakdown(model)}
+    return {entry["name"]: entry for entry in get_parameter_breakdown(model)}
 
 
 def test_every_parameter_is_counted_and_listed_in_model_order():
     model = Perceptron()
-    assert vario.count_parameters(model) == 4 * 8 + 8 + 8 * 3 + 3 == 67
-    entries = vario.get_parameter_breakdown(model)
+    assert count_parameters(model) == 4 * 8 + 8 + 8 * 3 + 3 == 67
+    entries = get_parameter_breakdown(model)
     assert [entry["name"] for entry in entries] == ["up.weight", "up.bias", "down.weight", "down.bias"]
     assert entries[0] == {
         "name": "up.weight",
@@ -45,8 +50,8 @@ def test_every_parameter_is_counted_and_listed_in_model_order():
 
 def test_frozen_parameters_are_told_apart():
     model = Partial()
-    assert vario.count_parameters(model) == 20 + 15 + 15
-    assert vario.count_parameters(model, trainable_only=True) == 30
+    assert count_parameters(model) == 20 + 15 + 15
+    assert count_parameters(model, trainable_only=True) == 30
     assert [name for name, entry in breakdown(model).items() if not entry["trainable"]] == [
         "frozen.weight",
         "frozen.bias",
@@ -55,28 +60,28 @@ def test_frozen_parameters_are_told_apart():
 
 def test_tied_weights_count_once():
     tied, untied = Language(tied=True), Language(tied=False)
-    assert vario.count_parameters(untied) - vario.count_parameters(tied) == 16 * 8
+    assert count_parameters(untied) - count_parameters(tied) == 16 * 8
     assert "head.weight" not in breakdown(tied)
     # Two Parameter objects over the same memory are tied as well.
     other = Language(tied=False)
     other.head.weight = nn.Parameter(other.embed.weight.detach())
-    assert vario.count_parameters(other) == vario.count_parameters(tied)
+    assert count_parameters(other) == count_parameters(tied)
 
 
 def test_a_model_on_the_meta_device_counts_as_the_real_one():
     with torch.device("meta"):
         model = Language(tied=True)
         two_alike = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
-    assert vario.count_parameters(model) == vario.count_parameters(Language(tied=True))
-    assert vario.count_parameters(two_alike) == 40, "no address tells meta tensors apart"
-    assert {entry["device"] for entry in vario.get_parameter_breakdown(model)} == {"meta"}
+    assert count_parameters(model) == count_parameters(Language(tied=True))
+    assert count_parameters(two_alike) == 40, "no address tells meta tensors apart"
+    assert {entry["device"] for entry in get_parameter_breakdown(model)} == {"meta"}
     assert state_bytes(model, "fp32") == state_bytes(Language(tied=True), "fp32")
 
 
 def test_wrappers_change_no_name_and_no_number():
     model = Perceptron()
     for wrapped in (nn.DataParallel(model), torch.compile(model, backend="eager")):
-        assert vario.count_parameters(wrapped) == 67
+        assert count_parameters(wrapped) == 67
         assert list(breakdown(wrapped)) == list(breakdown(model))
 
 
@@ -89,10 +94,10 @@ def test_lora_adapters_are_all_that_trains():
     from peft import LoraConfig, get_peft_model
 
     model = get_peft_model(Language(), LoraConfig(r=2, target_modules=["up", "down"]))
-    base = vario.count_parameters(Language())
+    base = count_parameters(Language())
     adapters = 2 * 2 * (2 * 8 + 2 * 16)  # two layers, up and down, r x in + out x r
-    assert vario.count_parameters(model) == base + adapters
-    assert vario.count_parameters(model, trainable_only=True) == adapters
+    assert count_parameters(model) == base + adapters
+    assert count_parameters(model, trainable_only=True) == adapters
     state = state_bytes(model, "fp16")
     assert state == StateBytes(parameters=2 * (base + adapters), gradients=2 * adapters, optimizer=4 * adapters)
 
@@ -101,7 +106,7 @@ def test_four_bits_per_weight_count_as_the_weights_they_stand_for():
     import bitsandbytes as bnb
 
     model = nn.Sequential(bnb.nn.Linear4bit(64, 32, quant_type="nf4"))
-    assert vario.count_parameters(model) == 64 * 32 + 32, "not packed yet"
+    assert count_parameters(model) == 64 * 32 + 32, "not packed yet"
     model.to("cpu")  # packs it
     assert model[0].weight.numel() == 64 * 32 // 2
     entry = breakdown(model)["0.weight"]
@@ -121,7 +126,7 @@ def test_eight_bits_per_weight_keep_their_size():
 
     model = nn.Sequential(bnb.nn.Linear8bitLt(64, 32, bias=False, has_fp16_weights=False)).to("cpu")
     assert breakdown(model)["0.weight"]["dtype"] == "int8"
-    assert vario.count_parameters(model) == 64 * 32
+    assert count_parameters(model) == 64 * 32
     assert state_bytes(model, "fp32") == StateBytes(64 * 32 + 4 * 32, 0, 0)
 
 
@@ -132,7 +137,7 @@ def test_weights_that_torchao_quantized_count_in_full_and_keep_their_packed_size
         pytest.fail(f"torchao is not there ({TORCHAO}): run `make peers`")
     script = Path(__file__).with_name("torchao_weights.py")
     environment = {**os.environ, "PYTHONPATH": str(TORCHAO)}
-    ran = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    ran = run_warm([script], env=environment)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout.splitlines()[-1])
     assert (found["params"], found["shape"], found["dtype"]) == (64 * 32, [32, 64], "int8")
@@ -148,7 +153,7 @@ def test_parameters_that_zero_3_partitioned_count_in_full():
         parameter.ds_shape, parameter.ds_numel = parameter.shape, parameter.numel()
         parameter.ds_tensor = torch.zeros(math.ceil(parameter.numel() / 2))
         parameter.data = torch.empty(0)
-    assert vario.count_parameters(model) == 67
+    assert count_parameters(model) == 67
     assert breakdown(model)["up.weight"]["shape"] == (8, 4)
     assert state_bytes(model, "fp32").parameters == 4 * (16 + 4 + 12 + 2)
 
@@ -158,15 +163,16 @@ import sys, torch, vario
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.device_mesh import init_device_mesh
-from vario.analysis.parameters import state_bytes
+from vario.analysis.health import check_gradient_health
+from vario.analysis.parameters import count_parameters, get_parameter_breakdown, state_bytes
 rank, world, port = map(int, sys.argv[1:])
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
 fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
-entry = vario.get_parameter_breakdown(model)[0]
-print(vario.count_parameters(model), entry["params"], entry["shape"], state_bytes(model, "fp32").parameters)
+entry = get_parameter_breakdown(model)[0]
+print(count_parameters(model), entry["params"], entry["shape"], state_bytes(model, "fp32").parameters)
 model(torch.ones(2, 4)).sum().backward()
-stats = vario.check_gradient_health(model)["stats"]
+stats = check_gradient_health(model)["stats"]
 print(stats["num_with_gradient"], stats["missing"], stats["norm"] > 0)
 vario.print_model_info(model)
 dist.destroy_process_group()
@@ -181,13 +187,12 @@ def test_a_sharded_model_counts_in_full_and_weighs_what_this_rank_holds(world):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-W", "error", "-c", SHARDED]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(world), str(port)], stdout=subprocess.PIPE, text=True)
+        Process(["-W", "error", "-c", SHARDED, str(rank), str(world), str(port)], stdout=subprocess.PIPE)
         for rank in range(world)
     ]
     for rank in ranks:
-        said = rank.communicate(timeout=120)[0].splitlines()
+        said = rank.communicate()[0].splitlines()
         # Before torch 2.9 gloo says here that it is connected.
         counted, gradients, *printed = (line for line in said if not line.startswith("[Gloo]"))
         assert rank.returncode == 0
@@ -216,17 +221,17 @@ def test_whole_numbers_keep_their_size():
 
 def test_what_cannot_be_counted_is_refused():
     with pytest.raises(ModelError, match=r"expected a torch.nn.Module, got str"):
-        vario.count_parameters("gpt2")
-    with pytest.raises(ModelError, match=r"'0.weight' of Sequential has no shape yet. Call the model once"):
-        vario.count_parameters(nn.Sequential(nn.LazyLinear(3)))
-    assert vario.count_parameters(nn.ReLU()) == 0
-    assert vario.get_parameter_breakdown(nn.ReLU()) == []
+        count_parameters("gpt2")
+    with pytest.raises(ModelError, match=r"'0.weight' of Sequential has no shape yet. Run the model once"):
+        count_parameters(nn.Sequential(nn.LazyLinear(3)))
+    assert count_parameters(nn.ReLU()) == 0
+    assert get_parameter_breakdown(nn.ReLU()) == []
 
 
 def test_counting_leaves_the_model_alone():
     model = Partial()
     before = copy.deepcopy(model.state_dict())
-    vario.get_parameter_breakdown(model)
+    get_parameter_breakdown(model)
     state_bytes(model)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -248,4 +253,4 @@ def test_counting_leaves_the_model_alone():
     ],
 )
 def test_a_number_of_parameters_in_short(count, text):
-    assert vario.format_param_count(count) == text
+    assert format_param_count(count) == text

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-import vario
-from vario.analysis.memory import max_batch_size, predict_memory
+from vario.analysis.memory import estimate_model_memory, max_batch_size, predict_memory
+from vario.analysis.parameters import count_parameters
 from vario.core.errors import ConfigError, ModelError
 
 ROWS = torch.zeros(4, 8, 32)
@@ -106,7 +106,7 @@ def test_hooks_of_a_user_see_nothing_and_are_noted():
     model.register_forward_hook(lambda *given: seen.append(given))
     found = predict_memory(model, ROWS)
     assert not seen
-    assert found.notes == ["Hooks that were put on the model are left out (1 of them)."]
+    assert found.notes == ["The model's hooks are ignored (1 of them)."]
     assert found.peak_bytes == predict_memory(square(), ROWS).peak_bytes
 
 
@@ -145,14 +145,14 @@ def test_wrappers_are_taken_off(wrap):
     found = predict_memory(wrapped, ROWS)
     assert found.peak_bytes == predict_memory(model, ROWS).peak_bytes
     assert found.notes == (
-        [] if wrap is nn.DataParallel else ["The model is compiled; this is what it takes when it is not."]
+        [] if wrap is nn.DataParallel else ["The model is compiled; the figures are for the uncompiled model."]
     )
 
 
 def test_recurrent_layers_are_simulated_with_a_note_on_where_cudnns_sizes_are_from():
     found = predict_memory(nn.LSTM(32, 16, batch_first=True), ROWS)
-    assert found.kind_peaks["gradients"] == 4 * vario.count_parameters(nn.LSTM(32, 16))
-    assert "recurrent layers was read off an H200" in found.notes[0]
+    assert found.kind_peaks["gradients"] == 4 * count_parameters(nn.LSTM(32, 16))
+    assert "recurrent layers was measured on an H200" in found.notes[0]
 
 
 # Optimizers
@@ -207,7 +207,7 @@ def test_a_sparse_gradient_has_the_size_of_what_was_looked_up():
     found = predict_memory(table, words, optimizer="sgd_plain", clip=False)
     assert found.kind_peaks["gradients"] == 20 * (8 + 8 * 4)
     assert found.kind_peaks["weights"] == 1000 * 8 * 4
-    with pytest.raises(ModelError, match=r"clipping the gradients raised .* Leave it out with clip=False"):
+    with pytest.raises(ModelError, match=r"clipping the gradients raised .* Switch it off with clip=False"):
         predict_memory(table, words, optimizer="sgd_plain")
 
 
@@ -296,10 +296,10 @@ class OnlyMatrices(torch.optim.SGD):
             square,
             {"loss": lambda outputs, _: outputs},
             ConfigError,
-            "loss: expected a tensor of one number, got one of",
+            "loss: expected a tensor with one element, got one of",
         ),
-        (square, {"loss": lambda *_: 1.0}, ConfigError, "loss: expected a tensor of one number, got float"),
-        (square, {"loss": lambda outputs, _: outputs.detach().sum()}, ConfigError, "loss: it depends on no parameter"),
+        (square, {"loss": lambda *_: 1.0}, ConfigError, "loss: expected a tensor with one element, got float"),
+        (square, {"loss": lambda outputs, _: outputs.detach().sum()}, ConfigError, "loss: it depends on no trainable"),
         (
             square,
             {"loss": lambda *_: 1 / 0},
@@ -315,8 +315,8 @@ class OnlyMatrices(torch.optim.SGD):
             ModelError,
             "Linear cannot be simulated: making the optimizer raised",
         ),
-        (nn.ReLU, {}, ModelError, "ReLU has no parameter to train"),
-        (lambda: square().requires_grad_(False), {}, ModelError, "Linear has no parameter to train: none of its 2"),
+        (nn.ReLU, {}, ModelError, "ReLU has no trainable parameter"),
+        (lambda: square().requires_grad_(False), {}, ModelError, "Linear has no trainable parameter: none of its 2"),
         (lambda: nn.LazyLinear(4), {}, ModelError, "'weight' of LazyLinear has no shape yet"),
         (lambda: nn.Linear(31, 32), {}, ModelError, "Linear cannot be simulated: its forward pass raised RuntimeError"),
         (Locked, {}, ModelError, "Locked cannot be simulated: copying it raised TypeError"),
@@ -337,7 +337,7 @@ def test_quantized_weights_are_refused_and_get_a_formula():
     for one in (model, nn.Sequential(bnb.nn.Linear8bitLt(32, 32, has_fp16_weights=False))):
         with pytest.raises(ModelError, match=r"its weights are quantized \('0.weight'\)"):
             predict_memory(one, ROWS)
-    assert vario.estimate_model_memory(model)["method"] == "formula"
+    assert estimate_model_memory(model)["method"] == "formula"
 
 
 # Models of transformers
@@ -364,7 +364,7 @@ def bert(kind, **changes):
     ],
 )
 def test_each_kind_of_head_gets_labels_of_its_shape(kind, changes):
-    found = vario.estimate_model_memory(bert(kind, **changes), batch_size=2, sequence_length=64, precision="fp32")
+    found = estimate_model_memory(bert(kind, **changes), batch_size=2, sequence_length=64, precision="fp32")
     assert found["method"] == "simulated", found.get("note")
 
 
@@ -400,7 +400,7 @@ def test_adapters_are_predicted_with_checkpointing_of_both_kinds():
     adapted = peft.get_peft_model(copy.deepcopy(base), peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True))
     options = {"batch_size": 4, "sequence_length": 256}
     whole, small = predict_memory(base, **options), predict_memory(adapted, **options)
-    assert small.kind_peaks["gradients"] == 4 * vario.count_parameters(adapted, trainable_only=True)
+    assert small.kind_peaks["gradients"] == 4 * count_parameters(adapted, trainable_only=True)
     assert small.kind_peaks["gradients"] < whole.kind_peaks["gradients"] / 20
     # transformers 4 checkpoints in the reentrant way, which trains no adapter without this.
     adapted.enable_input_require_grads()

@@ -7,12 +7,12 @@ import torch
 from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
 import vario
-from vario.analysis.parameters import state_bytes
+from vario.analysis.parameters import get_parameter_breakdown, state_bytes
 
 model = torch.nn.Sequential(torch.nn.Linear(64, 32))
 quantize_(model, Int8WeightOnlyConfig())
 weight = model[0].weight
-entry = next(entry for entry in vario.get_parameter_breakdown(model) if entry["name"] == "0.weight")
+entry = next(entry for entry in get_parameter_breakdown(model) if entry["name"] == "0.weight")
 try:
     prediction = str(vario.predict_memory(model, torch.zeros(2, 64)))
 except vario.ModelError as error:

@@ -16,11 +16,11 @@ KINDS = ("parts", "live", "ranks")
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory):
-    """A run of parts and outlines, one of live streams, and one of two ranks."""
+    """A run of parts and rollups, one of live streams, and one of two ranks."""
     place = tmp_path_factory.mktemp("seeds")
     records = [made_runs.record(step, made_runs.frame(step), made_runs.frame(step, "weight")) for step in range(12)]
-    outlined = Store(part_steps=4, small_part_bytes=0, outlined_rows=8, stretch_steps=4)
-    made_runs.write_run(place / "parts", records, outlined)
+    rolled_up = Store(part_steps=4, small_part_bytes=0, rollup_min_rows=8, bucket_steps=4)
+    made_runs.write_run(place / "parts", records, rolled_up)
     made_runs.write_run(place / "live", records, close=None)
     names = [{"name": name, "shape": [4, 4], "dtype": "float32", "replicas": 0} for name in made_runs.NAMES]
     structure = {"modules": [{"name": "head", "class": "Linear"}], "parameters": names, "groups": [[0, 1]]}

@@ -111,7 +111,7 @@ def test_an_error_names_the_file_what_is_wrong_and_what_is_left(seeds, tmp_path)
     shutil.copytree(seeds / "parts", tmp_path / "run")
     (tmp_path / "run/rank0/gradient/part-000002.parquet").write_bytes(b"PAR1 nothing PAR1")
     run = vario.open_run(tmp_path / "run")
-    with pytest.raises(VarioError, match=r"gradient/part-000002\.parquet: not readable as Parquet.*Moved away"):
+    with pytest.raises(VarioError, match=r"gradient/part-000002\.parquet: not readable as Parquet.*Move the file away"):
         run.to_arrow("gradient")
     assert run.to_arrow("weight").num_rows == 48, "what lies beside it is read"
     assert run.frame(1, "gradient").num_rows == 4, "and so are other parts of it"

@@ -1,4 +1,5 @@
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,29 @@ from web_client import serving
 
 import little_trainings
 
+HERE = Path(__file__).parent
+_kept = ExitStack()
+"""Holds the browser between files."""
+_found = []
+
 
 @pytest.fixture(scope="module")
 def browser():
-    """A real Chromium, one for each file of tests."""
-    with open_browser() as found:
-        yield found
+    """A real Chromium, one for all files of this folder that come one after the other."""
+    if not _found:
+        _found.append(_kept.enter_context(open_browser()))
+    return _found[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Close it before tests of other folders: beside it there cannot be an event loop of their own."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or HERE not in nextitem.path.parents:
+            _found.clear()
+            _kept.close()
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +61,28 @@ def visit(browser, server):
     visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
     yield visitor
     visitor.leave()
+
+
+@pytest.fixture(scope="module")
+def sweep_server(sweep):
+    """The thirty runs of a sweep, to read."""
+    with serving(sweep) as found:
+        yield found
+
+
+@pytest.fixture
+def open_list(browser, sweep_server):
+    """Open pages over the thirty runs of a sweep."""
+    visitor = Visitor(browser, f"http://127.0.0.1:{sweep_server.port}/")
+    yield visitor
+    visitor.leave()
+
+
+@pytest.fixture(scope="module")
+def writable_sweep(sweep):
+    """The same, where notes can be written: pages have all their controls."""
+    with serving(sweep, is_writable=True) as found:
+        yield found
 
 
 @pytest.fixture

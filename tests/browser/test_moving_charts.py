@@ -9,16 +9,16 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.slow
 
 TWO = "?run=healthy&screen=series&series=scalar|loss|value&series=gradient|head.weight|norm"
-STRETCH = re.compile(r"first=(\d+)&last=(\d+)")
+RANGE = re.compile(r"first=(\d+)&last=(\d+)")
 
 
-def stretch(page):
+def shown_range(page):
     """The first and last step that the address tells."""
-    found = STRETCH.search(page.url)
+    found = RANGE.search(page.url)
     return found and (int(found[1]), int(found[2]))
 
 
-def test_shift_and_drag_moves_the_stretch_of_all_charts(visit):
+def test_shift_and_drag_moves_the_range_of_all_charts(visit):
     page = visit(TWO + "&first=20&last=39")
     box = box_of(page.locator(".u-over").nth(1))
     y = box["y"] + 40
@@ -28,7 +28,7 @@ def test_shift_and_drag_moves_the_stretch_of_all_charts(visit):
     page.mouse.move(box["x"] + 0.2 * box["width"], y, steps=5)
     page.mouse.up()
     page.keyboard.up("Shift")
-    # Half a chart to the left is half a stretch onwards.
+    # Half a chart to the left is half a range onwards.
     expect(page).to_have_url(re.compile(r"first=(29|30)&last=(48|49)"))
 
 
@@ -47,6 +47,6 @@ def test_keys_move_and_zoom_and_stay_inside_the_run(visit):
     # Beyond the first step there is nothing to see, and nothing the server would answer.
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.locator(".chart-legend li")).to_have_count(2)
-    assert stretch(page) == (0, 30)
+    assert shown_range(page) == (0, 30)
     page.keyboard.press("Escape")
     expect(page).not_to_have_url(re.compile("first="))

@@ -115,10 +115,10 @@ def test_modules_of_very_many_rows_begin_folded_and_each_says_its_kind(open_page
     expect(folded).to_have_count(len(KINDS) * 20 * 2 - 1)
     page.get_by_role("button", name="Fold blocks:ratio", exact=True).click()
     expect(page.get_by_role("button", name="▸ blocks:ratio")).to_contain_text("120")
-    page.get_by_role("button", name="Open all modules").click()
+    page.get_by_role("button", name="Unfold all modules").click()
     expect(page.locator(".row-name")).to_have_count(len(KINDS) * len(NAMES))
     page.get_by_role("button", name="Fold blocks:pace", exact=True).dblclick()
-    expect(page.get_by_label("Show only rows whose name has")).to_have_value("blocks :pace")
+    expect(page.get_by_label("Filter rows by name")).to_have_value("blocks :pace")
     expect(page.locator(".heat-note")).to_contain_text("120 rows")
 
 
@@ -147,8 +147,8 @@ def test_all_modules_are_one_stop_of_the_tab_key_and_arrows_move_between_them(op
 def test_a_search_without_a_match_says_so_however_few_rows_there_are(open_page):
     page = open_page("?run=seldom&quantity=gradient")
     expect(page.locator(".heat-surface")).to_be_visible()
-    page.get_by_label("Show only rows whose name has").fill("nothing like it")
-    expect(page.get_by_text("No row's name has 'nothing like it'")).to_be_visible()
+    page.get_by_label("Filter rows by name").fill("nothing like it")
+    expect(page.get_by_text("No rows match 'nothing like it'")).to_be_visible()
     expect(page.locator(".legend")).to_have_count(0)
     page.get_by_role("button", name="Show all rows").click()
     expect(page.locator(".heat-surface")).to_be_visible()
@@ -160,7 +160,7 @@ def test_an_incident_stands_where_its_step_is_on_the_axis(open_page):
     at = surface["x"] + (0.5 + 134 / 50) / 20 * surface["width"]
     flag = page.get_by_role("button", name=re.compile("^Step 134"))
     assert middle(box_of(flag))[0] == pytest.approx(at, abs=1.5)
-    assert middle(box_of(page.locator(".ring.critical")))[0] == pytest.approx(at, abs=1.5)
+    assert middle(box_of(page.locator(".ring.is-page")))[0] == pytest.approx(at, abs=1.5)
     labels = [label for label in page.locator(".heat-axis span").all() if label.inner_text() in ("100", "200")]
     left, right = (middle(box_of(label))[0] for label in labels)
     assert at == pytest.approx(left + 0.34 * (right - left), abs=1.5)
@@ -168,7 +168,7 @@ def test_an_incident_stands_where_its_step_is_on_the_axis(open_page):
 
 def test_the_heat_map_of_an_incident_has_columns_around_it(open_page):
     page = open_page("?run=seldom&screen=alerts&incident=2")
-    page.get_by_role("link", name="See it in the heat map").click()
+    page.get_by_role("link", name="Show in the heat map").click()
     expect(page).to_have_url(re.compile("first=0&last=1000"))
     expect(page.locator(".heat-note")).to_contain_text("20 columns")
 
@@ -176,15 +176,15 @@ def test_the_heat_map_of_an_incident_has_columns_around_it(open_page):
 def test_notes_are_counted_apart_everywhere_and_flagged_in_grey(open_page):
     page = open_page("?run=seldom&quantity=gradient")
     expect(page.get_by_label("Screens").get_by_role("link", name="Alerts")).to_have_text("Alerts2")
-    expect(page.get_by_label("First cause")).to_contain_text("All: 2 alerts, 2 notes")
+    expect(page.get_by_label("Root cause")).to_contain_text("All: 2 alerts, 2 notes")
     colors = {
-        severity: page.locator(f".flag.{severity}").first.evaluate("flag => getComputedStyle(flag).color")
-        for severity in ("critical", "warning", "note")
+        severity: page.locator(f".flag.is-{severity}").first.evaluate("flag => getComputedStyle(flag).color")
+        for severity in ("page", "warn", "note")
     }
     assert len(set(colors.values())) == 3
     red, green, blue = map(int, re.findall(r"\d+", colors["note"]))
     assert max(red, green, blue) - min(red, green, blue) < 40
-    page.get_by_label("First cause").get_by_role("link", name="All: 2 alerts, 2 notes").click()
+    page.get_by_label("Root cause").get_by_role("link", name="All: 2 alerts, 2 notes").click()
     expect(page.get_by_role("heading", name="2 alerts, 2 notes")).to_be_visible()
     page.goto(open_page.address)
     row = page.get_by_role("row").filter(has_text="seldom")
@@ -194,9 +194,9 @@ def test_notes_are_counted_apart_everywhere_and_flagged_in_grey(open_page):
 def test_the_last_curve_can_be_removed_and_stays_so(open_page):
     page = open_page("?run=even&screen=series&series=scalar|loss|value")
     page.get_by_role("button", name="Remove loss").click()
-    expect(page.get_by_text("No curve chosen")).to_be_visible()
+    expect(page.get_by_text("No series selected")).to_be_visible()
     page.reload()
-    expect(page.get_by_text("No curve chosen")).to_be_visible()
+    expect(page.get_by_text("No series selected")).to_be_visible()
     for screen in ("Ranks", "Compare"):
         page.get_by_role("link", name=screen, exact=True).click()
         expect(page.locator(".card").first).to_be_visible()
@@ -234,7 +234,7 @@ def test_a_click_anywhere_on_a_row_opens_its_run_but_not_beside_its_checkbox(ope
     expect(row).to_contain_text("took")
     row.locator(".runs-pick").click(position={"x": 2, "y": 2})
     row.get_by_role("checkbox").check()
-    expect(page.get_by_text("1 run chosen")).to_be_visible()
+    expect(page.get_by_text("1 run selected")).to_be_visible()
     row.locator(".runs-spark").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("seldom")
 
@@ -244,7 +244,7 @@ def test_the_error_of_a_crashed_run_stays_inside_its_row(open_page, width):
     page = open_page(width=width, height=844)
     row = page.get_by_role("row").filter(has_text="crashed")
     outer = box_of(row)
-    for inner in (box_of(row.locator(".critical-text")), box_of(row.locator(".runs-step"))):
+    for inner in (box_of(row.locator(".red-text")), box_of(row.locator(".runs-step"))):
         assert inner["y"] + inner["height"] <= outer["y"] + outer["height"] - 4
     meter = page.get_by_role("row").filter(has_text="seldom").locator(".runs-step")
     assert box_of(meter)["width"] > 0
@@ -252,11 +252,11 @@ def test_the_error_of_a_crashed_run_stays_inside_its_row(open_page, width):
 
 def test_runs_with_nothing_in_common_are_not_said_to_agree(open_page):
     page = open_page("?run=even&screen=compare&runs=other")
-    said = page.get_by_label("First parting")
+    said = page.get_by_label("First divergence")
     expect(said).to_contain_text("Nothing to compare: they share no recorded series")
     expect(said).to_have_class(re.compile("neutral"))
-    expect(page.get_by_text("Only one of them has")).to_have_count(0)
-    expect(page.get_by_text("Difference, layer by layer")).to_have_count(0)
+    expect(page.get_by_text("Only in one run")).to_have_count(0)
+    expect(page.get_by_text("Difference by layer")).to_have_count(0)
     # What it asked for before it knew is refused.
     assert all("400" in complaint for complaint in open_page.complaints)
     open_page.complaints.clear()
@@ -281,7 +281,7 @@ def test_numbers_of_the_model_are_whole_on_a_phone(visit):
 def test_the_ends_of_a_scale_do_not_cover_its_numbers(visit):
     page = visit("?run=healthy&screen=compare&runs=changed")
     box_of(page.locator(".legend-end").nth(1))
-    # At one moment: the scale gets other numbers when it is known where the runs part.
+    # At one moment: the scale gets other numbers when it is known where the runs diverge.
     high, numbers = page.locator(".legend").evaluate(
         """legend => [
             legend.querySelectorAll(".legend-end")[1].getBoundingClientRect().left,

@@ -14,6 +14,19 @@ pytestmark = pytest.mark.slow
 SCREENS = ("home", "series", "changes", "alerts", "ranks", "compare", "model", "settings")
 
 
+PRESS_AT_ONCE = """new MutationObserver((_, observer) => {
+  if (!document.querySelector('.runs-list .runs-row')) return;
+  observer.disconnect();
+  document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'j', bubbles: true }));
+}).observe(document, { childList: true, subtree: true });"""
+"""Press a key as soon as the rows are in the document, before they are painted."""
+
+
+def test_a_key_pressed_before_the_list_is_painted_counts(visit):
+    page = visit(script=PRESS_AT_ONCE)
+    expect(page.locator(".runs-row.is-current")).to_have_count(1)
+
+
 def test_lists_and_screens_are_reached_by_keys(visit):
     page = visit()
     expect(page.get_by_role("row")).to_have_count(5)
@@ -32,7 +45,7 @@ def test_lists_and_screens_are_reached_by_keys(visit):
     page.keyboard.press("r")
     expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog")).to_contain_text("next, previous row")
+    expect(page.get_by_role("dialog")).to_contain_text("next or previous row")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
 
@@ -96,13 +109,13 @@ def test_a_run_named_like_markup_is_text_everywhere(visit):
 
 def test_an_unknown_run_says_so_and_an_empty_folder_says_what_to_do(browser, visit, tmp_path):
     page = visit("?run=nothing")
-    expect(page.get_by_text("There is no run here")).to_be_visible()
+    expect(page.get_by_text("No run found")).to_be_visible()
     assert all("404" in complaint for complaint in visit.complaints)
     visit.complaints.clear()
     with serving(tmp_path) as server:
         empty = Visitor(browser, f"http://127.0.0.1:{server.port}/")
         page = empty()
-        expect(page.get_by_text("No runs here yet")).to_be_visible()
+        expect(page.get_by_text("No runs yet")).to_be_visible()
         expect(page.get_by_text("vario demo")).to_be_visible()
         little_trainings.train(tmp_path / "first", steps=3)
         expect(page.get_by_role("row").filter(has_text="first")).to_be_visible()
@@ -117,7 +130,7 @@ def test_without_its_token_the_page_says_where_to_find_it(browser, folder):
         assert "token" not in page.url
         page.context.clear_cookies()
         page.get_by_role("link", name="healthy").click()
-        expect(page.get_by_text("This page needs its token")).to_be_visible()
+        expect(page.get_by_text("This page needs a token")).to_be_visible()
         assert all("401" in complaint for complaint in visitor.complaints)
 
 
@@ -125,10 +138,10 @@ def test_a_shared_address_asks_for_the_token_and_then_shows_what_was_meant(brows
     with serving(folder, token="secret") as server:
         visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
         page = visitor("?run=healthy&screen=series&series=scalar|loss|value&only=%22%3E%3Cb%3E")
-        expect(page.get_by_role("heading")).to_have_text("This page needs its token")
+        expect(page.get_by_role("heading")).to_have_text("This page needs a token")
         page.get_by_label("Token").fill("guess")
         page.get_by_role("button", name="Open").click()
-        expect(page.get_by_text("That is not this server's token")).to_be_visible()
+        expect(page.get_by_text("Wrong token")).to_be_visible()
         page.get_by_label("Token").fill("secret")
         page.get_by_label("Token").press("Enter")
         expect(page.get_by_role("figure")).to_contain_text("loss")
@@ -143,6 +156,6 @@ def test_a_server_that_is_gone_is_told_and_what_was_seen_stays(browser, folder):
         page = visitor("?run=healthy")
         expect(page.locator(".heat-surface")).to_be_visible()
     page.get_by_label("Quantity").select_option("weight")
-    expect(page.get_by_role("alert")).to_contain_text("The server does not answer")
+    expect(page.get_by_role("alert")).to_contain_text("The server does not respond")
     expect(page.locator(".heat-surface")).to_be_visible()
     assert all("ERR_" in complaint for complaint in visitor.complaints)

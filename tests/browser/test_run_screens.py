@@ -1,9 +1,6 @@
 """Every other screen of a run in a real browser, on runs that were really trained."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from playwright.sync_api import expect
 from web_client import serving
 
 import vario
+from starting import run_ranks
 from thorough import thorough
 from vario.runs.findings.changes import rank_changes
 
@@ -26,7 +24,7 @@ def test_the_list_shows_how_each_run_fares(visit):
     expect(broken).to_contain_text("finished")
     expect(broken).to_contain_text("step 59")
     expect(broken).to_contain_text("NaN")
-    expect(broken.get_by_role("link", name=re.compile("critical incident"))).to_be_visible()
+    expect(broken.get_by_role("link", name=re.compile("of severity page"))).to_be_visible()
     healthy = page.get_by_role("row").filter(has_text="healthy")
     expect(healthy.get_by_role("img")).to_have_attribute("aria-label", "Loss of healthy")
     page.get_by_role("button", name="With alerts").click()
@@ -39,21 +37,22 @@ def test_the_list_shows_how_each_run_fares(visit):
     expect(page).to_have_url(re.compile(r"\?run=healthy$"))
 
 
-def test_two_chosen_runs_are_compared_and_the_first_parting_is_marked(visit, folder):
+def test_two_chosen_runs_are_compared_and_the_first_divergence_is_marked(visit, folder):
     page = visit()
-    page.get_by_label("Choose healthy for comparing").check()
-    page.get_by_label("Choose changed for comparing").check()
+    page.get_by_label("Select healthy for comparison").check()
+    page.get_by_label("Select changed for comparison").check()
     page.get_by_role("button", name="Compare", exact=True).click()
     expect(page).to_have_url(re.compile("screen=compare.*runs=changed"))
-    parting = vario.diff(vario.open_run(folder / "healthy"), vario.open_run(folder / "changed")).parting
-    assert parting.step == 30
-    expect(page.get_by_label("First parting")).to_contain_text("They part at step 30")
+    divergence = vario.diff(vario.open_run(folder / "healthy"), vario.open_run(folder / "changed")).divergence
+    assert divergence.step == 30
+    expect(page.get_by_label("First divergence")).to_contain_text("They diverge at step 30")
     expect(page.get_by_role("figure").first).to_contain_text("healthy")
     expect(page.get_by_role("figure").first).to_contain_text("changed")
     difference = page.get_by_role("application", name=re.compile("Difference of"))
     expect(difference).to_be_visible()
-    expect(page.get_by_role("button", name=re.compile("Step 30: they part here"))).to_be_visible()
-    expect(page.get_by_role("region", name="Series that are furthest apart").get_by_role("row")).not_to_have_count(1)
+    expect(page.get_by_role("button", name=re.compile("Step 30: the runs diverge here"))).to_be_visible()
+    largest = page.get_by_role("region", name="Series with the largest differences")
+    expect(largest.get_by_role("row")).not_to_have_count(1)
 
 
 def test_curves_are_added_by_search_scaled_and_smoothed(visit):
@@ -71,7 +70,7 @@ def test_curves_are_added_by_search_scaled_and_smoothed(visit):
     page.get_by_role("option", name=re.compile("blocks.2.0.weight")).click()
     expect(figure).to_contain_text("blocks.2.0.weight")
     page.keyboard.press("Escape")
-    page.get_by_role("button", name="Log").click()
+    page.get_by_role("button", name="Log", exact=True).click()
     page.get_by_label("Smoothing").fill("0.6")
     page.get_by_role("button", name="Time").click()
     expect(page).to_have_url(re.compile("log=1&smooth=0.6&x=time"))
@@ -86,7 +85,7 @@ def test_a_shared_address_shows_the_same_view(visit):
     page = visit(query)
     expect(page.get_by_role("figure")).to_have_count(2)
     expect(page.locator(".chart-at").first).to_have_text("step 30")
-    expect(page.get_by_role("button", name="Log")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="Log", exact=True)).to_have_attribute("aria-pressed", "true")
     assert page.url.endswith(query)
 
 
@@ -140,25 +139,25 @@ def test_what_changed_ranks_series_and_leads_to_them(visit, folder):
 def test_alerts_are_explained_and_lead_to_their_place(visit):
     page = visit("?run=deeper/broken&screen=alerts")
     expect(page.locator(".diagnosis")).to_contain_text("At step 45")
-    expect(page.get_by_label("From the first cause on").get_by_role("listitem").first).to_contain_text("step 45")
+    expect(page.get_by_label("Root cause and consequences").get_by_role("listitem").first).to_contain_text("step 45")
     expect(page.locator(".timeline .span").first).to_be_visible()
     explanation = page.locator(".explanation")
     expect(explanation).to_contain_text("Likely cause")
-    expect(explanation).to_contain_text("Do next")
+    expect(explanation).to_contain_text("Next")
     page.get_by_role("button", name="Show", exact=True).click()
     expect(page.get_by_role("region", name="Alerts").get_by_role("row").nth(1)).to_contain_text("45")
-    explanation.get_by_role("link", name="See it in the heat map").click()
+    explanation.get_by_role("link", name="Show in the heat map").click()
     expect(page).to_have_url(re.compile("first=5&last=85"))
     expect(page.locator(".heat-surface")).to_be_visible()
 
 
 def test_rules_run_over_a_stored_run_when_asked(visit):
     page = visit("?run=changed&screen=alerts")
-    run_rules = page.get_by_role("button", name="Run the rules over this run")
+    run_rules = page.get_by_role("button", name="Run the rules again")
     run_rules.click()
     expect(run_rules).to_have_count(0)
     expect(
-        page.get_by_text(re.compile("The rules found nothing|running the rules over what is stored"))
+        page.get_by_text(re.compile("The rules found nothing|replaying the rules over the stored steps"))
     ).to_be_visible()
 
 
@@ -175,15 +174,15 @@ def test_the_model_shows_shapes_shares_and_newest_numbers(visit):
 
 def test_settings_tell_config_environment_and_what_is_off(visit):
     page = visit("?run=healthy&screen=settings")
-    expect(page.get_by_text("None: every part of the monitor")).to_be_visible()
+    expect(page.get_by_text("None: all parts of the monitor")).to_be_visible()
     expect(page.get_by_text(vario.__version__, exact=True)).to_be_visible()
     expect(page.get_by_text("gradient, weight, activation, update")).to_be_visible()
 
 
 @thorough
 def test_ranks_of_a_distributed_run_stand_side_by_side(browser, tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE)]
-    subprocess.run(launch, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True)
+    done = run_ranks([EXAMPLE], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("vario_runs/*/run.json")
     with serving(path.parent) as server:
         visit = Visitor(browser, f"http://127.0.0.1:{server.port}/")

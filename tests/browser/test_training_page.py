@@ -50,6 +50,25 @@ def visit(browser, training, tmp_path):
         visitor.leave()
 
 
+def test_columns_that_arrive_before_an_older_answer_stay(visit, training):
+    """The map is asked for again while a training goes on, and its answer comes after events that are newer."""
+    page = visit("?run=training&quantity=gradient")
+    expect(page.locator(".live")).to_have_text("live")
+    expect(page.locator(".heat-note")).to_contain_text(re.compile(r"\b[45] columns"))
+    held = []
+    page.route("**/api/heat?*", lambda route: held.append((route, route.fetch())))
+    with page.expect_request("**/api/heat?*"):
+        page.evaluate("dispatchEvent(new Event('server-back'))")
+    training.steps(20)
+    expect(page.locator(".heat-note")).to_contain_text(re.compile(r"2[45] columns"))
+    route, older = held[0]
+    with page.expect_response("**/api/heat?*"):
+        route.fulfill(response=older)
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    expect(page.locator(".is-stale")).to_have_count(0)
+    assert re.search(r"2[45] columns", page.locator(".heat-note").inner_text())
+
+
 def test_the_heat_map_grows_with_the_training_and_ends_with_it(visit, training):
     page = visit("?run=training&quantity=gradient")
     note = page.locator(".heat-note")
@@ -62,7 +81,7 @@ def test_the_heat_map_grows_with_the_training_and_ends_with_it(visit, training):
     assert heats == []
 
     training.steps(3, scale=float("nan"))
-    expect(page.get_by_label("First cause")).to_contain_text("NaN")
+    expect(page.get_by_label("Root cause")).to_contain_text("NaN")
     expect(page.locator(".tabs em")).to_be_visible()
     pink = page.locator(".heat-surface canvas").evaluate(IS_PINK)
     assert pink["number"] > 0

@@ -1,15 +1,12 @@
 """Runs in which something is wrong with a rank, with the monitor or with memory: what their screens say of it."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from playwright.sync_api import expect
 
 import little_trainings
 import vario
+from starting import run_ranks
 from vario.core.registry import Found
 from vario.probes import PROBES
 
@@ -45,16 +42,16 @@ dist.destroy_process_group()
 
 def test_a_slow_rank_and_one_that_differs_are_named(visit_below, tmp_path):
     (tmp_path / "train.py").write_text(TWO_RANKS)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    subprocess.run(launch, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True)
+    done = run_ranks(["train.py"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     page = visit_below("?run=vario_runs/two&screen=ranks")
     slow = page.get_by_role("region", name="Straggler")
     expect(slow).to_contain_text("Rank 1 is slow")
     expect(slow).to_contain_text("Its forward takes")
     different = page.get_by_role("region", name="Desync")
     expect(different).to_contain_text("Ranks differ since step 12: weight of 2.weight")
-    expect(different).to_contain_text("Rank 1 holds something else than most")
-    slow.get_by_role("button", name="See it").click()
+    expect(different).to_contain_text("Rank 1 differs from most")
+    slow.get_by_role("button", name="Show it").click()
     expect(page.get_by_role("figure")).to_contain_text("forward time, seconds")
 
 
@@ -97,6 +94,6 @@ def test_memory_is_shown_as_predicted_and_as_measured(visit_below, tmp_path):
     expected = predicted.scalars()["predicted_peak_bytes"]
     assert 1 << 20 < expected < 1 << 30
     expect(memory).to_contain_text(f"Predicted{float(f'{expected / 2**20:.3g}'):g}\u2009MiB")
-    expect(memory).to_contain_text("highest of the process")
+    expect(memory).to_contain_text("peak of the process")
     memory = visit_below("?run=unplanned&screen=model").locator(".memory")
-    expect(memory).to_contain_text("log vario.predict_memory(...).scalars() to have one")
+    expect(memory).to_contain_text("log vario.predict_memory(...).scalars() to get one")

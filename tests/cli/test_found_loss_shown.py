@@ -62,7 +62,7 @@ def test_a_list_marks_it(unlogged, capsys):
 
 
 def test_progress_shows_it_and_says_whose_it_is(unlogged, capsys):
-    assert "vario found it itself" in shown(capsys, "progress", "vario_runs/unlogged")
+    assert "found by vario" in shown(capsys, "progress", "vario_runs/unlogged")
     assert "训练没有记录损失" in shown(capsys, "progress", "vario_runs/unlogged", "--lang", "zh")
     found = json.loads(shown(capsys, "progress", "vario_runs/unlogged", "--json"))
     assert found["loss"]["last"] == pytest.approx(unlogged[-1], rel=1e-5)

@@ -132,10 +132,10 @@ def test_the_text_says_peak_place_kinds_and_verdict(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--model nothing.json", "there is no configuration 'nothing.json'"),
+        ("--model nothing.json", "no config 'nothing.json'"),
         ("--model torn.json", "torn.json cannot be read as JSON"),
         ("--model tokenizer.json", "it has no 'model_type'"),
-        ("--model unknown.json", "knows no model_type 'lllama'. Did you mean 'llama'?"),
+        ("--model unknown.json", "has no model_type 'lllama'. Did you mean 'llama'?"),
         ("--model no_such_module:build", "No module named 'no_such_module'"),
         ("--model memory_builders:biuld", "has no function 'biuld'. Did you mean 'build'?"),
         ("--model memory_builders:number", "has no function 'number'"),

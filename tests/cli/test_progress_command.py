@@ -62,7 +62,7 @@ def test_a_comparison_as_text(outputs, capsys):
 
 def test_the_documents_commands_work(outputs, capsys):
     assert "Progress" in said(capsys, "--latest", "--summary").out
-    assert "no display" in said(capsys, "--latest", "--plot").err
+    assert "No display" in said(capsys, "--latest", "--plot").err
     captured = said(capsys, "--latest", "--plot", "--save-plot", "training_progress.png")
     assert (captured.out, captured.err) == ("", "written: training_progress.png\n")
     captured = said(capsys, "--checkpoint", "outputs/checkpoint-24", "--summary", "--plot")
@@ -80,7 +80,7 @@ def test_a_display_that_no_window_can_be_opened_on_is_no_display(outputs):
         command = [sys.executable, "-m", "vario.progress", "--plot"]
         result = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert result.returncode == 0, result.stderr
-        assert result.stderr.startswith("There is no display here")
+        assert result.stderr.startswith("No display found")
         assert "┤" in result.stdout
 
 
@@ -108,11 +108,11 @@ def test_without_an_outputs_folder_the_way_out_is_named(capsys, run_folder):
     ("words", "hint"),
     [
         (["--lang", "fr"], "--lang: unknown 'fr'"),
-        (["outputs", "-c", "outputs/checkpoint-8"], "leave one out"),
-        (["outputs/checkpoint-8", "--compare", "outputs"], "--compare names what is read"),
-        (["--watch", "--json"], "--watch has no --json"),
-        (["--watch", "-p"], "--watch shows the summary"),
-        (["--watch", "-s", "plot.png"], "--watch shows the summary"),
+        (["outputs", "-c", "outputs/checkpoint-8"], "give PATH or --checkpoint, not both"),
+        (["outputs/checkpoint-8", "--compare", "outputs"], "--compare cannot be combined with"),
+        (["--watch", "--json"], "--watch cannot be combined with --json"),
+        (["--watch", "-p"], "--watch cannot be combined with a plot"),
+        (["--watch", "-s", "plot.png"], "--watch cannot be combined with a plot"),
         (["--sumary"], "Did you mean '--summary'?"),
     ],
 )
@@ -224,7 +224,7 @@ def test_watching_says_at_once_that_a_run_is_broken(capsys, tmp_path):
     path.write_text(sample("nan__filter_on.json").read_text())
     assert main(["progress", str(path), "--watch", "--lang", "en"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2].startswith("Broken: grad_norm is nan at step 8")
+    assert lines[-2].startswith("Broken: grad_norm is nan from step 8")
 
 
 def test_watching_a_run_that_crashed_ends(capsys, tmp_path):

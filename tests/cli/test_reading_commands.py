@@ -121,7 +121,9 @@ def test_runs_in_nested_folders_are_listed_with_where_they_are(run_folder, capsy
     assert table[0].startswith("folder")
     assert {line.split()[0] for line in table[1:]} == {".", "sweep/lr=1", "sweep/lr=2"}
     assert [run["path"] for run in json.loads(shown(capsys, "ls", "out/b", "--json"))] == ["out/b"]
-    assert "but deeper: out/sweep/lr=1/a, and 1 more (`vario ls out/sweep`)" in refused(capsys, "report", "out/sweep")
+    assert "There are runs in its subfolders: out/sweep/lr=1/a, and 1 more (`vario ls out/sweep`)" in refused(
+        capsys, "report", "out/sweep"
+    )
     assert json.loads(shown(capsys, "ls", "out/sweep/lr=2", "--json"))[0]["name"] == "a"
 
 
@@ -135,8 +137,8 @@ def test_runs_in_nested_folders_are_listed_with_where_they_are(run_folder, capsy
         (["show", "head.weight", "--rank", "x"], "--rank: expected a number or 'all', got 'x'"),
         (["export", "--format", "xml"], "invalid choice: 'xml'"),
         (["export", "--format", "csv", "--quantity", "wieght"], "Did you mean 'weight'?"),
-        (["export", "--format", "csv", "--output", "one.csv"], "4 files do not fit into 'one.csv'"),
-        (["export", "--format", "csv", "--output", "one.parquet"], "does not look like csv"),
+        (["export", "--format", "csv", "--output", "one.csv"], "cannot write 4 files to 'one.csv'"),
+        (["export", "--format", "csv", "--output", "one.parquet"], "is not a csv file name"),
         (["parts", "--kind", "statistic"], "Did you mean 'statistics'?"),
     ],
 )

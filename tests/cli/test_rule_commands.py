@@ -66,7 +66,7 @@ def test_commands_that_rules_advise_can_be_typed(run_folder, capsys):
     advised = 0
     for row in json.loads(answer(capsys, "rules", "--json")):
         for command in re.findall(r"`vario ([^`]+)`", row["next"]):
-            name, *words = shlex.split(command.replace("--rank N", "--rank 1"))
+            name, *words = shlex.split(command.replace("--rank RANK", "--rank 1"))
             arguments = make_parser(name, load(name)).parse_args(words)
             assert getattr(arguments, "statistic", None) in (None, "norm", *STATISTICS.names()), command
             advised += 1
@@ -92,6 +92,12 @@ def test_a_check_that_finds_something_ends_with_1_and_says_what_where_and_why(he
     assert (incident["lead"]["step"], incident["place"]) == (60, "blocks.1.0")
     assert Incident.from_json(incident).lead.step == 60
     assert found["num_steps"] == 75
+    assert (found["source"], found["missing"], found["replayed"]) == ("stored", "", [])
+    assert "Found during training." in said
+    again = json.loads(answer(capsys, "check", "broken", "--replay", "--json", code=1))
+    assert (again["source"], again["replayed"]) == ("replay", list(again["rules"]))
+    assert again["incidents"] == found["incidents"]
+    assert "Found by replaying the rules" in answer(capsys, "check", "broken", "--replay", code=1)
     every = answer(capsys, "check", "broken", "--all", code=1)
     assert all(alert["rule"] in every for alert in found["alerts"])
 
@@ -99,6 +105,7 @@ def test_a_check_that_finds_something_ends_with_1_and_says_what_where_and_why(he
 def test_rules_and_their_options_can_be_chosen(here, capsys):
     only = json.loads(answer(capsys, "check", "broken", "--rules", "activation_jump,non_finite", "--json", code=1))
     assert set(only["rules"]) == {"activation_jump", "non_finite"}
+    assert only["source"] == "replay"
     assert {alert["rule"] for alert in only["alerts"]} == {"activation_jump"}
     words = ["--rule", "activation_jump", "--set", "activation_jump.factor=1e9", "--json"]
     assert json.loads(answer(capsys, "check", "broken", *words))["rules"]["activation_jump"]["factor"] == 1e9
@@ -113,17 +120,17 @@ def test_rules_and_their_options_can_be_chosen(here, capsys):
     [
         (["check", "broken", "--rules", "grad_spik"], "Did you mean 'grad_spike'?"),
         (["check", "broken", "--set", "grad_spike.treshold=3"], "rules.grad_spike: unknown 'treshold'. Did you mean"),
-        (["check", "broken", "--set", "threshold=3"], "expected RULE.OPTION=VALUE"),
-        (["check", "broken", "--set", "grad_spike.threshold=much"], "expected a number, true or false"),
-        (["check", "broken", "--rules", "drift", "--set", "grad_spike.factor=3"], "not among the rules that are used"),
-        (["check", "broken", "--rules", "drift", "--config", "x.toml"], "leave one out"),
+        (["check", "broken", "--set", "threshold=3"], "Expected RULE.OPTION=VALUE"),
+        (["check", "broken", "--set", "grad_spike.threshold=much"], "Expected a number, true or false"),
+        (["check", "broken", "--rules", "drift", "--set", "grad_spike.factor=3"], "is not in use"),
+        (["check", "broken", "--rules", "drift", "--config", "x.toml"], "cannot be combined with --rules"),
         (["check", "brokn"], "Did you mean 'broken'?"),
         (["diagnose", "broken", "--replay", "--stored"], "not allowed with"),
         (["changes", "broken", "--quantity", "wieght"], "Did you mean 'weight'?"),
         (["changes", "broken", "--top", "0"], "--top: expected"),
-        (["diff", "broken", "well", "--rename", "x"], "expected 'old=>new'"),
+        (["diff", "broken", "well", "--rename", "x"], "Expected 'old=>new'"),
         (["diff", "broken", "well", "--quantity", "wieght"], "Did you mean 'weight'?"),
-        (["follow", "nowhere"], "there is no such folder"),
+        (["follow", "nowhere"], "no such folder"),
         (["follow", "vario_runs", "--stall", "0"], "--stall: expected a number above 0"),
     ],
 )
@@ -134,21 +141,22 @@ def test_a_mistake_is_answered_with_the_way_out(here, capsys, words, message):
 def test_the_diagnosis_is_one_paragraph(here, capsys):
     said = answer(capsys, "diagnose", "broken")
     assert "At step 60 " in said
-    assert "rules replayed over" in said
+    assert "Found during training." in said
+    assert "Found by replaying the rules" in answer(capsys, "diagnose", "broken", "--replay")
     found = json.loads(answer(capsys, "diagnose", "broken", "--json"))
     assert found["text"].startswith("At step 60 ")
     assert found["first"]["lead"]["step"] == 60
-    assert found["source"] == "replay"
-    assert "stored alerts" in answer(capsys, "diagnose", "broken", "--stored")
-    assert answer(capsys, "diagnose", "well").startswith("Nothing found: ")
+    assert found["source"] == "stored"
+    assert answer(capsys, "diagnose", "broken", "--stored") == said
+    assert answer(capsys, "diagnose", "well").startswith("Nothing found during training: ")
 
 
 def test_report_and_ls_tell_of_incidents(here, capsys):
     said = answer(capsys, "report", "broken")
-    assert "First cause (1 incident)" in said
+    assert "Root cause (1 incident)" in said
     assert "Healthy" not in said
     well = answer(capsys, "report", "well")
-    assert "First cause" not in well
+    assert "Root cause" not in well
     assert "Healthy" in well
     listed = {row["name"]: row["num_incidents"] for row in json.loads(answer(capsys, "ls", "--json"))}
     assert listed == {"well": 0, "broken": 1}
@@ -179,10 +187,10 @@ def test_commands_are_found_under_the_names_they_had(here, capsys, old, new, res
 def test_two_runs_are_compared(here, capsys):
     train(here / "other", steps=75, fault=scale_a_weight, fault_step=60)
     said = answer(capsys, "diff", "broken", "other")
-    assert "They part at step 60: activation of 'blocks.1.0:output'" in said
-    assert "differ most at the end" in said
+    assert "They diverge at step 60: activation of 'blocks.1.0:output'" in said
+    assert "largest differences at the end" in said
     found = json.loads(answer(capsys, "diff", "broken", "other", "--quantity", "weight", "--json"))
-    assert (found["parting"]["step"], found["noise"]) == (60, "none")
+    assert (found["divergence"]["step"], found["noise"]) == (60, "none")
 
 
 def test_one_look_at_a_run_writes_nothing_but_its_own_folder(here, capsys):

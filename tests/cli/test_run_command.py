@@ -1,10 +1,10 @@
 """`vario run`, from the outside: an unchanged script, started as users start it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from starting import run_afresh, run_warm
 
 SCRIPT = """
 import sys
@@ -23,9 +23,12 @@ sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 0)
 """
 
 
+def started_afresh(folder, *words):
+    return run_afresh(["-W", "error", "-m", "vario", *words], cwd=folder)
+
+
 def started(folder, *words):
-    command = [sys.executable, "-W", "error", "-m", "vario", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return run_warm(["-W", "error", "-m", "vario", *words], cwd=folder)
 
 
 @pytest.fixture
@@ -36,7 +39,8 @@ def script(tmp_path):
 
 @pytest.mark.slow
 def test_a_script_is_watched_and_gets_its_own_arguments(script):
-    result = started(script, "run", "--quantities", "gradient", "--name", "one", "train.py", "--lr", "3", "--json")
+    options = ["--quantities", "gradient", "--name", "one"]
+    result = started_afresh(script, "run", *options, "train.py", "--lr", "3", "--json")
     assert result.returncode == 0, result.stderr
     assert result.stdout == "['--lr', '3', '--json'] __main__\n"
     shown = started(script, "show", "one", "2.weight", "--quantity", "gradient", "--json")

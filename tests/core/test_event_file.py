@@ -158,3 +158,10 @@ def test_nothing_to_add_adds_nothing(file):
 def test_tags_and_values_must_be_equally_many(file):
     with pytest.raises(ValueError, match="2 tags for 1 values"):
         file.add_scalars(["a", "b"], [1.0], 0, 0.0)
+
+
+def test_files_of_one_second_are_in_the_order_in_which_they_were_opened(tmp_path):
+    opened = [EventFile(tmp_path, started=1_700_000_000.5) for _ in range(12)]
+    for file in opened:
+        file.close()
+    assert sorted(file.path for file in opened) == [file.path for file in opened]

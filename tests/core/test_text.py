@@ -18,7 +18,7 @@ def test_a_long_list_is_cut():
 
 
 def test_nothing_to_choose_from_is_said():
-    assert suggestion("x", []) == "There is nothing to choose from."
+    assert suggestion("x", []) == "There are none."
 
 
 def test_an_unknown_name_carries_its_key():

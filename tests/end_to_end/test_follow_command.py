@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import vario
+from starting import run_ranks
 from thorough import thorough
 from vario.cli import main
 from vario.rules import RULES
@@ -23,7 +25,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": str(TESTS),
     "PYTHONWARNINGS": "ignore",
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 # A job in the background of a shell is born deaf to Ctrl-C, and its children would be.
 WATCH = """
@@ -40,13 +41,17 @@ def watched(tmp_path_factory):
     """The folder of the run, and what the watcher said while it trained."""
     place = tmp_path_factory.mktemp("watched")
     (place / "runs").mkdir()
-    options = {"cwd": place, "env": ENVIRONMENT, "text": True}
-    watcher = subprocess.Popen([sys.executable, "-c", WATCH], stdout=subprocess.PIPE, **options)
+    watch = [sys.executable, "-c", WATCH]
+    watcher = subprocess.Popen(watch, cwd=place, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     try:
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(SCRIPT)]
-        result = subprocess.run(launch, capture_output=True, timeout=240, **options)
+        result = run_ranks([SCRIPT], 3, cwd=place, env=ENVIRONMENT)
         assert result.returncode == 0, result.stderr
-        before = (place / "runs/watched/watch/alerts.jsonl").read_text()
+        alerts = place / "runs/watched/watch/alerts.jsonl"
+        before = alerts.read_text()
+        # On a busy machine the watcher comes to the last steps a little later than the ranks.
+        deadline = time.monotonic() + 60
+        while "rank_outlier" not in alerts.read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
     finally:
         # As Ctrl-C does: it says what is left to say and ends quietly.
         watcher.send_signal(2)
@@ -92,7 +97,7 @@ def test_the_incidents_name_rank_step_and_tensor(watched):
 def test_stored_alerts_of_all_ranks_and_the_watcher_come_out_once(watched):
     folder, _ = watched
     run = vario.open_run(folder)
-    assert len(run.incidents) == len(collect(run.alerts, {found.name: found.part for found in RULES}))
+    assert len(run.incidents) == len(collect(run.alerts, {found.name: found.part for found in RULES})[1])
     everything = vario.check(run)
     assert [one.lead.text for one in run.incidents] == [one.lead.text for one in everything.incidents]
     text = str(vario.diagnose(run, "stored"))

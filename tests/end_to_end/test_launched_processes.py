@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 import vario
+from starting import Process
 from thorough import thorough
 
 TRAIN = """
@@ -28,10 +28,7 @@ def launch(folder, *environments):
     (folder / "train.py").write_text(TRAIN)
     plain = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     started = [
-        subprocess.Popen(
-            [sys.executable, "train.py"], cwd=folder, env={**plain, **more}, stderr=subprocess.PIPE, text=True
-        )
-        for more in environments
+        Process(["train.py"], cwd=folder, env={**plain, **more}, stderr=subprocess.PIPE) for more in environments
     ]
     for process in started:
         _, errors = process.communicate()
@@ -79,12 +76,9 @@ def test_a_process_group_that_comes_after_the_watching_is_said_to_be_late(tmp_pa
     (tmp_path / "runs").mkdir()
     plain = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     scripts = [LATE_GROUP.replace("TASK", str(task)) for task in range(2)]
-    started = [
-        subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=plain, stderr=subprocess.PIPE, text=True)
-        for script in scripts
-    ]
+    started = [Process(["-c", script], cwd=tmp_path, env=plain, stderr=subprocess.PIPE) for script in scripts]
     for task, process in enumerate(started):
         _, errors = process.communicate()
         assert process.returncode == 0, errors
-        assert errors.count("watched before there was a process group") == 1
+        assert errors.count("vario.watch was called before init_process_group") == 1
         assert f"this process is rank {task} of 2" in errors

@@ -50,7 +50,7 @@ def test_a_state_that_cannot_be_read_costs_a_warm_up_and_not_the_run(tmp_path, c
     (tmp_path / "run" / "rank0" / "rules.npz").write_bytes(b"torn")
     with caplog.at_level(logging.WARNING, logger="vario"):
         _, run = trained(tmp_path, 10, first=60, resume=True, strict=True)
-    assert "rules begin anew" in caplog.text
+    assert "rules start over" in caplog.text
     assert run.state == "finished"
 
 
@@ -80,7 +80,8 @@ def test_an_incident_is_said_once_and_stands_in_the_run(tmp_path, caplog):
         _, run = trained(tmp_path, 80, change=grown(60))
     said = [record for record in caplog.records if "vario diagnose" in record.getMessage()]
     assert len(said) == 1
-    assert said[0].levelno == logging.ERROR
+    # A whole tensor was written, as code does it; a few elements would be an error.
+    assert said[0].levelno == logging.WARNING
     lines = (run.path / "rank0" / "incidents.jsonl").read_text().splitlines()
     assert [json.loads(line)["lead"]["rule"] for line in lines] == ["unexplained_change"]
     assert "changed by up to" in said[0].getMessage()

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 
 import vario
 from models import Perceptron, batch
+from starting import Process, run_afresh, run_ranks, run_warm
 from watching import check
 
 TESTS = Path(__file__).parents[1]
@@ -36,25 +36,20 @@ def script(folder, text, start=START):
     return path
 
 
-def run(folder, *command):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *map(str, command)], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ending", "state", "error"),
+    ("start", "ending", "state", "error"),
     [
-        ("", "finished", None),
-        ("raise ValueError('of the user')", "crashed", "ValueError: of the user"),
+        (run_afresh, "", "finished", None),
+        (run_warm, "raise ValueError('of the user')", "crashed", "ValueError: of the user"),
     ],
+    ids=["finished", "crashed"],
 )
-def test_a_script_that_never_closes_leaves_a_whole_run(tmp_path, ending, state, error):
-    code, _, errors = run(tmp_path, script(tmp_path, f"for step in range(5): train(step)\n{ending}\n"))
+def test_a_script_that_never_closes_leaves_a_whole_run(tmp_path, start, ending, state, error):
+    path = script(tmp_path, f"for step in range(5): train(step)\n{ending}\n")
+    done = start(["-W", "error", path], cwd=tmp_path, env=ENVIRONMENT)
     found = vario.open_run(tmp_path / "one")
-    assert (code == 0) == (state == "finished"), errors
+    assert (done.returncode == 0) == (state == "finished"), done.stderr
     assert found.steps("gradient").tolist() == [0, 1, 2, 3, 4]
     assert (found.state, found.error) == (state, error)
 
@@ -62,8 +57,7 @@ def test_a_script_that_never_closes_leaves_a_whole_run(tmp_path, ending, state, 
 @pytest.mark.slow
 def test_a_killed_process_loses_at_most_sixteen_steps(tmp_path):
     path = script(tmp_path, "for step in range(10**6):\n    train(step)\n    print(step, flush=True)\n")
-    command = [sys.executable, str(path)]
-    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as child:
+    with Process([path], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE) as child:
         for line in child.stdout:
             if int(line) >= 150:
                 break
@@ -109,13 +103,7 @@ def own_gradients(model, seeds):
 def distributed_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
     script(folder, "", DISTRIBUTED)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-    )
+    done = run_ranks(["train.py"], cwd=folder, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     (found,) = vario.list_runs(folder)
     return found

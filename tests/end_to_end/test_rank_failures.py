@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import vario
+from starting import run_ranks, run_warm
 from vario.cli import main
 
 TESTS = Path(__file__).parents[1]
@@ -35,11 +34,13 @@ with vario.watch(model, optimizer, directory="runs", name="job", every=1, quanti
 """
 
 
-def run_until_it_fails(folder, how, ranks):
+def run_until_it_fails(folder, how, ranks, launcher=None):
     (folder / "train.py").write_text(TRAIN.replace("LAST", str(LAST)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
-    done = subprocess.run([*command, "train.py", how], cwd=folder, env=variables, capture_output=True, text=True)
+    if launcher is None:
+        done = run_ranks(["train.py", how], ranks, cwd=folder, env=variables)
+    else:
+        done = run_warm([*launcher, "--nproc-per-node", str(ranks), "train.py", how], cwd=folder, env=variables)
     assert done.returncode != 0
     return vario.open_run(folder / "runs" / "job")
 
@@ -52,7 +53,8 @@ def told_by_watch(run, capsys):
 
 @pytest.mark.slow
 def test_a_killed_rank_is_named_with_the_last_step_of_its_rows(tmp_path, capsys):
-    run = run_until_it_fails(tmp_path, "killed", ranks=2)
+    torchrun = ["-m", "torch.distributed.run", "--standalone"]
+    run = run_until_it_fails(tmp_path, "killed", ranks=2, launcher=torchrun)
     states = {found.rank: found for found in run.rank_states}
     assert (states[1].state, states[1].last_step) == ("died", LAST)
     assert run.steps("gradient_local", 1)[-1] == LAST
@@ -60,7 +62,7 @@ def test_a_killed_rank_is_named_with_the_last_step_of_its_rows(tmp_path, capsys)
     # killed without a word as well. Then nothing tells who was the first.
     if states[0].state == "crashed":
         assert states[0].victim_of == 1
-        assert run.error == "rank 1 died without a word"
+        assert run.error == "rank 1 died without an error message"
     assert main(["report", str(run.path)]) == 0
     assert f"after step {LAST}" in capsys.readouterr().out
     (died,) = (line for line in told_by_watch(run, capsys) if line["rank"] == 1)

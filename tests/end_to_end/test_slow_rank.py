@@ -1,13 +1,12 @@
 """A rank that is slow where no forward pass shows it, on two real ranks under DDP."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import vario
+from starting import run_ranks
 from thorough import cases
 
 TESTS = Path(__file__).parents[1]
@@ -62,9 +61,8 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("where", cases(["backward", "clipping"], ["backward"]))
 def test_the_slow_rank_is_named_with_the_step_at_which_it_became_slow(tmp_path, where):
     (tmp_path / "train.py").write_text(TRAIN.replace("SLOW_FROM", str(SLOW_FROM)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
-    done = subprocess.run([*command, "train.py", where], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    done = run_ranks(["train.py", where], cwd=tmp_path, env=variables)
     assert done.returncode == 0, done.stderr[-3000:]
     run = vario.open_run(tmp_path / "runs" / "job")
     [alert] = vario.check(run, rules=["straggler"]).alerts

@@ -2,8 +2,6 @@
 
 import copy
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +10,20 @@ import toys
 
 import vario
 from releases import runs_here, skip_unless_it_runs
+from starting import run_ranks
 
 HERE = Path(__file__).parent
 STATISTICS = ("norm", "mean", "min", "max", "count", "nans")
 HELD = ("weight", "gradient", "gradient_applied", "moment")
 
 
-def torchrun(folder, script, *arguments, ranks=2, environment=None):
+def torchrun(folder, script, *arguments, ranks=2, environment=None, ready=()):
     """Run a script of this folder, or `-m` a module, on several ranks; its output is in the error when it fails."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     paths = [str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
-    command += [script if script == "-m" else str(HERE / script), *filter(runs_here, arguments)]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
-    # The launcher's own traceback, last, says nothing; the ranks' lines are marked.
+    words = [script if script == "-m" else str(HERE / script), *filter(runs_here, arguments)]
+    done = run_ranks(words, ranks, cwd=folder, env=variables, ready=ready)
+    # The ranks' lines are marked.
     told = [line for line in done.stderr.splitlines() if line.startswith("[rank")] or done.stderr.splitlines()
     assert done.returncode == 0, done.stdout[-3000:] + "\n".join(told[-60:])
     return done

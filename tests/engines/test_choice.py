@@ -51,7 +51,7 @@ def test_an_unknown_engine_is_refused_by_the_nearest_name():
 
 def test_a_runtime_that_does_not_drive_the_model_is_refused():
     model, optimizer = made()
-    with pytest.raises(vario.ModelError, match=r"no DeepSpeedEngine trains this model\. Watch it after"):
+    with pytest.raises(vario.ModelError, match=r"no DeepSpeedEngine has this model\. Call vario.watch after"):
         watch(model, optimizer, engine="deepspeed")
     model(batch(0)).sum().backward()
     optimizer.step()

@@ -26,13 +26,15 @@ SKIPPED = ["zero0-bf16-skip", "zero1-skip", "zero3-x2-skip"]
 LOOSE = "zero2-offload-x2-loose"
 COUNTED = ["zero1-x2-groups", "zero3"]
 MSPROBE = "zero2-groups"
+READY = ["deepspeed", "vario"]
 FIRST = ["zero0", "zero1-x2-groups", "zero2", "zero3", "zero0-bf16", "zero1-skip", "count:zero3"]
 
 
 def environment():
     if not PACKAGES.is_dir():
         pytest.fail(f"DeepSpeed is not there ({PACKAGES}): run `make peers`")
-    return {"PYTHONPATH": os.pathsep.join(map(str, (PACKAGES, Path(__file__).parent, Path(__file__).parents[1])))}
+    paths = (PACKAGES, Path(__file__).parent, Path(__file__).parents[1])
+    return {"DS_ACCELERATOR": "cpu", "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def folder(tmp_path_factory, request):
     arguments = [*PLAIN, *HALF, *OTHER, *SKIPPED, LOOSE, "early:zero2"]
     arguments += [f"resume:{case}" for case in RESUMED] + [f"count:{case}" for case in COUNTED]
     arguments.append(f"msprobe:{MSPROBE}")
-    torchrun(place, "deepspeed_engines.py", *wanted(request, arguments, FIRST), environment=environment())
+    torchrun(place, "deepspeed_engines.py", *wanted(request, arguments, FIRST), environment=environment(), ready=READY)
     return place
 
 
@@ -161,7 +163,7 @@ def test_what_exists_nowhere_is_switched_off_with_its_reason(folder):
     reasons = {part.part: part.error for part in run.parts_off}
     assert set(reasons) == {"gradient", "gradient_accumulated"}
     assert "offloaded optimizer" in reasons["gradient"]
-    assert "share the gradients of each micro-step by itself" in reasons["gradient_accumulated"]
+    assert "reduce the gradients of each micro-step separately" in reasons["gradient_accumulated"]
     assert not {"gradient", "gradient_accumulated"} & set(run.quantities())
     check_held(run, oracle_of(LOOSE), "weight")
 
@@ -170,7 +172,7 @@ def test_what_exists_nowhere_is_switched_off_with_its_reason(folder):
 def test_a_model_that_was_watched_too_early_says_so(folder):
     off = open_case(folder, "early-zero2").parts_off
     assert [part.part for part in off] == ["optimizer", "optimizer"]  # on each rank
-    assert "Watch the model after what replaces them: deepspeed.initialize" in off[0].error
+    assert "Call vario.watch after deepspeed.initialize" in off[0].error
 
 
 def rows(folder, kind, rank):

@@ -5,8 +5,6 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +13,7 @@ import pytest
 import torch
 from oracle import HELD, HERE, open_case, statistics, torchrun
 
+from starting import run_warm
 from thorough import cases, thorough, wanted
 from vario.backends.torch.engines.megatron import MegatronEngine
 from vario.core.errors import ModelError
@@ -67,8 +66,7 @@ def environment(*more):
 def folder(tmp_path_factory, request):
     place = tmp_path_factory.mktemp("megatron")
     alone = sorted({CASES[case] for case in wanted(request, CASES, FIRST)})
-    command = [sys.executable, str(HERE / "megatron_oracle.py"), *alone]
-    done = subprocess.run(command, cwd=place, env={**os.environ, **environment()}, capture_output=True, text=True)
+    done = run_warm([HERE / "megatron_oracle.py", *alone], cwd=place, env={**os.environ, **environment()})
     assert done.returncode == 0, done.stderr[-4000:]
     arguments = [*TWO_RANKS, *OTHERS, *(f"count:{case}" for case in COUNTED)]
     # mindstudio-probe last: it patches torch for good.

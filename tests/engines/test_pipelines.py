@@ -66,5 +66,5 @@ def test_stages_that_name_other_layers_alike_are_not_taken_for_replicas(folder, 
         check_target(run, "blocks.0.up.weight", "weight", expected, rank)
     merged = run.series("blocks.0.up.weight", "weight")
     assert merged.values.tolist() == run.series("blocks.0.up.weight", "weight", rank=0).values.tolist()
-    assert "ranks 0, 1 hold different tensors under one name" in merged.note
+    assert "ranks 0, 1 have different tensors with one name" in merged.note
     assert merged.note in caplog.text

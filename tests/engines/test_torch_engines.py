@@ -189,7 +189,7 @@ def test_models_that_train_side_by_side_under_one_name_are_not_replicas(folder):
 @thorough
 def test_values_that_cover_one_of_several_models_say_so(folder):
     run = open_case(folder, "ddp-halves-flip")
-    assert "ranks 0, 2 hold different tensors under one name" in run.series("head.weight", "weight").note
+    assert "ranks 0, 2 have different tensors with one name" in run.series("head.weight", "weight").note
     assert not run.series("head.weight", "weight", rank=3).note
     assert not run.series("head.weight", "gradient_local").note
 
@@ -202,15 +202,15 @@ def test_experts_of_one_name_on_each_rank_are_told_apart(folder, caplog, capsys)
     assert own[0] != own[1]
     merged = run.series(expert, "weight")
     assert merged.values.tolist() == own[0]
-    assert "rank='all' shows rank 0's alone; rank=N shows each" in merged.note
-    assert caplog.text.count("hold different tensors under one name") == 1
+    assert "rank='all' shows only rank 0; rank=N shows each" in merged.note
+    assert caplog.text.count("have different tensors with one name") == 1
     assert not run.series(shared, "weight").note
     frame = run.frame(2, "weight", rank="all").to_pydict()
     norm = frame["sum_squares"][frame["target"].index(expert)] ** 0.5
     assert norm == pytest.approx(own[0][2])
     assert main(["report", str(run.path)]) == 0
     printed = " ".join(capsys.readouterr().out.replace("│", "").split())
-    assert "weight of 'blocks.1.up.bias', 'blocks.1.up.weight': ranks 0, 1 hold different tensors" in printed
+    assert "weight of 'blocks.1.up.bias', 'blocks.1.up.weight': ranks 0, 1 have different tensors" in printed
 
 
 @thorough
@@ -251,7 +251,7 @@ def test_a_runtime_that_renamed_its_insides_costs_only_what_was_read_there(folde
 def test_a_rank_without_a_target_names_those_that_have_it(folder):
     run = open_case(folder, "fsdp")
     without = next(name for name, held in parameters(run, 0).items() if held.get("range") == [0, 0])
-    with pytest.raises(ConfigError, match=f"rank: 0 has no weight of '{without}'. Those that have: 1."):
+    with pytest.raises(ConfigError, match=f"rank: 0 has no weight of '{without}'. Ranks that have it: 1."):
         run.series(without, "weight", rank=0)
 
 
@@ -272,12 +272,12 @@ def test_the_report_names_the_ranks_that_drift_apart(folder):
     done = subprocess.run(
         [sys.executable, "-m", "vario", "report", str(folder / "runs" / "ddp-flip")], capture_output=True, text=True
     )
-    assert "Ranks drift apart: blocks.1.up.weight (weight)" in done.stdout
-    assert "Since step 1 rank 1 and rank 0 no longer hold the same" in done.stdout
+    assert "Ranks out of sync: blocks.1.up.weight (weight)" in done.stdout
+    assert "Since step 1 rank 1 and rank 0 differ, although they should be" in done.stdout
 
 
 @thorough
 def test_fsdp_without_the_names_of_its_parameters_is_refused(tmp_path):
-    refusal = "ModelError: watch: this FSDP model was made with use_orig_params=False, which leaves its parameters "
+    refusal = "ModelError: watch: this FSDP model was built with use_orig_params=False, so its parameters "
     with pytest.raises(AssertionError, match=refusal):
         torchrun(tmp_path, "torch_engines.py", "fsdp-flat")

@@ -20,7 +20,7 @@ def folder(tmp_path_factory, request):
     for some in (CASES[:3], CASES[3:4], CASES[4:5], CASES[5:]):
         chosen = wanted(request, some, FIRST)
         if any(map(runs_here, chosen)):
-            torchrun(place, "trainer_engines.py", *chosen)
+            torchrun(place, "trainer_engines.py", *chosen, ready=["transformers.trainer"])
     return place
 
 

@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from starting import run_ranks
 from thorough import thorough
 
 pytestmark = [pytest.mark.slow, thorough]
@@ -16,11 +15,9 @@ pytestmark = [pytest.mark.slow, thorough]
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deciding")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command.append(str(Path(__file__).parent / "deciding_ranks.py"))
     here = Path(__file__).parent
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=240)
+    done = run_ranks([here / "deciding_ranks.py"], cwd=folder, env=variables, ready=["transformers.trainer"])
     assert done.returncode == 0, done.stderr[-4000:]
     return folder, done.stderr
 
@@ -48,7 +45,7 @@ def test_lightning_stops_on_all_ranks_when_one_of_them_asks_for_it(launched):
 def test_a_callback_on_one_rank_alone_stops_nobody_and_hangs_nobody(launched):
     folder, said = launched
     assert steps(folder, "alone") == [40, 40]
-    assert "checkpoint and stop after an incident is left out: not every rank has this callback" in said
+    assert "checkpoint and stop after an incident is disabled: not every rank has this callback" in said
 
 
 def test_the_rank_that_met_it_has_the_snapshot(launched):

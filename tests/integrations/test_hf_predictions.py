@@ -33,7 +33,7 @@ def test_the_peak_is_said_once_kept_and_reported(tmp_path, capsys):
     # The Trainer hands the model one number more, the count of tokens: 512 bytes.
     assert kept.values.tolist() == [expected.peak_bytes + 512]
     assert main(["report", str(watching.path)]) == 0
-    assert "on a GPU; this run used none" in capsys.readouterr().out
+    assert "on a GPU; this run used no GPU" in capsys.readouterr().out
 
 
 def test_training_is_the_same_with_and_without_a_prediction(tmp_path):

@@ -13,7 +13,9 @@ from test_hf_trainer import callback, series
 from tiny_trainer import history, made
 
 import vario
+from starting import run_ranks
 from thorough import thorough
+from vario.analysis.training import get_gpu_memory_info
 
 
 def tensorboard(folder):
@@ -52,7 +54,7 @@ def test_without_a_gpu_nothing_is_added_to_the_reports(tmp_path):
 def test_gpu_memory_is_reported_where_the_trainer_reports(tmp_path):
     watching = callback(tmp_path)
     reported = train(tmp_path, watching, use_cpu=False)
-    total = vario.get_gpu_memory_info()["total_gb"]
+    total = get_gpu_memory_info()["total_gb"]
     for name in ("used", "allocated", "peak"):
         values = reported[f"train/gpu_memory_{name}_gb"]
         assert sorted(values) == [1, 2, 3, 4, 5, 6]
@@ -112,10 +114,7 @@ def test_of_two_processes_each_records_its_rank_and_one_speaks(tmp_path):
     here = Path(__file__).parent
     script = tmp_path / "two_ranks.py"
     script.write_text(TWO_RANKS)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [*launcher, "--standalone", str(script), str(here), str(here.parent)]
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    result = run_ranks([script, here, here.parent], cwd=tmp_path, ready=["transformers.trainer"])
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("MODEL INFO") == 1
     run = vario.open_run(tmp_path / "runs" / "two")

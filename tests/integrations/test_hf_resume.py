@@ -87,7 +87,7 @@ def test_a_run_that_is_gone_is_told_and_a_new_one_begins_at_the_checkpoints_step
     second = callback(tmp_path, quantities=["gradient"])
     train(tmp_path, second, "checkpoint-2")
     assert vario.open_run(second.path).steps("gradient").tolist() == [3, 4, 5, 6]
-    assert "is gone: a new one begins at step 3" in caplog.text
+    assert "no longer exists: a new one starts at step 3" in caplog.text
 
 
 def test_a_checkpoint_written_without_the_callback_can_be_gone_on_with(tmp_path):

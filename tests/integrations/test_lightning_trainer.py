@@ -13,6 +13,7 @@ from torch import nn
 
 import vario
 from models import batch
+from vario.analysis.training import get_gpu_memory_info
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what Lightning thinks of workers, loggers and folders
 
@@ -357,7 +358,7 @@ def test_gpu_memory_goes_to_lightnings_loggers(lightning, tmp_path):
         rows = list(csv.DictReader(file))
     used = [float(row["gpu_memory_used_gb"]) for row in rows if row["gpu_memory_used_gb"]]
     assert len(used) == 8
-    assert all(0 < value < vario.get_gpu_memory_info()["total_gb"] for value in used)
+    assert all(0 < value < get_gpu_memory_info()["total_gb"] for value in used)
     assert vario.open_run(watching.path).state == "finished"
 
 

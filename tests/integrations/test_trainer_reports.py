@@ -2,9 +2,6 @@
 
 import importlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import accelerate
@@ -16,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import vario
+from starting import run_ranks
 from watching import scalar, watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what trainers think of workers, loggers and folders
@@ -118,10 +116,8 @@ torch.distributed.destroy_process_group()
 def test_on_two_ranks_the_mean_of_what_each_found_is_what_the_trainer_logs(tmp_path):
     here = Path(__file__).parent
     (tmp_path / "train.py").write_text(TWO_RANKS)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    command = [*launcher, "-m", "vario", "run", "--name", "two", "train.py", str(here), str(here.parent)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    words = ["-m", "vario", "run", "--name", "two", "train.py", here, here.parent]
+    result = run_ranks(words, cwd=tmp_path, ready=["transformers.trainer"])
     assert result.returncode == 0, result.stderr
     line = next(line for line in result.stdout.splitlines() if line.startswith("LOSSES"))
     logged = json.loads(line.removeprefix("LOSSES"))

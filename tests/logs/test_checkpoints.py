@@ -99,7 +99,7 @@ def test_nothing_but_a_torn_checkpoint_is_exit_code_2(capsys, tmp_path):
     torn = put(tmp_path, "checkpoint-24", "normal__checkpoint-24")
     torn.write_text("{")
     age(torn)
-    assert "not whole, or not JSON" in refusal(capsys, tmp_path)
+    assert "truncated or not valid JSON" in refusal(capsys, tmp_path)
 
 
 def test_nothing_but_an_unfinished_checkpoint_is_exit_code_2(capsys, tmp_path):

@@ -34,7 +34,7 @@ def test_scalars_of_torchs_writer_are_read(capsys, tmp_path, options):
     assert found["speed"] == {
         "seconds_per_step": pytest.approx(2.5),
         "source": "event_times",
-        "num_stretches": 19,
+        "num_intervals": 19,
         "remaining_seconds": None,
     }
     assert found["others"] == {}
@@ -133,4 +133,4 @@ def test_records_of_another_kind_are_refused(capsys, tmp_path):
     # A TFRecord file may hold anything: here a message that no event could be.
     path = tmp_path / "x.tfevents.1"
     path.write_bytes(_record(b"\x0b\x0c"))
-    assert "no TensorBoard events" in refusal(capsys, path)
+    assert "not TensorBoard events" in refusal(capsys, path)

@@ -82,7 +82,7 @@ def test_pipes_folders_and_broken_links_with_the_name_of_a_log_are_passed_over(t
     command = [sys.executable, "-m", "vario.progress", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)  # a pipe would be waited for
     assert result.returncode == 2
-    assert "no checkpoint, no log and no run in it" in result.stderr
+    assert "no checkpoint, log or run in it" in result.stderr
 
 
 def test_a_pipe_is_refused_by_its_name(capsys, tmp_path):
@@ -97,7 +97,7 @@ def test_event_files_are_read_beside_a_pipe(capsys, tmp_path):
 
 
 def test_a_name_that_no_system_takes_is_refused(capsys, tmp_path):
-    assert "there is no such file" in refusal(capsys, tmp_path / ("x" * 300))
+    assert "no such file or folder" in refusal(capsys, tmp_path / ("x" * 300))
 
 
 def test_a_folder_that_may_not_be_entered_says_so(tmp_path):
@@ -131,7 +131,7 @@ def test_files_written_on_windows_are_read(capsys, tmp_path, encoding):
 
 def test_a_csv_file_that_breaks_the_rules_is_refused(capsys, tmp_path):
     (tmp_path / "metrics.csv").write_text("step,train_loss\n1," + "9" * 200_000 + "\n")
-    assert "is no CSV" in refusal(capsys, tmp_path)
+    assert "is not valid CSV" in refusal(capsys, tmp_path)
 
 
 def test_colours_within_a_line_do_not_hide_it(capsys, tmp_path):

@@ -121,10 +121,10 @@ def test_a_run_that_ended_before_its_last_step_says_so(capsys):
     ("content", "said"),
     [
         ("", "the file is empty"),
-        ('{"log_history": [{"loss": 1.0, "st', "not whole, or not JSON"),
-        ('{"model_type": "llama"}', "not the state of a Trainer"),
-        ("[1, 2]", "not the state of a Trainer"),
-        ("\x00\x01\xff", "not whole, or not JSON"),
+        ('{"log_history": [{"loss": 1.0, "st', "truncated or not valid JSON"),
+        ('{"model_type": "llama"}', "not a Trainer state"),
+        ("[1, 2]", "not a Trainer state"),
+        ("\x00\x01\xff", "truncated or not valid JSON"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_2(capsys, tmp_path, content, said):

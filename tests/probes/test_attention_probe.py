@@ -228,7 +228,7 @@ def test_a_wrong_option_is_refused_before_a_run_is_made(options, message, tmp_pa
     ("named", "message"),
     [
         ("layers.0", "attention of 'layers.0': expected queries and keys, got 1 positional inputs"),
-        ("bilinear", "attention of 'bilinear': expected queries of four dimensions, b,s,h,d; got (3, 4)"),
+        ("bilinear", "attention of 'bilinear': expected queries with four dimensions, b,s,h,d; got (3, 4)"),
     ],
 )
 def test_what_is_no_attention_is_switched_off_with_its_reason(named, message, caplog):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from models import Language, Nested, Perceptron, batch, ids, language_loss
-from vario.probes.seen_rows import SeenRows
+from vario.probes.batch_row_history import BatchRowHistory
 from watching import scalar, watch
 
 NAMES = ("batch_repeated", "batch_distance", "batch_checksum")
@@ -231,7 +231,7 @@ def test_one_batch_that_goes_through_the_model_twice_before_an_update_does_not_c
 
 
 class Remembering:
-    """What SeenRows should say, by looking through everything."""
+    """What BatchRowHistory should say, by looking through everything."""
 
     def __init__(self):
         self.order = []
@@ -248,16 +248,16 @@ class Remembering:
 
 
 @pytest.mark.parametrize("max_recent", [3, 50, 10_000])
-def test_seen_rows_count_what_came_since(max_recent):
+def test_the_history_counts_what_came_since(max_recent):
     generator = np.random.default_rng(0)
-    seen, expected = SeenRows(max_recent=max_recent), Remembering()
+    seen, expected = BatchRowHistory(max_recent=max_recent), Remembering()
     for size in generator.integers(1, 40, 60):
         hashes = generator.integers(0, 300, size).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         assert seen.add(hashes) == expected.add(hashes)
 
 
-def test_seen_rows_forget_the_oldest_and_stay_small():
-    seen = SeenRows(max_rows=1000, max_recent=100)
+def test_the_history_forgets_the_oldest_and_stays_small():
+    seen = BatchRowHistory(max_rows=1000, max_recent=100)
     for start in range(0, 20_000, 50):
         assert not seen.add(np.arange(start, start + 50, dtype=np.uint64))
     assert 1000 <= seen.num_rows <= 1100

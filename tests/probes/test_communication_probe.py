@@ -103,7 +103,7 @@ def test_what_cannot_be_followed_is_switched_off_and_training_goes_on(group, cap
         step(model, optimizer, batch(1))
         assert shared.tolist() == [1, 1, 1]
     assert monitor.off == {"communication"}
-    assert "'communication' failed and is switched off; training goes on. RuntimeError: not to be read" in caplog.text
+    assert "'communication' failed and is switched off; training continues. RuntimeError: not to be read" in caplog.text
     assert {number for number, quantity, _, _ in rows(monitor) if quantity == "gradient"} == {0, 1}
 
 

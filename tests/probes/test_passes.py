@@ -124,7 +124,7 @@ def test_the_time_in_passes_and_before_them_are_parts_of_the_step():
 
 def test_passes_add_up_and_what_comes_between_them_does_not_count(monkeypatch):
     now = iter(range(0, 10_000, 10))
-    monkeypatch.setattr("vario.backends.torch.loop.model_outputs.time.perf_counter", lambda: float(next(now)))
+    monkeypatch.setattr("vario.backends.host_clock.time.perf_counter", lambda: float(next(now)))
     model = Perceptron(dropout=0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model, optimizer, ["gradient"]) as monitor:
@@ -144,7 +144,7 @@ def test_passes_add_up_and_what_comes_between_them_does_not_count(monkeypatch):
 
 def test_what_ranks_do_together_after_the_last_gradient_is_not_in_the_time_of_backward(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("vario.backends.torch.loop.model_outputs.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("vario.backends.host_clock.time.perf_counter", lambda: clock[0])
 
     def takes(seconds):
         clock[0] += seconds

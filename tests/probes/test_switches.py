@@ -48,6 +48,8 @@ def test_settings_are_logged_once_and_again_when_they_change():
         "setting/parameters_in_optimizer",
         "setting/weight_decay",
         "setting/eps",
+        "setting/beta1",
+        "setting/beta2",
     }
     assert {(step, name): value for (step, name), value in found.items() if step} == {(3, "setting/weight_decay"): 0.5}
 

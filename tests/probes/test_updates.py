@@ -17,7 +17,7 @@ from watching import records, rows, watch
 
 
 def trained(model, optimizer, hand, steps=4, micro_steps=1, **options):
-    with watch(model, optimizer, ["update", "stray"], **options) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"], **options) as monitor:
         for step in range(steps):
             optimizer.zero_grad()
             for micro_step in range(micro_steps):
@@ -25,7 +25,7 @@ def trained(model, optimizer, hand, steps=4, micro_steps=1, **options):
             hand.before()
             optimizer.step()
             hand.after()
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
     return monitor
 
 
@@ -39,7 +39,7 @@ def test_an_update_of_adam_is_what_float64_says(make):
 def test_a_column_whose_gradient_lies_in_memory_another_way_is_read():
     model = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    with watch(model, optimizer, ["update", "stray"]) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"]) as monitor:
         for _ in range(3):
             x = torch.linspace(0, 1, 8).unsqueeze(1).requires_grad_()
             out = model(x)
@@ -49,7 +49,7 @@ def test_a_column_whose_gradient_lies_in_memory_another_way_is_read():
             # As a transposed product leaves it.
             model[0].weight.grad = model[0].weight.grad.clone().as_strided((20, 1), (1, 20))
             optimizer.step()
-    assert {key[3] for key in rows(monitor, "update")} >= {"0.weight:change", "0.weight:surprise"}
+    assert {key[3] for key in rows(monitor, "update")} >= {"0.weight:change", "0.weight:grad_vs_second_moment"}
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -92,7 +92,7 @@ def test_an_update_that_a_scaler_skips_has_no_rows_and_changes_nothing_by_stealt
     hand = Hand(model, lambda name: 0.01)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, BETA2), eps=EPS, fused=is_fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with watch(model, optimizer, ["update", "stray"], scaler=scaler) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"], scaler=scaler) as monitor:
         for step in range(5):
             optimizer.zero_grad()
             loss = model(batch(step)).square().mean()
@@ -107,14 +107,14 @@ def test_an_update_that_a_scaler_skips_has_no_rows_and_changes_nothing_by_stealt
             else:
                 hand.after(gradients)
     hand.check(monitor, OF_ADAM)
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
 
 
 def test_a_closure_is_a_part_of_the_update():
     model = Perceptron(dropout=0.0)
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3)
     hand = Hand(model, lambda name: 0.5)
-    with watch(model, optimizer, ["update", "stray"]) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"]) as monitor:
         for step in range(3):
 
             def closure(step=step):
@@ -127,7 +127,7 @@ def test_a_closure_is_a_part_of_the_update():
             optimizer.step(closure)
             hand.after()
     hand.check(monitor, OF_ALL)
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
 
 
 def test_gradients_that_come_inside_a_closure_are_the_ones_that_surprise():
@@ -161,7 +161,7 @@ def test_two_optimizers_each_have_the_rows_of_their_parameters():
     model = Perceptron(dropout=0.0)
     optimizers = [ADAMS["adamw"](model.up.parameters()), ADAMS["fused"](model.down.parameters())]
     hand = Hand(model, lambda name: 0.01)
-    with watch(model, optimizers, ["update", "stray"]) as monitor:
+    with watch(model, optimizers, ["update", "unexpected_change"]) as monitor:
         for step in range(3):
             model.zero_grad()
             model(batch(step)).square().mean().backward()
@@ -170,7 +170,7 @@ def test_two_optimizers_each_have_the_rows_of_their_parameters():
                 optimizer.step()
             hand.after()
     hand.check(monitor, OF_ADAM)
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -178,7 +178,7 @@ def test_other_precisions_are_read_as_they_are(dtype):
     model = Perceptron(dropout=0.0).to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hand = Hand(model, lambda name: 0.1)
-    with watch(model, optimizer, ["update", "stray"]) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"]) as monitor:
         for step in range(3):
             optimizer.zero_grad()
             model(batch(step).to(dtype)).square().mean().backward()
@@ -186,7 +186,7 @@ def test_other_precisions_are_read_as_they_are(dtype):
             optimizer.step()
             hand.after()
     hand.check(monitor, OF_ALL, rtol=1e-5 if dtype is torch.bfloat16 else 1e-12)
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
 
 
 def test_parameters_in_two_precisions_stand_beside_each_other():
@@ -209,7 +209,7 @@ def test_a_tied_weight_is_measured_once():
     model = Language(tied=True)
     optimizer = ADAMS["adamw"](model.parameters())
     hand = Hand(model, lambda name: 0.01)
-    with watch(model, optimizer, ["update", "stray"]) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"]) as monitor:
         for step in range(3):
             optimizer.zero_grad()
             language_loss(model, ids(step)).backward()
@@ -217,7 +217,7 @@ def test_a_tied_weight_is_measured_once():
             optimizer.step()
             hand.after()
     hand.check(monitor, OF_ADAM)
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
 
 
 @pytest.mark.filterwarnings("ignore")  # what inductor and dynamo warn of is theirs
@@ -257,23 +257,23 @@ def test_weights_gradients_and_moments_are_read_at_the_same_places_however_they_
             parameter.copy_(torch.randn(parameter.shape))
     optimizer = ADAMS["adamw"](model.parameters())
     hand = Hand(model, lambda name: 0.01)
-    with watch(model, optimizer, ["update", "stray"]) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"]) as monitor:
         for step in range(3):
             optimizer.zero_grad()
             model(batch(step, (2, 4, 5, 5))).backward()
             hand.before()
             optimizer.step()
             hand.after()
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
     if not is_sampled:
         hand.check(monitor, OF_ADAM)
         return
-    # Of a sample the extremes are elements of the whole, and surprise only comes out right at matching places.
+    # Of a sample the extremes are elements of the whole, and g²/v only comes out right at matching places.
     found = rows(monitor, "update")
     for step in (1, 2):
         for name, parameter in model.named_parameters():
-            whole = hand.steps[step][f"{name}:surprise"].reshape(-1).numpy()
-            row = found[step, "update", 0, f"{name}:surprise"]
+            whole = hand.steps[step][f"{name}:grad_vs_second_moment"].reshape(-1).numpy()
+            row = found[step, "update", 0, f"{name}:grad_vs_second_moment"]
             assert 3 <= row[COUNT] <= min(7, parameter.numel())
             for extreme in (row[MIN], row[MAX]):
                 assert np.isclose(whole, extreme, rtol=1e-4).any()
@@ -329,7 +329,7 @@ def test_many_parameters_share_the_room(monkeypatch):
 def test_what_is_not_finite_is_told():
     model = Perceptron(dropout=0.0)
     optimizer = ADAMS["adamw"](model.parameters())
-    with watch(model, optimizer, ["update", "stray"]) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"]) as monitor:
         for step in range(3):
             optimizer.zero_grad()
             model(batch(step)).square().mean().backward()
@@ -337,12 +337,12 @@ def test_what_is_not_finite_is_told():
                 model.up.bias.grad[3] = torch.nan
             optimizer.step()
     found = rows(monitor, "update")
-    assert found[1, "update", 0, "up.bias:surprise"][NANS] == 1
+    assert found[1, "update", 0, "up.bias:grad_vs_second_moment"][NANS] == 1
     assert found[1, "update", 0, "up.bias:change"][NANS] == 1
     assert found[1, "update", 0, "up.bias:ratio"][NANS] == 1
     assert found[1, "update", 0, "down.bias:change"][NANS] == 0
     # The weight stays NaN from then on, and that nobody changed.
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
 
 
 def test_chosen_targets_and_steps_are_kept_to():
@@ -356,7 +356,7 @@ def test_chosen_targets_and_steps_are_kept_to():
 def test_restored_optimizers_are_followed_with_their_new_rates():
     model = Perceptron(dropout=0.0)
     optimizer = ADAMS["adamw"](model.parameters())
-    with watch(model, optimizer, ["update", "stray"]) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"]) as monitor:
         for step in range(4):
             if step == 2:
                 state = optimizer.state_dict()
@@ -392,7 +392,7 @@ def test_losses_and_weights_are_the_same_bits_with_and_without():
     bare = made()
     expected = losses_of(*bare)
     watched = made()
-    with watch(*watched, ["update", "stray"]):
+    with watch(*watched, ["update", "unexpected_change"]):
         found = losses_of(*watched)
     assert found == expected
     for one, other in zip(bare[0].parameters(), watched[0].parameters(), strict=True):
@@ -401,7 +401,7 @@ def test_losses_and_weights_are_the_same_bits_with_and_without():
 
 def test_closing_lets_go_of_all_samples():
     model, optimizer = made()
-    monitor = watch(model, optimizer, ["update", "stray"])
+    monitor = watch(model, optimizer, ["update", "unexpected_change"])
     losses_of(model, optimizer)
     # Four parameters, the largest of which has 32 elements.
     assert tensors_of_shape(4, 32)
@@ -416,7 +416,7 @@ def tensors_of_shape(*shape):
 
 def test_a_replaced_optimizer_is_not_kept():
     model, optimizer = made()
-    with watch(model, optimizer=None, quantities=["update", "stray"]) as monitor:
+    with watch(model, optimizer=None, quantities=["update", "unexpected_change"]) as monitor:
         losses_of(model, optimizer)
         reference = weakref.ref(optimizer)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -424,7 +424,7 @@ def test_a_replaced_optimizer_is_not_kept():
         gc.collect()
         assert reference() is None
     assert {key[0] for key in rows(monitor, "update")} == set(range(10))
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
 
 
 def test_a_crowd_of_optimizers_is_not_followed_and_training_goes_on(caplog):

@@ -45,7 +45,7 @@ def test_an_update_on_a_device_is_what_float64_says(make):
     optimizer = make(model.parameters())
     hand = Hand(model, lambda name: 0.01)
     losses = []
-    with watch(model, optimizer, ["update", "stray"]) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"]) as monitor:
         for step in range(4):
             optimizer.zero_grad()
             loss = model(batch(step).cuda(), batch(step, (2, 4, 5, 5)).cuda())["loss"]
@@ -55,7 +55,7 @@ def test_an_update_on_a_device_is_what_float64_says(make):
             hand.after()
             losses.append(loss.item())
     hand.check(monitor, OF_ADAM, rtol=3e-4)
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
     assert scalar(monitor, "lr") == pytest.approx(dict.fromkeys(range(4), 0.01), rel=1e-6)
     assert scalar(monitor, "loss_local") == pytest.approx(dict(enumerate(losses)), rel=1e-6)
     assert all(0 < seconds < 60 for seconds in scalar(monitor, "forward_seconds").values())
@@ -69,7 +69,9 @@ def test_nothing_waits_for_the_device(make):
     optimizer = make(model.parameters())
     inputs = [(batch(step).cuda(), batch(step, (2, 4, 5, 5)).cuda()) for step in range(6)]
     tokens = torch.randint(0, 100, (8, 20), device="cuda")
-    with watch(model, optimizer, ["update", "stray"], every={"stray": 1, "update": 2}) as monitor:
+    with watch(
+        model, optimizer, ["update", "unexpected_change"], every={"unexpected_change": 1, "update": 2}
+    ) as monitor:
         for step in range(6):
             if step == 2:
                 torch.cuda.set_sync_debug_mode("error")
@@ -86,7 +88,7 @@ def test_a_change_from_outside_is_recorded_on_a_device_too():
     torch.manual_seed(0)
     model = Losing().cuda()
     optimizer = OPTIMIZERS["fused"](model.parameters())
-    with watch(model, optimizer, ["stray"]) as monitor:
+    with watch(model, optimizer, ["unexpected_change"]) as monitor:
         for step in range(4):
             if step == 2:
                 with torch.no_grad():
@@ -96,9 +98,9 @@ def test_a_change_from_outside_is_recorded_on_a_device_too():
             model(batch(step).cuda(), batch(step, (2, 4, 5, 5)).cuda())["loss"].backward()
             optimizer.step()
             optimizer.zero_grad()
-    found = rows(monitor, "stray")
+    found = rows(monitor, "unexpected_change")
     assert {(key[0], key[3]) for key in found} == {(2, "conv.weight")}
-    check(found[2, "stray", 0, "conv.weight"], change, eps=0)
+    check(found[2, "unexpected_change", 0, "conv.weight"], change, eps=0)
 
 
 @pytest.mark.parametrize("is_fused", [False, True])
@@ -108,7 +110,7 @@ def test_a_skipped_update_on_a_device_has_no_rows(is_fused):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=is_fused, **SETTINGS)
     scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
     hand = Hand(model, lambda name: 0.01)
-    with watch(model, optimizer, ["update", "stray"], scaler=scaler) as monitor:
+    with watch(model, optimizer, ["update", "unexpected_change"], scaler=scaler) as monitor:
         for step in range(5):
             optimizer.zero_grad()
             loss = model(batch(step).cuda(), batch(step, (2, 4, 5, 5)).cuda())["loss"]
@@ -122,7 +124,7 @@ def test_a_skipped_update_on_a_device_has_no_rows(is_fused):
             else:
                 hand.after(gradients)
     hand.check(monitor, OF_ADAM, rtol=3e-4)
-    assert not rows(monitor, "stray")
+    assert not rows(monitor, "unexpected_change")
 
 
 def test_a_batch_has_the_checksum_it_has_on_the_host():

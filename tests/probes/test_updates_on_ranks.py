@@ -1,8 +1,6 @@
-"""Updates and stray changes on two real ranks, against one process that trains on both batches."""
+"""Updates and unexpected changes on two real ranks, against one process that trains on both batches."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import torch
 
 from models import Perceptron, batch
 from releases import runs_here, skip_unless_it_runs
+from starting import run_ranks
 from thorough import cases, wanted
 from vario import open_run
 from watching import rows, watch
@@ -27,11 +26,10 @@ FIRST = ["ddp", "fsdp2", "ddp-flip"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, request):
     place = tmp_path_factory.mktemp("updates")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    command += [str(HERE / "updates_script.py"), *filter(runs_here, wanted(request, CASES, FIRST)), "ddp-flip"]
-    done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True)
+    words = [HERE / "updates_script.py", *filter(runs_here, wanted(request, CASES, FIRST)), "ddp-flip"]
+    done = run_ranks(words, cwd=place, env=variables)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     return place / "runs"
 
@@ -68,8 +66,8 @@ def recorded(folder, case, quantity="update", rank="all"):
 @pytest.mark.parametrize("case", cases(CASES, FIRST))
 def test_ranks_together_have_the_changes_and_surprises_of_one_process(folder, alone, case):
     found = recorded(folder, case)
-    whole = [key for key in alone if key[1].split(":")[1] in ("change", "surprise")]
-    assert {key for key in found if key[1].split(":")[1] in ("change", "surprise")} == set(whole)
+    whole = [key for key in alone if key[1].split(":")[1] in ("change", "grad_vs_second_moment")]
+    assert {key for key in found if key[1].split(":")[1] in ("change", "grad_vs_second_moment")} == set(whole)
     for key in whole:
         count, _, squares = alone[key][:3]
         assert found[key][0] == count, key
@@ -97,12 +95,12 @@ def test_each_rank_measures_its_own_share(folder, case):
 
 @pytest.mark.parametrize("case", cases(CASES, FIRST))
 def test_healthy_ranks_have_no_stray_changes(folder, case):
-    assert recorded(folder, case, "stray") == {}
+    assert recorded(folder, case, "unexpected_change") == {}
 
 
 def test_a_change_on_one_rank_is_found_on_that_rank(folder):
-    assert recorded(folder, "ddp-flip", "stray", rank=0) == {}
-    assert recorded(folder, "ddp-flip", "stray", rank=1) == {(3, "up.weight"): (32, pytest.approx(1.0))}
+    assert recorded(folder, "ddp-flip", "unexpected_change", rank=0) == {}
+    assert recorded(folder, "ddp-flip", "unexpected_change", rank=1) == {(3, "up.weight"): (32, pytest.approx(1.0))}
 
 
 def test_ranks_with_the_same_batch_have_the_same_checksum_and_others_do_not(folder):

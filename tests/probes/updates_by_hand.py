@@ -35,7 +35,7 @@ class Hand:
             times = self.num_updates.get(name, 0)
             v = self.moments.get(name, torch.zeros_like(g))
             if times:
-                step[f"{name}:surprise"] = g**2 / torch.clamp(v / (1 - BETA2**times), min=EPS**2)
+                step[f"{name}:grad_vs_second_moment"] = g**2 / torch.clamp(v / (1 - BETA2**times), min=EPS**2)
             self.moments[name] = BETA2 * v + (1 - BETA2) * g**2
             self.num_updates[name] = times + 1
             v_hat = self.moments[name] / (1 - BETA2 ** (times + 1))
@@ -56,7 +56,7 @@ class Hand:
 
 
 OF_ALL = {"change", "ratio", "pace"}
-OF_ADAM = OF_ALL | {"surprise", "eps_share"}
+OF_ADAM = OF_ALL | {"grad_vs_second_moment", "eps_share"}
 
 ADAMS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.9, BETA2), eps=EPS, weight_decay=0.1),

@@ -35,7 +35,13 @@ def made(case):
 def train(case):
     model, optimizer = made(case)
     rank = dist.get_rank()
-    options = {"directory": "runs", "name": case, "every": 1, "strict": True, "quantities": ["update", "stray"]}
+    options = {
+        "directory": "runs",
+        "name": case,
+        "every": 1,
+        "strict": True,
+        "quantities": ["update", "unexpected_change"],
+    }
     with vario.watch(model, optimizer, **options):
         for step in range(STEPS):
             if case == "ddp-flip" and step == 3 and rank == 1:

@@ -147,7 +147,7 @@ def test_a_comparison_is_drawn(tmp_path, language):
 
 def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_read(capsys, tmp_path):
     assert "cannot write 'plot.jpeg'" in refusal(capsys, "nowhere", "-s", tmp_path / "plot.jpeg")
-    assert "there is no folder" in refusal(capsys, "nowhere", "-s", tmp_path / "no" / "plot.png")
+    assert "no folder" in refusal(capsys, "nowhere", "-s", tmp_path / "no" / "plot.png")
     assert "cannot write ''" in refusal(capsys, "nowhere", "-s", "")
 
 
@@ -199,13 +199,13 @@ def test_a_moving_average_is_centred_and_leaves_out_an_end_that_would_follow_eac
 def test_wild_rows_are_cut_off_and_said_to_be(tmp_path):
     rows = [{"loss": 400.0 if step == 50 else 2 + 1 / step, "step": step} for step in range(1, 101)]
     loss, _, _, spread = drawn(write_state(tmp_path / "trainer_state.json", rows))
-    arrows = lines(loss)["outside: 1 rows, up to 400"]
+    arrows = lines(loss)["cut off: 1 rows, up to 400"]
     assert arrows.get_xdata().tolist() == [50]
     assert loss.get_ylim()[1] < 10
     (average,) = [line for label, line in lines(loss).items() if label.startswith("moving average")]
     assert average.get_ydata().max() < 4
     assert sum(patch.get_height() for patch in spread.patches) == 99
-    assert "outside: 1 rows, up to 400" in lines(spread)
+    assert "cut off: 1 rows, up to 400" in lines(spread)
 
 
 def test_each_row_that_was_not_finite_is_marked(tmp_path):

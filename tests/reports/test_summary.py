@@ -23,7 +23,7 @@ def test_a_healthy_run_is_called_healthy(healthy_run):
     assert (summary.num_steps, summary.first_step, summary.last_step) == (40, 0, 39)
     assert summary.duration_seconds == pytest.approx(10)
     assert summary.step_seconds == pytest.approx(0.25)
-    assert "Healthy: no NaN and no Inf" in printed(summary)
+    assert "Healthy: no NaN or Inf" in printed(summary)
 
 
 def test_the_loss_is_told_by_its_ends_and_its_lowest_point(broken_run):
@@ -40,7 +40,7 @@ def test_the_first_bad_tensor_and_what_jumped_before_it(broken_run):
     assert (summary.jump.quantity, summary.jump.target) == ("activation", "layers.1:input")
     assert summary.jump.after == 1e20
     sentences = " ".join(onset_sentences(summary.first_bad, summary.jump))
-    assert "At step 25 (micro-step 0, rank 0) it held 50 NaN among 100 elements." in sentences
+    assert "At step 25 (micro-step 0, rank 0) it contained 50 NaN in 100 elements." in sentences
 
 
 def test_movers_are_those_before_it_went_bad(broken_run):
@@ -67,7 +67,7 @@ def test_a_crash_and_parts_that_were_switched_off_are_told(run_folder):
 
 def test_a_run_of_no_steps_is_not_called_healthy(run_folder):
     path = synthetic.write_run(run_folder / "empty", num_steps=0)
-    assert "Nothing was recorded yet." in printed(summarise(open_run(path)))
+    assert "Nothing recorded yet." in printed(summarise(open_run(path)))
 
 
 def test_a_bad_number_that_no_tensor_explains(run_folder):

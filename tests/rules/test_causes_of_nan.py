@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from courses import Course, summary
 from torch import nn
 
 import vario
@@ -36,7 +37,7 @@ def cause(tmp_path, step, on_the_way_back):
             model(torch.randn(8, 4)).backward()
             optimizer.step()
     stored = [incident.cause for incident in vario.open_run(monitor.path).incidents]
-    replayed = vario.diagnose(vario.open_run(monitor.path)).first.cause
+    replayed = vario.diagnose(vario.open_run(monitor.path), "replay").first.cause
     assert stored[0] == replayed
     return replayed
 
@@ -49,7 +50,7 @@ def test_a_forward_pass_that_was_not_recorded_is_not_called_finite(tmp_path):
 
 def test_where_only_the_loss_was_seen_the_diagnosis_says_so(tmp_path):
     said = cause(tmp_path, 13, on_the_way_back=True)
-    assert said.startswith("the backward pass broke at 'first.")
+    assert said.startswith("the backward pass produced it at 'first.")
     assert "loss_local was " in said
     assert said.endswith("No activation was recorded in this step")
 
@@ -57,9 +58,27 @@ def test_where_only_the_loss_was_seen_the_diagnosis_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("on_the_way_back", "expected"),
     [
-        (True, "the forward pass was finite, and the backward pass broke at"),
-        (False, "what came into 'last' was already"),
+        (True, "the recorded activations were finite; the backward pass produced it at"),
+        (False, "the input of 'last' was already non-finite"),
     ],
 )
 def test_what_was_recorded_is_told(tmp_path, on_the_way_back, expected):
     assert cause(tmp_path, 20, on_the_way_back).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "ranks", "expected"),
+    [
+        ("gradient", 4, "any of the 4 ranks, which sum their gradients at 'w': on this one loss was 1.5"),
+        (
+            "gradient_local",
+            4,
+            "the backward pass produced it at 'w': loss was 1.5. No activation was recorded in this step",
+        ),
+        ("gradient", 1, "the backward pass produced it at 'w': loss was 1.5. No activation was recorded in this step"),
+    ],
+)
+def test_a_gradient_that_ranks_have_added_up_accuses_no_rank(quantity, ranks, expected):
+    course = Course(["non_finite"], ranks=ranks)
+    alerts = course.step((quantity, {"w": summary(nans=1)}), scalars={"loss": 1.5})
+    assert {alert.cause for alert in alerts} == {expected}

@@ -9,6 +9,8 @@ from vario.rules import RULES
 from vario.rules.api.alerts import Alert, Incident
 from vario.rules.api.causes import explain
 from vario.rules.api.incidents import Incidents, collect, diagnose
+from vario.rules.api.wording import in_a_paragraph, in_one_line
+from vario.runs.findings.diagnosis import first_cause
 
 KNOWN = {found.name: found.part for found in RULES}
 
@@ -17,22 +19,25 @@ def alert(rule, step, target="layers.1.weight", **options):
     known = KNOWN[rule]
     severity = {"exact": "page", "limit": "warn", "relative": "note"}[known.kind]
     plain = {"quantity": "gradient", "value": 1.0, "text": f"{rule} at {target}", "rank": None, "stage": 4}
-    return Alert(rule=rule, kind=known.kind, severity=severity, step=step, target=target, **{**plain, **options})
+    plain["severity"] = severity
+    return Alert(rule=rule, kind=known.kind, step=step, target=target, **{**plain, **options})
 
 
 def test_alerts_within_ten_steps_are_one_incident():
-    found = collect([alert("grad_spike", step) for step in (50, 58, 66, 90)], KNOWN)
+    alerts, found = collect([alert("grad_spike", step) for step in (50, 58, 66, 90)], KNOWN)
     assert [(incident.step, incident.last_step, len(incident.alerts)) for incident in found] == [
         (50, 66, 3),
         (90, 90, 1),
     ]
+    assert [each.incident for each in alerts] == ["step-50", "step-50", "step-50", "step-90"]
+    assert [incident.id for incident in found] == ["step-50", "step-90"]
 
 
 def test_an_incident_is_told_three_steps_after_it_began_and_once():
     book = Incidents(KNOWN)
     told = {}
     for step in range(40, 80):
-        told[step] = book.add(step, [alert("grad_spike", step)] if step in (50, 51, 56) else [])
+        told[step] = book.add(step, [alert("grad_spike", step)] if step in (50, 51, 56) else []).told
     assert [step for step, found in told.items() if found] == [53]
     assert book.flush() == []
 
@@ -40,19 +45,58 @@ def test_an_incident_is_told_three_steps_after_it_began_and_once():
 def test_an_incident_that_turns_out_urgent_is_told_again():
     book = Incidents(KNOWN)
     alerts = {50: [alert("grad_spike", 50)], 55: [alert("replica_desync", 55, stage=6)]}
-    told = [found for step in range(50, 70) for found in book.add(step, alerts.get(step, []))]
+    told = [found for step in range(50, 70) for found in book.add(step, alerts.get(step, [])).told]
     assert [incident.severity for incident in told] == ["note", "page"]
+    assert [incident.id for incident in told] == ["step-50", "step-50"]
+    assert [incident.lead.rule for incident in told] == ["grad_spike", "grad_spike"]
+    assert told[1].raised_by.rule == "replica_desync"
+
+
+@pytest.mark.parametrize(("jump", "first"), [(10, 80), (60, 60)], ids=["long before", "right before"])
+def test_a_warning_right_before_an_incident_that_became_urgent_comes_first(jump, first):
+    note, urgent = alert("drift", 80), alert("zero_grad", 92, severity="page")
+    _, found = collect([alert("activation_jump", jump, severity="warn"), note, alert("drift", 86, "b"), urgent], KNOWN)
+    assert [(one.step, one.severity) for one in found] == [(jump, "warn"), (80, "page")]
+    assert first_cause(tuple(found)).step == first
+
+
+def test_a_warning_before_what_is_urgent_by_itself_does_not_hide_it():
+    _, found = collect([alert("grad_spike", 60, severity="warn"), alert("replica_desync", 80)], KNOWN)
+    assert first_cause(tuple(found)).step == 80
+
+
+def test_what_is_urgent_much_later_raises_the_incident_that_goes_on_and_readers_say_the_same():
+    alerts = [alert("grad_spike", step, f"layers.{step}.weight") for step in range(50, 90, 8)]
+    alerts.append(alert("non_finite", 91, value=float("nan")))
+    book = Incidents(KNOWN)
+    told = [found for each in alerts for found in book.add(each.step, [each]).told]
+    _, (read,) = collect(alerts, KNOWN)
+    assert told[-1].severity == read.severity == "page"
+    assert told[-1].raised_by.rule == read.raised_by.rule == "non_finite"
+    assert "step 91: non_finite at layers.1.weight [non_finite]. It began at step 50" in in_one_line(read)
+    assert "It became urgent at step 91: non_finite" in in_a_paragraph(read)
+
+
+def test_what_is_known_better_later_is_stored_anew_and_not_told_again():
+    book = Incidents(KNOWN)
+    later = alert("level_shift", 56, "a:output", quantity="activation", stage=1, since=50)
+    alerts = {50: [alert("grad_spike", 50)], 56: [later]}
+    found = [book.add(step, alerts.get(step, [])) for step in range(50, 70)]
+    assert [incident.lead.rule for each in found for incident in each.told] == ["grad_spike"]
+    (revised,) = [incident for each in found for incident in each.revised]
+    assert (revised.id, revised.lead.rule, revised.stage) == ("step-50", "level_shift", "forward")
 
 
 def test_what_is_left_at_the_end_is_told():
     book = Incidents(KNOWN)
-    assert book.add(10, [alert("non_finite", 10)]) == []
+    assert book.add(10, [alert("non_finite", 10)]).told == []
     assert [incident.lead.rule for incident in book.flush()] == ["non_finite"]
 
 
 def test_quiet_rules_begin_nothing_and_come_along():
-    assert collect([alert("loss_spike", 50)], KNOWN) == []
-    [incident] = collect([alert("loss_spike", 50), alert("grad_spike", 51)], KNOWN)
+    alerts, incidents = collect([alert("loss_spike", 50)], KNOWN)
+    assert ([each.incident for each in alerts], incidents) == ([""], [])
+    _, [incident] = collect([alert("loss_spike", 50), alert("grad_spike", 51)], KNOWN)
     assert incident.lead.rule == "grad_spike"
 
 
@@ -132,18 +176,32 @@ def test_a_likely_cause_says_more_than_what_was_seen_and_reads_on_after_a_colon(
     for name, rule in KNOWN.items():
         if rule.is_quiet:
             continue
-        of_numbers = {"data_repeat": "batch_repeated", "data_shared": "batch_checksum"}
+        of_numbers = {
+            "data_repeat": "batch_repeated",
+            "data_shared": "batch_checksum",
+            "data_stuck_rows": "batch_stuck",
+        }
         target = of_numbers.get(name, "loss" if name.startswith("loss") else "layers.1.weight")
         quantity = "gradient" if target == "layers.1.weight" else "scalar"
         scopes = ("batch", "rank") if quantity == "scalar" else ("tensor", "global")
         found = [alert(name, 50, target, quantity=quantity, scope=scope) for scope in scopes]
-        causes = [explain(each, [each], rule)[0] for each in found]
+        causes = [explain(each, rule)[0] for each in found]
         seen = (rule.summary[:1].lower() + rule.summary[1:].rstrip("."), found[0].text)
         assert any(cause not in seen for cause in causes), name
         assert not any(cause.endswith(".") or cause[:1].isupper() for cause in causes), causes
 
 
 def test_a_rule_without_advice_still_gets_a_sentence():
-    cause, advice = explain(alert("grad_spike", 50), [], None)
-    assert advice == "Look at the place named, in the steps around this one."
+    cause, advice = explain(alert("grad_spike", 50), None)
+    assert advice == "Look at the module or parameter named, in the steps around this one."
     assert cause
+
+
+def test_what_nobody_watched_when_it_began_may_be_the_cause():
+    shifted = alert("loss_shift", 155, "loss", quantity="scalar", stage=2, since=151)
+    # Activations were watched in step 150 and, because of the incident, in step 156.
+    moved = alert("activation_jump", 156, "blocks.0:output", quantity="activation", stage=1, unseen_from=151)
+    assert diagnose([shifted, moved], KNOWN).place == "blocks.0"
+    late = dataclasses.replace(moved, unseen_from=154)
+    assert diagnose([shifted, late], KNOWN).place is None
+    assert Alert.from_json(moved.to_json()) == moved

@@ -17,7 +17,7 @@ import vario
 from vario.core.errors import ConfigError, RunCorrupt, RunError
 from vario.core.run_files import parquet
 from vario.runs.views.grid import read_grid
-from vario.sinks.encoding import FRAME_FIELDS
+from vario.store.encoding import FRAME_FIELDS
 
 STAMP = {"vario.format": "1", "vario.session": "0", "vario.part": "1"}
 SCHEMA = pa.schema(FRAME_FIELDS, metadata=STAMP)
@@ -83,7 +83,7 @@ def test_many_small_parts_that_come_to_very_much_together_are_refused(tmp_path):
     first = run.path / "rank0/gradient/part-000001.parquet"
     for number in range(2, 5):
         shutil.copy(first, first.with_name(f"part-{number:06d}.parquet"))
-    with pytest.raises(RunCorrupt, match="as hostile files do"):
+    with pytest.raises(RunCorrupt, match="as malicious files do"):
         run.to_arrow("gradient")
     assert run.steps("gradient").tolist() == [0]
 
@@ -124,7 +124,7 @@ def test_the_memory_of_a_reader_stays_small_whatever_a_file_says(tmp_path):
 def test_a_compressed_stream_is_refused(tmp_path, compression, inner):
     made_runs.write_run(tmp_path / "run", [made_runs.record(0)])
     write_stream(tmp_path / "run/rank0" / inner, rows(1 << 20), compression)
-    with pytest.raises(RunCorrupt, match=r"compressed, which no stream of a run is"):
+    with pytest.raises(RunCorrupt, match=r"compressed, which a run's streams never are"):
         vario.open_run(tmp_path / "run").to_arrow("gradient")
 
 
@@ -144,8 +144,8 @@ def test_an_array_that_is_longer_than_its_bytes_is_never_looked_into(tmp_path):
     assert run.to_arrow("gradient").num_rows == 4, "the closed part is whole, and the batch is not"
 
 
-def test_an_outline_that_tells_of_more_steps_than_fit_is_refused(tmp_path):
-    store = made_runs.small_parts(outlined_rows=8, stretch_steps=4)
+def test_a_rollup_that_tells_of_more_steps_than_fit_is_refused(tmp_path):
+    store = made_runs.small_parts(rollup_min_rows=8, bucket_steps=4)
     made_runs.write_run(tmp_path / "run", [made_runs.record(step) for step in range(12)], store)
     (path,) = (tmp_path / "run/rank0/outlines/gradient").iterdir()
     table = pq.read_table(path)
@@ -218,7 +218,7 @@ def test_rows_that_are_scattered_over_targets_and_steps_are_not_spread_out(tmp_p
     table = rows(num).set_column(0, SCHEMA.field("step"), pa.array(np.arange(num)))
     table = table.set_column(table.column_names.index("target"), SCHEMA.field("target"), target)
     run = with_part(tmp_path / "run", lambda path: pq.write_table(table.cast(SCHEMA), path))
-    with pytest.raises(RunCorrupt, match="scattered over 400,000,000 places"):
+    with pytest.raises(RunCorrupt, match="spread over 400,000,000 pairs"):
         read_grid(run, "gradient")
 
 

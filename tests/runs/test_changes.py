@@ -73,11 +73,18 @@ def broken(step, sizes):
     return sizes
 
 
+def drop(step, sizes):
+    if step == 112:
+        sizes[3] /= 20
+    return sizes
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "row", "step"),
     [
         (level, "level", 2, 110),
         (spike, "spike", 3, 112),
+        (drop, "drop", 3, 112),
         (trend, "trend", 4, None),
         (noisy, "spread", 5, None),
         (constant, "constant", 6, 105),
@@ -119,7 +126,7 @@ def flattens(step, sizes):
     [
         (level, r"^3\.\d+ → 4\.\d+ \(x 1\.\d+\)$"),
         (trend, r"^rises, \S+ → \S+ \(x "),
-        (flattens, r"^below its course: \d+ expected, \d+ now \(x 0\.\d+\)$"),
+        (flattens, r"^below its trend: \d+ expected, \d+ now \(x 0\.\d+\)$"),
     ],
 )
 def test_words_say_where_a_curve_went_and_not_only_what_was_expected(tmp_path, change, words):

@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from outlined_runs import STATISTICS, TARGETS, by_numpy, random_frame, write_outlined
+from rollup_runs import STATISTICS, TARGETS, by_numpy, random_frame, write_rolled_up
 from vario.core.errors import ConfigError
 from vario.core.records import INFS, NANS
 from vario.runs.run import open_run
@@ -15,15 +15,15 @@ NUM_STEPS = 700
 
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory):
-    """A run whose outlines have several levels, and the rows behind it."""
+    """A run whose rollups have several levels, and the rows behind it."""
     path = tmp_path_factory.mktemp("curves") / "run"
-    write_outlined(path, range(NUM_STEPS))
+    write_rolled_up(path, range(NUM_STEPS))
     return open_run(path), np.stack([random_frame(step).summaries for step in range(NUM_STEPS)], axis=1)
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
 @pytest.mark.parametrize("points", [7, 30, 120, 1000])
-def test_every_stretch_has_the_lowest_highest_and_last_of_its_rows(long_run, statistic, points):
+def test_every_bucket_has_the_lowest_highest_and_last_of_its_rows(long_run, statistic, points):
     run, rows = long_run
     for at in (0, 3):
         curve = read_curve(run, TARGETS[at], "gradient", statistic, points=points)
@@ -97,20 +97,20 @@ def test_the_output_of_a_module_needs_no_side(tmp_path):
     def frames(step):
         return [random_frame(step, targets=("mlp:input", "mlp:output"), quantity="activation")]
 
-    write_outlined(tmp_path / "run", range(100), frames=frames)
+    write_rolled_up(tmp_path / "run", range(100), frames=frames)
     run = open_run(tmp_path / "run")
     for points in (5, 1000):
         assert read_curve(run, "mlp", "activation", points=points).target == "mlp:output"
 
 
 def test_a_statistic_that_was_not_recorded_is_refused(tmp_path):
-    write_outlined(tmp_path / "run", range(10), config={"statistics": ["norm"], "eps": 1e-8})
+    write_rolled_up(tmp_path / "run", range(10), config={"statistics": ["norm"], "eps": 1e-8})
     with pytest.raises(ConfigError, match="'absmax' needs min and max"):
         read_curve(open_run(tmp_path / "run"), TARGETS[0], "gradient", "absmax")
 
 
 def test_a_curve_of_a_run_that_is_being_written_ends_at_its_newest_step(tmp_path):
-    store = write_outlined(tmp_path / "run", range(233), close=None)
+    store = write_rolled_up(tmp_path / "run", range(233), close=None)
     run = open_run(tmp_path / "run")
     for points in (6, 1000):
         curve = read_curve(run, TARGETS[0], "gradient", points=points)
@@ -121,7 +121,7 @@ def test_a_curve_of_a_run_that_is_being_written_ends_at_its_newest_step(tmp_path
 
 
 def test_looking_at_a_run_imports_neither_pandas_nor_a_framework(tmp_path):
-    write_outlined(tmp_path / "run", range(100))
+    write_rolled_up(tmp_path / "run", range(100))
     code = f"""
 import sys
 from vario.runs.views.curves import read_curve

@@ -30,7 +30,7 @@ def test_ends_extremes_and_everything_not_finite_are_kept(seed, max_points):
     np.testing.assert_array_equal(kept_values, values[np.searchsorted(steps, kept_steps)])
 
 
-def test_each_stretch_keeps_its_own_lowest_and_highest():
+def test_each_bucket_keeps_its_own_lowest_and_highest():
     values = np.zeros(400)
     values[150], values[350] = 5.0, -5.0
     steps, kept = downsample(np.arange(400), values, 16)

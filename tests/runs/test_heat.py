@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from made_runs import record, write_run
-from outlined_runs import STATISTICS, TARGETS, by_numpy, random_frame, write_outlined
+from rollup_runs import STATISTICS, TARGETS, by_numpy, random_frame, write_rolled_up
 from vario.core.errors import ConfigError
 from vario.core.records import INFS, NANS
 from vario.runs.run import open_run
@@ -16,9 +16,9 @@ NUM_STEPS = 700
 
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory):
-    """A run whose outlines have several levels, and the rows behind it."""
+    """A run whose rollups have several levels, and the rows behind it."""
     path = tmp_path_factory.mktemp("heat") / "run"
-    write_outlined(path, range(NUM_STEPS))
+    write_rolled_up(path, range(NUM_STEPS))
     return open_run(path), np.stack([random_frame(step).summaries for step in range(NUM_STEPS)], axis=1)
 
 
@@ -42,10 +42,10 @@ def check_cells(heat, rows, statistic, recorded):
 
 @pytest.mark.parametrize("statistic", STATISTICS)
 @pytest.mark.parametrize("columns", [5, 40, 100])
-def test_outlines_show_the_same_as_all_rows(long_run, statistic, columns):
+def test_rollups_show_the_same_as_all_rows(long_run, statistic, columns):
     run, rows = long_run
     heat = read_heat(run, "gradient", statistic, columns=columns)
-    assert heat.is_outline
+    assert heat.is_rollup
     assert len(heat.first) <= columns
     assert heat.targets == TARGETS
     assert (heat.first[1:] > heat.last[:-1]).all()
@@ -57,7 +57,7 @@ def test_outlines_show_the_same_as_all_rows(long_run, statistic, columns):
 def test_rows_themselves_show_the_same(long_run, statistic):
     run, rows = long_run
     heat = read_heat(run, "gradient", statistic, columns=1000)
-    assert not heat.is_outline
+    assert not heat.is_rollup
     assert len(heat.first) == NUM_STEPS
     check_cells(heat, rows, statistic, np.arange(NUM_STEPS))
 
@@ -65,11 +65,11 @@ def test_rows_themselves_show_the_same(long_run, statistic):
 @pytest.mark.parametrize(
     ("first", "last", "columns"), [(100, 300, 10), (333, 333, 10), (None, 57, 1000), (650, None, 3)]
 )
-def test_a_range_of_steps_has_all_its_steps_and_at_most_the_rest_of_a_stretch(long_run, first, last, columns):
+def test_a_range_of_steps_has_all_its_steps_and_at_most_the_rest_of_a_bucket(long_run, first, last, columns):
     run, rows = long_run
     heat = read_heat(run, "gradient", "mean", first=first, last=last, columns=columns)
     check_cells(heat, rows, "mean", np.arange(NUM_STEPS))
-    beyond = 64 if heat.is_outline else 0
+    beyond = 64 if heat.is_rollup else 0
     assert (first or 0) - beyond <= heat.first[0] <= (first or 0)
     assert (
         (NUM_STEPS - 1 if last is None else last) <= heat.last[-1] <= (NUM_STEPS - 1 if last is None else last) + beyond
@@ -87,16 +87,16 @@ def test_no_nan_is_lost_wherever_it_is(tmp_path):
                 frame.summaries[2, NANS] = 1
             return [frame]
 
-        write_outlined(path, range(120), frames=frames)
+        write_rolled_up(path, range(120), frames=frames)
         heat = read_heat(open_run(path), "gradient", columns=4)
-        assert heat.is_outline
+        assert heat.is_rollup
         ((row, column),) = np.argwhere(heat.bad)
         assert heat.targets[row] == TARGETS[2]
         assert heat.first[column] <= place <= heat.last[column]
 
 
 def test_a_run_that_is_being_written_shows_its_newest_step(tmp_path):
-    store = write_outlined(tmp_path / "run", range(50), close=None)
+    store = write_rolled_up(tmp_path / "run", range(50), close=None)
     run = open_run(tmp_path / "run")
     for step in range(50, 300):
         frame = random_frame(step)
@@ -109,8 +109,8 @@ def test_a_run_that_is_being_written_shows_its_newest_step(tmp_path):
     store.close("finished", None)
 
 
-def test_outlines_may_be_gathered_while_somebody_looks(tmp_path):
-    store = write_outlined(tmp_path / "run", range(20), close=None)
+def test_rollups_may_be_gathered_while_somebody_looks(tmp_path):
+    store = write_rolled_up(tmp_path / "run", range(20), close=None)
     frames = [random_frame(step) for step in range(20, 600)]
 
     def write():
@@ -138,7 +138,7 @@ def test_targets_come_in_model_order_however_they_were_observed(tmp_path):
     def frames(step):
         return [random_frame(step, targets=TARGETS[::-1])]
 
-    write_outlined(tmp_path / "run", range(20), frames=frames, structure=structure)
+    write_rolled_up(tmp_path / "run", range(20), frames=frames, structure=structure)
     run = open_run(tmp_path / "run")
     assert tuple(run.targets("gradient")) == TARGETS[::-1]
     assert read_heat(run, "gradient").targets == TARGETS
@@ -154,7 +154,7 @@ def test_more_targets_than_rows_share_rows_and_no_spike_is_lost(tmp_path):
             frame.summaries[17, 2] = 1e30
         return [frame]
 
-    write_outlined(tmp_path / "run", range(300), frames=frames)
+    write_rolled_up(tmp_path / "run", range(300), frames=frames)
     run = open_run(tmp_path / "run")
     for columns in (5, 1000):
         heat = read_heat(run, "gradient", rows=7, columns=columns)
@@ -198,7 +198,7 @@ def test_micro_steps_are_one_point(tmp_path):
     def frames(step):
         return [random_frame(step, micro_step=micro) for micro in range(3)]
 
-    write_outlined(tmp_path / "run", range(200), frames=frames)
+    write_rolled_up(tmp_path / "run", range(200), frames=frames)
     run = open_run(tmp_path / "run")
     for statistic in ("norm", "absmax", "zeros"):
         series = [run.series(target, "gradient", statistic) for target in TARGETS]
@@ -212,11 +212,11 @@ def test_micro_steps_are_one_point(tmp_path):
                         assert heat.values[row, at] == np.float32(finite.max())
 
 
-def test_a_short_run_has_no_outlines_and_shows_every_step(tmp_path):
+def test_a_short_run_has_no_rollups_and_shows_every_step(tmp_path):
     write_run(tmp_path / "run", [record(step) for step in range(9)])
     assert not (tmp_path / "run" / "rank0" / "outlines").exists()
     heat = read_heat(open_run(tmp_path / "run"), "gradient")
-    assert not heat.is_outline
+    assert not heat.is_rollup
     assert heat.first.tolist() == heat.last.tolist() == list(range(9))
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from outlined_runs import TARGETS, by_numpy, outlined, random_frame, write_outlined
+from rollup_runs import TARGETS, by_numpy, random_frame, small_rollups, write_rolled_up
 from thorough import cases
 from vario.core.records import INFS, NANS
 from vario.runs.run import open_run
@@ -22,14 +22,14 @@ def structure(rank, shared):
 
 @pytest.fixture(scope="module", params=["halves", "replicas"])
 def two_ranks(request, tmp_path_factory):
-    """A run of two ranks with outlines, whose parts end at different steps."""
+    """A run of two ranks with rollups, whose parts end at different steps."""
     path = tmp_path_factory.mktemp("ranks") / "run"
     shared = request.param == "replicas"
     for rank in (0, 1):
-        write_outlined(
+        write_rolled_up(
             path,
             range(NUM_STEPS),
-            store=outlined(part_steps=10 + 3 * rank),
+            store=small_rollups(part_steps=10 + 3 * rank),
             rank=rank,
             world_size=2,
             structure=structure(rank, shared),
@@ -48,7 +48,7 @@ def clean(path, steps, shares):
             frame.summaries[:, [NANS, INFS]] = 0
             return [frame]
 
-        write_outlined(path, steps, rank=rank, world_size=2, structure=structure(rank, not shares), frames=frames)
+        write_rolled_up(path, steps, rank=rank, world_size=2, structure=structure(rank, not shares), frames=frames)
     return open_run(path)
 
 
@@ -56,7 +56,7 @@ def clean(path, steps, shares):
 def test_all_ranks_together_are_what_their_series_are(two_ranks, statistic):
     run, _ = two_ranks
     heat = read_heat(run, "gradient", statistic, columns=1000)
-    assert not heat.is_outline
+    assert not heat.is_rollup
     assert heat.targets == TARGETS
     for row, target in enumerate(TARGETS):
         series = run.series(target, "gradient", statistic)
@@ -80,7 +80,7 @@ def test_one_rank_is_what_its_series_is(two_ranks, rank):
 
 
 @pytest.mark.parametrize("statistic", cases(STATISTICS, ["norm", "mean", "max", "nans"]))
-def test_outlines_of_replicas_are_exact_and_of_shares_enclose_the_truth(two_ranks, statistic):
+def test_rollups_of_replicas_are_exact_and_of_shares_enclose_the_truth(two_ranks, statistic):
     run, shared = two_ranks
     for target in TARGETS:
         curve = read_curve(run, target, "gradient", statistic, points=9)
@@ -88,7 +88,7 @@ def test_outlines_of_replicas_are_exact_and_of_shares_enclose_the_truth(two_rank
         series = run.series(target, "gradient", statistic)
         begin = 0
         for place, end in enumerate(curve.steps.tolist()):
-            # Ranks whose stretches end at different steps are gathered within one stretch of each other.
+            # Ranks whose buckets end at different steps are gathered within one bucket of each other.
             slack = 0 if shared else 20
             inner = series.values[(series.steps >= begin + slack) & (series.steps <= end - slack)]
             finite = inner[np.isfinite(inner)]
@@ -110,8 +110,8 @@ def test_a_nan_on_any_rank_is_shown_whatever_is_made_of_the_ranks(two_ranks):
             heat = read_heat(run, "gradient", "norm", rank=rank, columns=columns)
             for row, step in np.argwhere(bad):
                 at = np.flatnonzero((heat.first <= step) & (step <= heat.last))
-                # Of ranks whose stretches end at different steps, the next column may tell it.
-                near = heat.bad[row, max(0, at[0] - 1) : at[0] + 2] if heat.is_outline else heat.bad[row, at]
+                # Of ranks whose buckets end at different steps, the next column may tell it.
+                near = heat.bad[row, max(0, at[0] - 1) : at[0] + 2] if heat.is_rollup else heat.bad[row, at]
                 assert near.any()
 
 
@@ -127,11 +127,11 @@ def test_the_numbers_of_each_rank_are_folded(tmp_path, fold):
     np.testing.assert_allclose(curve.last, expected[3])
     small = read_heat(run, "gradient", rank=fold, columns=4)
     each = [read_heat(run, "gradient", rank=rank, columns=4).values for rank in (0, 1)]
-    assert small.is_outline
+    assert small.is_rollup
     np.testing.assert_allclose(small.values, how(np.array(each), axis=0), rtol=1e-6)
 
 
-def test_outlines_of_shares_add_up_to_the_whole(tmp_path):
+def test_rollups_of_shares_add_up_to_the_whole(tmp_path):
     run = clean(tmp_path / "run", range(100), shares=True)
     heat = read_heat(run, "gradient", "norm", columns=4)
     each = [read_heat(run, "gradient", "norm", rank=rank, columns=4).values for rank in (0, 1)]
@@ -142,7 +142,7 @@ def test_outlines_of_shares_add_up_to_the_whole(tmp_path):
 def test_what_one_rank_left_to_another_is_read_there(tmp_path):
     for rank in (0, 1):
         mine = TARGETS[:2] if rank == 0 else TARGETS[2:]
-        write_outlined(
+        write_rolled_up(
             tmp_path / "run",
             range(100),
             rank=rank,
@@ -167,5 +167,5 @@ def test_plain_numbers_of_ranks_are_averaged(tmp_path):
     series = run.series("lr", "scalar")
     np.testing.assert_array_equal(read_curve(run, "lr", "scalar").last, series.values)
     heat = read_heat(run, "scalar", columns=4)
-    assert heat.is_outline
+    assert heat.is_rollup
     np.testing.assert_allclose(heat.values[heat.targets.index("lr")], heat.last / 7, rtol=1e-6)

@@ -17,6 +17,12 @@ NAMES = ("layers.0.attn.weight", "layers.0.attn.bias", "layers.1.mlp.weight", "h
         ("ayers.*.weight", ()),
         ("layers.* mlp", NAMES[2:3]),
         ("head[0]+*", NAMES[3:]),
+        ("layers.?.mlp*", NAMES[2:3]),
+        ("re:attn|MLP", NAMES[:3]),
+        ("re:^layers\\.\\d+\\.attn", NAMES[:2]),
+        ("re:layers .*", ()),
+        ("re:(", ()),
+        ("re:" + "(a*)*" * 20 + "$", NAMES),
     ],
 )
 def test_names_have_all_words_and_stars_stand_for_anything(text, found):

@@ -143,7 +143,7 @@ def test_of_several_that_died_without_a_word_none_is_called_a_victim(tmp_path):
     run = open_run(path)
     assert [found.state for found in run.rank_states] == ["crashed", "died", "died"]
     assert [found.victim_of for found in run.rank_states] == [None] * 3
-    assert run.error == "rank 1 died without a word"
+    assert run.error == "rank 1 died without an error message"
 
 
 def test_ranks_that_ctrl_c_ended_have_not_failed(tmp_path):

@@ -179,10 +179,10 @@ def test_a_run_is_found_by_folder_parent_or_name(tmp_path, monkeypatch):
     assert open_run("vario_runs").name == "second", "the newest"
     assert open_run("third").name == "third"
     assert [run.name for run in list_runs("vario_runs")] == ["first", "third", "second"]
-    with pytest.raises(RunNotFound, match=r"thrid: there is no such folder\. In vario_runs: Did you mean 'third'"):
+    with pytest.raises(RunNotFound, match=r"thrid: no such folder\. In vario_runs: Did you mean 'third'"):
         open_run("thrid")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunNotFound, match=r"not a run, and no runs in it\. A run is a folder with a run\.json"):
+    with pytest.raises(RunNotFound, match=r"not a run, and contains no runs\. A run is a folder with a run\.json"):
         open_run(tmp_path / "empty")
     (tmp_path / "file").write_text("")
     with pytest.raises(RunNotFound, match="not a folder"):
@@ -289,3 +289,8 @@ def test_without_a_quantity_all_rows_come_together_in_the_order_of_observation(t
     order = shown.column("order").to_pylist()
     assert order == sorted(order)
     assert len(run.to_pandas()) == together.num_rows
+
+
+def test_a_notebook_says_what_the_rules_did_not_cover(tmp_path):
+    write_run(tmp_path / "run", [record(step) for step in range(3)])
+    assert "no rules ran during training" in open_run(tmp_path / "run")._repr_html_()

@@ -2,10 +2,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from made_runs import Frame, record, write_run
-from outlined_runs import TARGETS, random_frame, write_outlined
+from rollup_runs import TARGETS, random_frame, write_rolled_up
 from vario.core.records import COLUMNS
 from vario.runs.run import open_run
-from vario.sinks.compaction import ROWS_PER_GROUP
+from vario.store.compaction import ROWS_PER_GROUP
 
 
 def wide_run(path, num_targets, num_steps):
@@ -44,7 +44,7 @@ def test_the_first_nan_of_a_long_run_is_found_without_opening_parts_that_have_no
             frame.summaries[2, COLUMNS.index("nans")] = 1
         return [frame]
 
-    write_outlined(tmp_path / "run", range(200), frames=frames)
+    write_rolled_up(tmp_path / "run", range(200), frames=frames)
     folder = tmp_path / "run" / "rank0" / "gradient"
     for number in (1, 2, 3):
         (folder / f"part-{number:06d}.parquet").write_bytes(b"not readable any more")

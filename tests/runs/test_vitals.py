@@ -20,7 +20,7 @@ def test_a_run_that_trains_has_a_time_to_go(tmp_path):
     run = written(tmp_path / "run", lambda step: {"loss": 1.0, "step_seconds": 0.5, "total_steps": 100.0}, close=None)
     for pace in (read_vitals(run).pace, read_brief(run).pace):
         assert (pace.step, pace.total_steps, pace.progress) == (39, 100, 0.4)
-        assert pace.steps_per_second == 2.0
+        assert pace.steps_per_second == 0.5  # steps over time, whatever step_seconds says
         assert pace.eta_seconds == 30.0
 
 

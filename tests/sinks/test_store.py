@@ -12,9 +12,10 @@ from made_runs import NAMES, check_rows, frame, header, record, small_parts, sum
 from vario.core.errors import RunCorrupt, RunTaken, RunTooNew
 from vario.core.records import COLUMNS
 from vario.runs.run import open_run
-from vario.sinks import SINKS, encoding, in_memory
-from vario.sinks.live_file import LiveFile
+from vario.sinks import SINKS, in_memory
 from vario.sinks.store import Store
+from vario.store import encoding
+from vario.store.live_stream import LiveStream
 
 
 def test_all_sinks_are_found_by_their_presence():
@@ -74,14 +75,14 @@ def test_a_step_whose_plain_numbers_are_there_is_whole(tmp_path, monkeypatch):
     store.write(record(0))
     seen = []
 
-    def flush(file, whole=LiveFile.flush):
+    def flush(file, whole=LiveStream.flush):
         whole(file)
         run = open_run(tmp_path / "run")
         newest = run.steps("scalar")[-1]
         seen.append(newest)
         assert set(range(1, newest + 1)) <= set(run.steps("update").tolist())
 
-    monkeypatch.setattr(LiveFile, "flush", flush)
+    monkeypatch.setattr(LiveStream, "flush", flush)
     store.write_all([record(step, frame(step, quantity="update")) for step in range(1, 8)])
     assert 7 in seen
     store.close("finished", None)
@@ -202,16 +203,16 @@ def test_a_reader_sees_every_row_once_while_parts_close_and_are_compacted(tmp_pa
 
 def test_a_run_is_not_written_over(tmp_path):
     write_run(tmp_path / "run", [record(0)])
-    with pytest.raises(RunTaken, match=r"already holds a run.*resume = true"):
+    with pytest.raises(RunTaken, match=r"already contains a run.*resume = true"):
         Store().open(header(tmp_path / "run"))
-    with pytest.raises(RunTaken, match="holds another run"):
+    with pytest.raises(RunTaken, match="contains another run"):
         Store().open(header(tmp_path / "run", rank=1, world_size=2))
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("")
-    with pytest.raises(RunTaken, match=r"holds 'train\.py'"):
+    with pytest.raises(RunTaken, match=r"contains 'train\.py'"):
         Store().open(header(tmp_path / "src"))
 
 

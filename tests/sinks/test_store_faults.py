@@ -78,7 +78,7 @@ def test_a_full_disk_keeps_steps_in_memory_and_records_them_when_there_is_room(d
     assert steps.tolist() == list(range(10))
     assert counts.tolist() == [400, *range(401, 409), 409]
     assert run.series("layers.408.weight", "gradient", "norm").steps.tolist() == [9]
-    assert "again; 0 steps were dropped" in caplog.records[-1].getMessage()
+    assert "again; 0 steps dropped" in caplog.records[-1].getMessage()
     assert run.dropped_steps == 0
     store.close("finished", None)
     assert open_run(disk / "run").to_arrow("gradient").num_rows == table.num_rows
@@ -138,7 +138,7 @@ def test_a_disk_that_stays_full_until_the_end_is_told_and_counted(tmp_path, capl
         store.write(record(2))
         store.close("finished", None)
     assert store.dropped_steps == 2
-    assert any("the last 2 steps are not recorded" in warning for warning in warnings_of(caplog))
+    assert any("the last 2 steps were not recorded" in warning for warning in warnings_of(caplog))
     check_rows(open_run(tmp_path / "run").to_arrow("gradient"), [0])
 
 

@@ -332,7 +332,7 @@ def test_strict_raises_what_a_snapshot_failed_with(tmp_path):
         ({"actions": {"page": 3}}, "actions.page: expected a list, got 3"),
         ({"actions": ["stop"]}, "actions: expected a table"),
         ({"actions": {"straggler": ["stop"]}}, "actions.straggler: this rule compares ranks"),
-        ({"actions": {"page": ["stop"]}, "rules": False}, "actions: there is nothing to wait for"),
+        ({"actions": {"page": ["stop"]}, "rules": False}, "actions: has no effect without rules"),
         ({"actions": {"drift": ["stop"]}, "rules": ["non_finite"]}, "actions: unknown 'drift'"),
         ({"actions": {"page": ["snapshot"]}, "sinks": ["in_memory"]}, "actions: 'snapshot' needs a run folder"),
         ({"escalate_steps": 0}, "escalate_steps: expected a whole number of at least 1, got 0"),

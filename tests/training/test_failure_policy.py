@@ -34,7 +34,7 @@ class FailingProbe:
     quantity = "update"
     every = 1
 
-    def attach(self, watched, recorder):
+    def attach(self, backend, recorder):
         observer = recorder.observer(self.quantity)
         updates = []
 
@@ -42,9 +42,9 @@ class FailingProbe:
             updates.append(optimizer)
             if len(updates) > 1:
                 raise Explosive("probe")
-            observer.observe_all(*watched.targets.weights(optimizer))
+            observer.observe_all(*backend.weights(optimizer))
 
-        watched.on_update_ended(recorder.guarded(self.quantity, update_ended))
+        backend.on_update_ended(recorder.guarded(self.quantity, update_ended))
 
 
 class FailingSink:
@@ -113,7 +113,7 @@ def test_a_probe_that_fails_is_switched_off_and_training_goes_on(registered, tmp
     assert losses == expected_losses(made, 4)
     assert steps_of(monitor) == {"update": [0], "gradient": [0, 1, 2, 3]}
     assert [record.getMessage() for record in caplog.records] == [
-        "rank 0, step 1: 'update' failed and is switched off; training goes on. Explosive: probe"
+        "rank 0, step 1: 'update' failed and is switched off; training continues. Explosive: probe"
     ]
     run = vario.open_run(tmp_path / "one")
     assert [(part.rank, part.part, part.step, part.error) for part in run.parts_off] == [
@@ -163,7 +163,7 @@ def test_a_sink_that_fails_is_switched_off_and_the_others_get_everything(registe
     assert losses == expected_losses(made, 40)
     assert steps_of(monitor) == {"gradient": list(range(40))}
     assert len(caplog.records) == 1
-    assert "'sink failing' failed and is switched off; training goes on. Explosive: sink" in caplog.text
+    assert "'sink failing' failed and is switched off; training continues. Explosive: sink" in caplog.text
     assert [part["part"] for part in monitor.sinks["in_memory"].parts_off] == ["sink failing"]
 
 
@@ -231,7 +231,7 @@ def test_an_unwritable_folder_does_not_stop_training(tmp_path, caplog):
     assert losses == expected_losses(made, 20)
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert 1 <= len(warnings) <= 2  # that it cannot record, and at the end how much is lost
-    assert "Training goes on" in warnings[0].getMessage()
+    assert "Training continues" in warnings[0].getMessage()
     assert len(records(monitor)) == 20
 
 

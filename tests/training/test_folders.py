@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vario.training.folders import job_key, run_folder
+from vario.backends.launchers import this_job
+from vario.training.folders import run_folder
 
 VARIABLES = ("TORCHELASTIC_", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
 
@@ -132,22 +133,22 @@ def test_a_job_elsewhere_with_the_same_key_is_told_by_its_size(launch, tmp_path)
 @pytest.mark.usefixtures("no_launcher")
 def test_the_key_is_what_the_ranks_of_a_job_have_in_common(monkeypatch):
     here = os.uname().nodename
-    assert job_key() == f"{here}-{os.getppid()}"
+    assert this_job(os.environ).key == f"{here}-{os.getppid()}"
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", "29500")
-    assert job_key() == f"{here}-29500", "a loopback address is that of many machines"
+    assert this_job(os.environ).key == f"{here}-29500", "a loopback address is that of many machines"
     monkeypatch.setenv("MASTER_ADDR", "node-1")
-    assert job_key() == "node-1-29500"
+    assert this_job(os.environ).key == "node-1-29500"
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     monkeypatch.setenv("SLURM_STEP_ID", "3")
-    assert job_key() == "slurm-77-3-29500"
+    assert this_job(os.environ).key == "slurm-77-3-29500"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert job_key() == "slurm-77-3-29500", "torchrun's word for no id"
+    assert this_job(os.environ).key == "slurm-77-3-29500", "torchrun's word for no id"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a/b")
-    key = job_key()
+    key = this_job(os.environ).key
     assert Path(key).name == key
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a_b")
-    assert job_key() != key
+    assert this_job(os.environ).key != key
 
 
 @pytest.mark.usefixtures("no_launcher")

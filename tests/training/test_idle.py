@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import vario
+from vario.analysis.training import TrainingMonitor
 from vario.training.idle import IdleMonitor
 from vario.training.monitor import Monitor
 
@@ -76,7 +77,7 @@ def test_a_word_that_is_not_understood_is_told_once_and_changes_nothing(here, mo
         vario.watch(make_model()[0], name=name).close()
     assert len(vario.list_runs(here / "vario_runs")) == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "VARIO=offf is not understood and has no effect. Use off or on."
+        "VARIO=offf is unknown and has no effect. Use off or on."
     ]
 
 
@@ -138,7 +139,7 @@ def test_a_trainer_mon_that_is_off_reads_and_writes_nothing(here, monkeypatch):
 
 def test_a_look_from_inside_the_loop_is_off_as_well(monkeypatch):
     monkeypatch.setenv("VARIO", "off")
-    looks = vario.TrainingMonitor(make_model()[0], check_every=1)
+    looks = TrainingMonitor(make_model()[0], check_every=1)
     assert looks.step(1.0) is None
     assert looks.history == []
 
@@ -146,4 +147,4 @@ def test_a_look_from_inside_the_loop_is_off_as_well(monkeypatch):
 def test_the_demo_says_that_it_is_switched_off(here):
     done = run_python(here, "-m", "vario", "demo", "--steps", "2")
     assert done.returncode == 2
-    assert done.stderr == "vario: demo: VARIO=off is set, and the demo is about watching. Unset it.\n"
+    assert done.stderr == "vario: demo: VARIO=off is set, so there is nothing to watch. Unset it.\n"

@@ -1,14 +1,11 @@
 """`vario run`: unchanged scripts of every kind, started as users start them."""
 
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 import vario
-from starting import Starter
+from starting import run_afresh, run_warm
 from thorough import thorough
 from vario.backends.torch.releases import CAN_HOOK_IN_GRAPHS
 
@@ -28,26 +25,13 @@ for step in range(4):
 """
 
 
+def started_afresh(folder, *command):
+    """What matters before torch is imported needs a process that has not."""
+    return run_afresh(["-m", "vario", "run", *command], cwd=folder)
+
+
 def started(folder, *command, launcher=()):
-    words = [sys.executable, *launcher, "-m", "vario", "run", *command]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
-
-
-@pytest.fixture(scope="module")
-def warm():
-    """Runs `train.py` of a folder, plain or watched, in a copy of a process that has imported torch: much faster."""
-    starter = Starter()
-
-    def run(folder, *options, watched=True):
-        place = folder / ("watched" if watched else "plain")
-        place.mkdir()
-        words = ["-m", "vario", "run", *options] if watched else []
-        code = starter([*words, str(folder / "train.py")], place)
-        return code, (place / "stdout.txt").read_text(), (place / "stderr.txt").read_text()
-
-    yield run
-    starter.close()
+    return run_warm([*launcher, "-m", "vario", "run", *command], cwd=folder)
 
 
 def write(folder, text):
@@ -61,8 +45,8 @@ def only_run(folder):
 
 def test_a_plain_script_prints_what_it_prints_unwatched(tmp_path):
     write(tmp_path, PLAIN)
-    plain = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
-    watched = started(tmp_path, "--every", "1", "train.py")
+    plain = run_warm(["train.py"], cwd=tmp_path)
+    watched = started_afresh(tmp_path, "--every", "1", "train.py")
     assert watched.returncode == 0, watched.stderr
     assert watched.stdout == plain.stdout
     run = only_run(tmp_path)
@@ -88,7 +72,7 @@ def test_a_compiled_script_is_watched(tmp_path):
         assert "activation_gradient inside compiled graphs needs torch 2.13" in watched.stderr
 
 
-def test_both_models_of_a_gan_are_found(tmp_path, warm):
+def test_both_models_of_a_gan_are_found(tmp_path):
     write(
         tmp_path,
         """
@@ -107,9 +91,9 @@ def test_both_models_of_a_gan_are_found(tmp_path, warm):
             g.step()
         """,
     )
-    code, _, told = warm(tmp_path, "--every", "1")
-    assert code == 0, told
-    assert set(only_run(tmp_path / "watched").targets("weight")) == {
+    watched = started(tmp_path, "--every", "1", "train.py")
+    assert watched.returncode == 0, watched.stderr
+    assert set(only_run(tmp_path).targets("weight")) == {
         "generator.weight",
         "generator.bias",
         "critic.weight",
@@ -157,7 +141,7 @@ def test_a_module_without_training_says_that_nothing_was_recorded(tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "package" / "quiet.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
-    watched = started(tmp_path, "-m", "package.quiet", "--flag")
+    watched = started_afresh(tmp_path, "-m", "package.quiet", "--flag")
     assert watched.stdout == "__main__ ['--flag']\n"
     assert "nothing was recorded" in watched.stderr
     assert not (tmp_path / "vario_runs").exists()
@@ -196,10 +180,10 @@ def test_models_trained_one_after_the_other_get_a_run_each(tmp_path):
 
 
 def test_a_module_that_does_not_exist_is_one_line(tmp_path):
-    done = started(tmp_path, "-m", "no_such.module")
+    done = started_afresh(tmp_path, "-m", "no_such.module")
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "vario: run: there is no module 'no_such.module'. A script is run without -m: vario run no_such.module"
+        "vario: run: there is no module 'no_such.module'. To run a script, omit -m: vario run no_such.module"
     ]
 
 
@@ -279,19 +263,15 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("kind", UNUSUAL)
-def test_scripts_that_train_in_unusual_ways_are_seen(tmp_path, warm, kind):
+def test_scripts_that_train_in_unusual_ways_are_seen(tmp_path, kind):
     before, setup, step, steps = UNUSUAL[kind]
     write(tmp_path, SMALL.format(before=before, setup=setup, step=step))
-    code, printed, told = warm(tmp_path, watched=False)
-    assert code == 0, told
-    if before:  # what happens before torch is imported needs a process that has not
-        watched, folder = started(tmp_path, "--every", "1", "train.py"), tmp_path
-        assert (watched.returncode, watched.stdout) == (0, printed), watched.stderr
-    else:
-        folder = tmp_path / "watched"
-        code, *said = warm(tmp_path, "--every", "1")
-        assert (code, said[0]) == (0, printed), said[1]
-    run = only_run(folder)
+    plain = run_warm(["train.py"], cwd=tmp_path)
+    assert plain.returncode == 0, plain.stderr
+    printed = plain.stdout
+    watched = (started_afresh if before else started)(tmp_path, "--every", "1", "train.py")
+    assert (watched.returncode, watched.stdout) == (0, printed), watched.stderr
+    run = only_run(tmp_path)
     assert run.steps().tolist() == list(range(6))
     assert run.series("loss_backward", "scalar").values.tolist() == [float(line) for line in printed.split()]
     assert run.steps("gradient").tolist() == list(steps)
@@ -302,8 +282,8 @@ def test_scripts_that_train_in_unusual_ways_are_seen(tmp_path, warm, kind):
 
 
 WHY = {
-    "print('no torch')": "never imported torch",
-    "import torch; torch.nn.Linear(2, 2)": "no module with parameters was called with gradients on",
+    "print('no torch')": "never imported mindspore or torch",
+    "import torch; torch.nn.Linear(2, 2)": "no module with parameters was called with gradients enabled",
     "import torch; torch.nn.Linear(2, 2)(torch.ones(1, 2))": "no gradient reached their parameters",
     "import torch; model = torch.nn.Linear(2, 2)\nfor _ in range(3): model(torch.ones(1, 2)).sum().backward()": (
         "no weight changed between calls"
@@ -312,14 +292,11 @@ WHY = {
 
 
 @pytest.mark.parametrize("script", WHY)
-def test_a_script_in_which_nothing_trained_says_what_was_missing(tmp_path, warm, script):
+def test_a_script_in_which_nothing_trained_says_what_was_missing(tmp_path, script):
     write(tmp_path, script)
-    if "torch" in WHY[script]:
-        watched = started(tmp_path, "train.py")
-        code, told = watched.returncode, watched.stderr
-    else:
-        code, _, told = warm(tmp_path)
-    assert code == 0, told
+    watched = (started_afresh if "torch" in WHY[script] else started)(tmp_path, "train.py")
+    told = watched.stderr
+    assert watched.returncode == 0, told
     assert WHY[script] in told
     assert told.count("nothing was recorded") == 1
     assert not list(tmp_path.rglob("vario_runs"))
@@ -395,7 +372,7 @@ def test_models_that_turn_out_to_train_in_turns_are_watched_together(tmp_path):
     assert len(together.steps()) >= 4
 
 
-def test_a_second_optimizer_of_the_same_model_goes_on_with_its_run(tmp_path, warm):
+def test_a_second_optimizer_of_the_same_model_goes_on_with_its_run(tmp_path):
     write(
         tmp_path,
         """
@@ -417,9 +394,9 @@ def test_a_second_optimizer_of_the_same_model_goes_on_with_its_run(tmp_path, war
             lbfgs.step(closure)
         """,
     )
-    code, _, told = warm(tmp_path, "--every", "1")
-    assert code == 0, told
-    assert only_run(tmp_path / "watched").steps("weight").tolist() == list(range(7))
+    watched = started(tmp_path, "--every", "1", "train.py")
+    assert watched.returncode == 0, watched.stderr
+    assert only_run(tmp_path).steps("weight").tolist() == list(range(7))
 
 
 def test_a_model_that_cannot_be_watched_trains_all_the_same(tmp_path):
@@ -427,19 +404,19 @@ def test_a_model_that_cannot_be_watched_trains_all_the_same(tmp_path):
     # A part of vario that is missing stands for anything that may go wrong while watching begins.
     broken = "import sys\nsys.modules['vario.backends.torch.optimizer.update_rows'] = None\n"
     write(tmp_path, broken + PLAIN)
-    plain = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
-    watched = started(tmp_path, "train.py")
+    plain = run_warm(["train.py"], cwd=tmp_path)
+    watched = started_afresh(tmp_path, "train.py")
     assert watched.returncode == 0, watched.stderr
     assert watched.stdout == plain.stdout
-    assert "trains unwatched" in watched.stderr
+    assert "trains without vario" in watched.stderr
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_an_optimizer_for_the_next_stage_of_a_model_goes_on_with_its_run(tmp_path, warm, grows):
+def test_an_optimizer_for_the_next_stage_of_a_model_goes_on_with_its_run(tmp_path, grows):
     layer = "        model.insert(2, torch.nn.Linear(8, 8))\n" if grows else ""
     stage = "    if step == 1:\n" + layer + "        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n"
     write(tmp_path, PLAIN + stage)
-    plain, watched = warm(tmp_path, watched=False), warm(tmp_path, "--every", "1")
-    assert watched[0] == plain[0] == 0, watched[2]
-    assert watched[1] == plain[1]
-    assert only_run(tmp_path / "watched").steps().tolist() == [0, 1, 2, 3]
+    plain, watched = run_warm(["train.py"], cwd=tmp_path), started(tmp_path, "--every", "1", "train.py")
+    assert watched.returncode == plain.returncode == 0, watched.stderr
+    assert watched.stdout == plain.stdout
+    assert only_run(tmp_path).steps().tolist() == [0, 1, 2, 3]

@@ -1,7 +1,6 @@
 """Runs that a script leaves open say how the script ended, and the script ends as it would without them."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from functools import partial
 import pytest
 
 import vario
+from starting import run_afresh, run_warm
 
 OPEN = """
 from vario.training.leaving import Leaving
@@ -19,7 +19,7 @@ def close(*how):
 leaving = Leaving(close)
 """
 FINISHED = "finished None"
-UNKNOWN = "interrupted SystemExit: with an exit code that is not known"
+UNKNOWN = "interrupted SystemExit: exit code unknown"
 THREAD = "import threading\ndef work():\n    leaving.trained(0.0)\n    {}\nthreading.Thread(target=work).start()"
 ENDINGS = {
     "": FINISHED,
@@ -106,7 +106,7 @@ for name, ending in json.loads(sys.argv[1]).items():
 else:
     json.dump(found, open("found.json", "w"))
 """
-WORDLESS = "the process ended without a word: by a signal such as SIGTERM or SIGKILL, or by os._exit"
+WORDLESS = "the process ended without an error message: by a signal such as SIGTERM or SIGKILL, or by os._exit"
 TRAININGS = {
     "well": ("", 0, "finished", None),
     "code": ("sys.exit(3)", 3, "crashed", "SystemExit: 3"),
@@ -140,20 +140,14 @@ TRAININGS = {
 @pytest.mark.parametrize("own", [True, False], ids=["watch", "vario run"])
 def test_trainings_that_end_in_many_ways_leave_runs_that_say_so(tmp_path, own):
     (tmp_path / "train.py").write_text(f"OWN = {own}\n" + TRAINING)
-    command = [] if own else ["-m", "vario", "run", "--directory", "runs", "--name", "all"]
+    words = ["train.py"] if own else ["-m", "vario", "run", "--directory", "runs", "--name", "all", "train.py"]
     texts = json.dumps({name: text for name, (text, *_) in TRAININGS.items()})
-    done = subprocess.run(
-        [sys.executable, *command, "train.py", texts],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    done = (run_afresh if own else run_warm)([*words, texts], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
     for name, (_, code, state, error) in TRAININGS.items():
-        run = vario.open_run(tmp_path / "runs" / (name if own else found[name][0]))
-        assert (name, found[name][1], run.state, run.error) == (name, code, state, error)
+        ended = vario.open_run(tmp_path / "runs" / (name if own else found[name][0]))
+        assert (name, found[name][1], ended.state, ended.error) == (name, code, state, error)
     if own:
         inner = vario.open_run(tmp_path / "runs" / "inner")
         assert (inner.state, inner.error) == ("crashed", "ValueError: of a process")

@@ -129,7 +129,7 @@ def test_a_model_without_parameters_is_refused():
 
 def test_an_optimizer_of_another_model_is_refused():
     model, _ = made()
-    with pytest.raises(ModelError, match="holds none of the model's parameters"):
+    with pytest.raises(ModelError, match="has none of the model's parameters"):
         watch(model, torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 
@@ -145,7 +145,7 @@ def test_watching_a_model_again_closes_the_monitor_before_and_says_so(capsys):
         before = watch(model, optimizer)
         train(model, optimizer, 1, before)
         after = watch(again)
-        assert capsys.readouterr().err == ("vario: closed the earlier Monitor of this model; a new one starts\n")
+        assert capsys.readouterr().err == ("vario: closed the earlier Monitor of this model and started a new one\n")
         train(model, optimizer, 2, after)
         after.wait()
         assert [len(records(monitor)) for monitor in (before, after)] == [1, 2]
@@ -160,7 +160,7 @@ def test_a_folder_that_holds_a_run_is_refused_and_resuming_goes_on(tmp_path):
     model, optimizer = made()
     with watch(model, optimizer, **options) as monitor:
         train(model, optimizer, 3, monitor)
-    with pytest.raises(RunTaken, match="already holds a run"):
+    with pytest.raises(RunTaken, match="already contains a run"):
         vario.watch(model, optimizer, **options)
     with watch(model, optimizer, resume=True, **options) as monitor:
         train(model, optimizer, 2, monitor)
@@ -212,7 +212,7 @@ def test_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path):
 
 def test_targets_that_leave_nothing_are_refused():
     model, optimizer = made()
-    with pytest.raises(ConfigError, match="leave nothing to watch"):
+    with pytest.raises(ConfigError, match="nothing is left to watch"):
         watch(model, optimizer, targets=["*"], invert=True)
 
 

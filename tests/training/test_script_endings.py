@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import vario
+from starting import run_warm
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +26,7 @@ def train():
 train()
 train()
 """
+STOPPED = TRAINING + "import signal\nsignal.raise_signal(signal.SIGINT)\n"
 ENDINGS = {
     "ctrl_c": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)",
     "ctrl_c_in_a_function": "def wait():\n    import signal\n    signal.raise_signal(signal.SIGINT)\nwait()",
@@ -87,19 +89,19 @@ def test_a_script_ends_as_it_would_without_vario(tmp_path, name):
 def test_a_run_says_how_its_training_ended(tmp_path, error, state, told):
     with pytest.raises(type(error)), vario.watch(torch.nn.Linear(4, 1), directory=str(tmp_path), name="run"):
         raise error
-    run = vario.open_run(tmp_path / "run")
-    assert (run.state, run.error) == (state, told)
+    found = vario.open_run(tmp_path / "run")
+    assert (found.state, found.error) == (state, told)
 
 
 def test_ctrl_c_interrupts_a_run_and_shows_the_scripts_own_traceback(tmp_path):
-    (tmp_path / "train.py").write_text(TRAINING + "import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    (tmp_path / "train.py").write_text(STOPPED)
     plain = run_python(tmp_path, "train.py")
     watched = run_python(tmp_path, "-m", "vario", "run", "--name", "watched", "train.py")
     # By the signal; python itself ends with 1 instead once an optimizer has imported torch._dynamo.
     assert watched.returncode == plain.returncode != 0
     assert without_ours(watched.stderr) == plain.stderr
-    run = vario.open_run(tmp_path / "vario_runs" / "watched")
-    assert (run.state, run.last_step) == ("interrupted", 1)
+    found = vario.open_run(tmp_path / "vario_runs" / "watched")
+    assert (found.state, found.last_step) == ("interrupted", 1)
 
 
 def test_a_module_shows_the_traceback_that_python_m_shows(tmp_path):
@@ -129,7 +131,7 @@ def test_a_script_is_the_main_module_as_under_python(tmp_path):
 def test_a_thread_that_goes_on_training_is_watched_to_its_end(tmp_path):
     text = "import threading\ndef more():\n    for _ in range(5): train()\nthreading.Thread(target=more).start()\n"
     (tmp_path / "train.py").write_text(TRAINING + text)
-    watched = run_python(tmp_path, "-m", "vario", "run", "--name", "watched", "train.py")
+    watched = run_warm(["-m", "vario", "run", "--name", "watched", "train.py"], cwd=tmp_path)
     assert watched.returncode == 0, watched.stderr
     assert vario.open_run(tmp_path / "vario_runs" / "watched").last_step == 6
 
@@ -138,14 +140,14 @@ def test_ctrl_c_in_a_script_that_watches_by_itself(tmp_path):
     watch = "import signal, vario\nmonitor = vario.watch(model, optimizer, name='own')\n"
     loop = watch + "train()\nsignal.raise_signal(signal.SIGINT)\n"
     (tmp_path / "train.py").write_text(TRAINING.replace("train()\ntrain()\n", loop))
-    (tmp_path / "plain.py").write_text(TRAINING + "import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    (tmp_path / "plain.py").write_text(STOPPED)
     done = run_python(tmp_path, "train.py")
     assert done.returncode == run_python(tmp_path, "plain.py").returncode != 0
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
-    run = vario.open_run(tmp_path / "vario_runs" / "own")
-    assert (run.state, run.error) == ("interrupted", None)
-    assert "interrupted" in run_python(tmp_path, "-m", "vario", "ls").stdout
-    report = run_python(tmp_path, "-m", "vario", "report", "own").stdout
+    own = vario.open_run(tmp_path / "vario_runs" / "own")
+    assert (own.state, own.error) == ("interrupted", None)
+    assert "interrupted" in run_warm(["-m", "vario", "ls"], cwd=tmp_path).stdout
+    report = run_warm(["-m", "vario", "report", "own"], cwd=tmp_path).stdout
     assert "interrupted" in report
     assert "Healthy" in report
-    assert "Somebody stopped the run." in run_python(tmp_path, "-m", "vario", "progress", "vario_runs/own").stdout
+    assert "The run was interrupted." in run_warm(["-m", "vario", "progress", "vario_runs/own"], cwd=tmp_path).stdout

@@ -1,32 +1,22 @@
-"""The rows of a step in progress, with a backend that only counts."""
+"""The rows of a step in progress, as the reference backend reduces them."""
 
 import numpy as np
 
-from vario.backends.numpy import summarise
+from vario.backends.numpy import NumpySummaries
 from vario.core.records import COUNT, SUM
 from vario.training.step_buffer import StepFrames
 
 
-class Arrays:
-    """Summaries of numpy arrays; None stands for a tensor without numbers."""
+class Arrays(NumpySummaries):
+    """Those of NumPy, which note under which names lists come; None stands for a tensor without numbers."""
 
     def __init__(self):
-        self.rows = []
+        super().__init__(1e-8)
         self.lists = []
-
-    def observe(self, tensor, scale=None):
-        if tensor is None:
-            return None
-        self.rows.append(summarise(np.asarray(tensor) / (scale or 1.0)))
-        return len(self.rows) - 1
 
     def observe_many(self, tensors, scale=None, again=""):
         self.lists.append(again)
-        return [self.observe(tensor, scale) for tensor in tensors]
-
-    def collect(self):
-        table, self.rows = np.array(self.rows).reshape(-1, 8), []
-        return lambda: table
+        return super().observe_many(tensors, scale, again)
 
 
 def made():
@@ -85,12 +75,11 @@ def test_a_new_step_starts_empty_and_the_old_one_can_be_built_later():
     frames, _, _ = made()
     frames.observe("activation", 0, "a", [1.0])
     frames.log("loss", 2.0)
-    frames.log_later("late", [4.0])
     build = frames.end(3, 12.5)
     assert not frames.has_rows
     frames.log("loss", 5.0)
     record = build()
-    assert record.scalars.values == {"loss": 2.0, "late": 4.0}
+    assert record.scalars.values == {"loss": 2.0}
     assert (record.step, record.scalars.time) == (3, 12.5)
     assert frames.has_rows
 
@@ -104,8 +93,8 @@ def late(targets, *sums):
 def test_rows_that_are_made_late_come_in_one_frame_and_the_last_of_a_target_wins():
     frames, _, _ = made()
     frames.observe("weight", 0, "a", [1.0])
-    frames.observe_later("update", late(["a", "b"], 1.0, 2.0), 4)
-    frames.observe_later("update", late(["b", "c"], 5.0, 6.0), 2)
+    frames.add_later("update", late(["a", "b"], 1.0, 2.0), 4)
+    frames.add_later("update", late(["b", "c"], 5.0, 6.0), 2)
     frames.observe("weight", 0, "z", [1.0])
     weight, update = frames.end(3, 0.0)().frames
     assert (update.quantity, update.step, update.micro_step) == ("update", 3, 0)
@@ -117,7 +106,7 @@ def test_rows_that_are_made_late_come_in_one_frame_and_the_last_of_a_target_wins
 
 def test_late_rows_that_turn_out_to_be_none_leave_no_frame():
     frames, _, _ = made()
-    frames.observe_later("stray", late([]), 4)
+    frames.add_later("unexpected_change", late([]), 4)
     assert frames.has_rows
     assert not frames.end(0, 0.0)().frames
 

@@ -3,14 +3,13 @@
 import gc
 import json
 import os
-import subprocess
-import sys
 import weakref
 
 import pytest
 import torch
 
 import vario
+from starting import run_warm
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def test_a_cell_that_is_run_again_starts_a_run_anew(here, capsys):
         ("cell-2", "finished", 2),
     ]
     assert capsys.readouterr().err == (
-        "vario: closed the earlier Monitor of this model (vario_runs/cell); a new one starts\n"
+        "vario: closed the earlier Monitor of this model (vario_runs/cell) and started a new one\n"
     )
 
 
@@ -64,7 +63,7 @@ def test_a_model_watched_from_another_line_has_the_new_monitor(here, capsys):
     second.close()
     assert [(run.name, run.last_step) for run in stored()] == [("one", 1), ("two", 2)]
     assert capsys.readouterr().err == (
-        "vario: closed the earlier Monitor of this model (vario_runs/one); a new one starts\n"
+        "vario: closed the earlier Monitor of this model (vario_runs/one) and started a new one\n"
     )
 
 
@@ -164,7 +163,7 @@ for lr in (0.1, 0.2, 0.3):
 
 def run_vario(*words):
     environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run([sys.executable, "-m", "vario", *words], env=environment, capture_output=True, text=True)
+    return run_warm(["-m", "vario", *words], env=environment)
 
 
 @pytest.mark.slow

@@ -15,6 +15,12 @@ SERIES = ["scalar|loss|value", "gradient|head.weight|norm"]
 BROKEN = "deeper/broken"
 ASKED = [
     ("/api/runs", {}),
+    ("/api/table", {"column": ["loss:best", "state", "optimizer"], "group": "state"}),
+    ("/api/columns", {}),
+    ("/api/overlay", {"number": "loss"}),
+    ("/api/effects", {"result": "loss:best"}),
+    ("/api/overlay", {"number": "loss", "group": "state", "along": "time", "best": "1"}),
+    ("/api/charts", {}),
     ("/api/run", {"run": "healthy"}),
     ("/api/run", {"run": BROKEN}),
     ("/api/run", {"run": "ranks"}),
@@ -109,7 +115,7 @@ def test_two_types_of_one_name_are_refused():
         step: int
 
     schemas = Schemas()
-    schemas.of(all_endpoints()[3].body)
+    schemas.of(next(endpoint.body for endpoint in all_endpoints() if endpoint.path == "/api/series"))
     with pytest.raises(TypeError, match="two types are named Curve"):
         schemas.of(Curve)
 

@@ -114,7 +114,7 @@ def test_names_of_loopback_are_known_with_and_without_a_port(host, name):
 @pytest.mark.parametrize("weak", ["a", "secret", "password1234", "a" * 64, "abcabcabcabcabcabcabcabcabcabc"])
 def test_a_fixed_token_that_others_could_guess_is_refused_off_loopback(weak):
     assert make_token(weak) == weak
-    with pytest.raises(ConfigError, match="VARIO_TOKEN: other machines could guess it"):
+    with pytest.raises(ConfigError, match="VARIO_TOKEN: too easy to guess"):
         make_token(weak, is_private=False)
     strong = make_token()
     assert make_token(strong, is_private=False) == strong

@@ -99,7 +99,7 @@ def test_losses_at_both_ends_of_all_numbers_are_compared(serve, tmp_path):
         made_runs.write_run(tmp_path / name, [made_runs.record(step, loss=loss) for step in range(6)])
     with serve(tmp_path) as client:
         for a, b in (("large", "small"), ("small", "large")):
-            assert "beyond measure" in client.get("/api/compare", a=a, b=b)["text"]
+            assert "(far apart)" in client.get("/api/compare", a=a, b=b)["text"]
 
 
 def test_every_name_that_is_listed_can_be_asked_for(serve, tmp_path):
@@ -140,7 +140,7 @@ def test_a_damaged_run_is_told_of_in_every_answer_and_read_again_when_it_changes
     rows = RunRows(Served(tmp_path), 10.0)
     with caplog.at_level(logging.WARNING, "vario"):
         for _ in range(3):
-            assert "run.json: 'world_size' has to be a whole number" in rows.read()["left_out"][0].error
+            assert "run.json: 'world_size': expected a whole number" in rows.read()["left_out"][0].error
     assert not caplog.records  # the answer says it all
     (tmp_path / "run" / "run.json").write_bytes(kept)
     found = rows.read()
@@ -164,7 +164,7 @@ def test_a_folder_whose_name_is_no_text_is_left_out_and_the_others_are_listed(se
         found = client.get("/api/runs")
         assert [row["run"] for row in found["runs"]] == ["good"]
         assert found["left_out"] == [
-            {"path": "caf?", "error": "its name is not text in UTF-8; rename the folder"},
+            {"path": "caf?", "error": "its name is not valid UTF-8. Rename the folder."},
         ]
 
 

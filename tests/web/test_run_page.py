@@ -91,7 +91,7 @@ def test_names_from_a_run_are_text_in_a_notebook(folder, tmp_path):
 
 def test_a_notebook_shows_a_run_that_has_recorded_nothing(tmp_path):
     made_runs.write_run(tmp_path / "run", [])
-    assert "No tensor was recorded yet." in vario.open_run(tmp_path / "run")._repr_html_()
+    assert "No tensors recorded yet." in vario.open_run(tmp_path / "run")._repr_html_()
 
 
 @pytest.fixture

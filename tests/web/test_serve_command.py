@@ -88,14 +88,14 @@ def test_the_printed_link_opens_it_and_ctrl_c_ends_it_cleanly(folder):
 
 def test_a_folder_alone_serves_it_and_a_command_of_that_name_wins(folder, tmp_path, monkeypatch, capsys):
     with process(str(folder), "--no-token", "--port", str(free_port())) as (_, text):
-        assert f"vario shows {folder} at" in text
+        assert f"Dashboard for {folder}:" in text
         host, port, path = link(text)
         assert path == "/"
         assert status(host, port, "/api/runs") == 200
     (tmp_path / "ls").mkdir()
     monkeypatch.chdir(tmp_path)
     assert main(["ls"]) == 0
-    assert "No run in vario_runs" in capsys.readouterr().err
+    assert "No runs in vario_runs" in capsys.readouterr().err
 
 
 def test_the_token_may_be_fixed_by_the_environment(folder):
@@ -108,7 +108,7 @@ def test_the_token_may_be_fixed_by_the_environment(folder):
 def test_a_fixed_token_that_would_break_the_link_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("VARIO_TOKEN", "a; Path=/x")
     assert main(["serve", str(tmp_path)]) == 2
-    assert "VARIO_TOKEN: expected letters" in capsys.readouterr().err
+    assert "VARIO_TOKEN: use only letters" in capsys.readouterr().err
 
 
 def test_a_script_gets_the_link_in_one_line(folder):
@@ -167,7 +167,7 @@ def test_it_says_that_it_had_to_take_another_port(folder):
         with process("serve", str(folder), "--no-token") as (started, text):
             _, port, _ = link(text)
     assert port > FIRST_PORT
-    assert started.err == f"Port {FIRST_PORT} is in use; this is {port}.\n"
+    assert started.err == f"Port {FIRST_PORT} is in use; using {port}.\n"
 
 
 def test_a_socket_path_is_taken_over_only_from_a_server_that_is_gone(tmp_path):
@@ -179,7 +179,7 @@ def test_a_socket_path_is_taken_over_only_from_a_server_that_is_gone(tmp_path):
     assert place.exists()
     listen_on_path(place).socket.close()
     (tmp_path / "text").write_text("mine")
-    with pytest.raises(Exception, match="exists and is no socket"):
+    with pytest.raises(Exception, match="exists and is not a socket"):
         listen_on_path(tmp_path / "text")
     assert (tmp_path / "text").read_text() == "mine"
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_served_is_refused_with_exit_code_2(words, text, tmp_path
 def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["serve", "nowhere"]) == 2
-    assert "nowhere: there is no such folder" in capsys.readouterr().err
+    assert "nowhere: no such folder" in capsys.readouterr().err
     assert main(["nowhere"]) == 2
     assert "unknown command 'nowhere'" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ def test_what_takes_too_long_is_given_up_and_not_asked_again_before_it_has_ended
             await readers.read("bad", slow)
         # Its place is free again, though its thread still waits.
         assert await readers.read("good", lambda: 1) == 1
-        with pytest.raises(TooSlow, match="still being worked on"):
+        with pytest.raises(TooSlow, match="an earlier request is still running"):
             await readers.read("bad", lambda: 2)
         go_on.set()
         await anyio.to_thread.run_sync(ended.wait)
@@ -58,11 +58,11 @@ def test_a_pipe_in_one_run_leaves_the_list_and_the_others_as_they_are(serve, tmp
 
 
 def test_a_link_deep_in_a_run_is_not_read(serve, tmp_path):
-    store = made_runs.small_parts(outlined_rows=8, stretch_steps=4)
+    store = made_runs.small_parts(rollup_min_rows=8, bucket_steps=4)
     made_runs.write_run(tmp_path / "served" / "run", [made_runs.record(step) for step in range(12)], store)
-    (outline,) = (tmp_path / "served/run/rank0/outlines/gradient").iterdir()
-    shutil.move(outline, tmp_path / "private")
-    outline.symlink_to(tmp_path / "private")
+    (rollup,) = (tmp_path / "served/run/rank0/outlines/gradient").iterdir()
+    shutil.move(rollup, tmp_path / "private")
+    rollup.symlink_to(tmp_path / "private")
     with serve(tmp_path / "served") as client:
         for path, asked in (
             ("/api/heat", {"quantity": "gradient"}),

@@ -26,10 +26,22 @@ REAL = {
     "cursor": ["0.10.0", "0.-1.0", "3.2.1", "0.999999999.0"],
     "target": ["step_seconds", "head.weight", "loss"],
     "last": ["5", "0", "59"],
+    "column": ["loss", "loss:best", "state", "optimizer.lr", "params.lr", "lr:worst"],
+    "where": ["lr > 0.001 and state = finished", "not (loss < 1 or name ~ a*)", "loss in (1, 2)", "loss >", "`"],
+    "sort": ["loss", "-started, name", "loss desc", "nothing"],
+    "group": ["state", "loss", "optimizer"],
+    "number": ["loss", "step_seconds", "los"],
+    "along": ["step", "time", "loss", "nothing"],
+    "result": ["loss:best", "duration", "state", ""],
 }
 """Values that lead further than a random text does."""
 OPERATIONS = [
     "/api/runs",
+    "/api/table",
+    "/api/columns",
+    "/api/overlay",
+    "/api/charts",
+    "/api/effects",
     "/api/run",
     "/api/heat",
     "/api/series",
@@ -65,7 +77,7 @@ MODES = [
     for path in OPERATIONS
     for mode in schemathesis.GenerationMode
     # Without parameters there is nothing to get wrong.
-    if path != "/api/runs" or mode is schemathesis.GenerationMode.POSITIVE
+    if path not in ("/api/runs", "/api/columns", "/api/charts") or mode is schemathesis.GenerationMode.POSITIVE
 ]
 
 

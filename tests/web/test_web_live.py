@@ -273,7 +273,7 @@ def test_a_run_that_goes_away_ends_its_stream_with_the_reason(serve, tmp_path, l
         stream = listen(client, run="run", cursor="0.-1.0")
         stream.until("progress")
         (tmp_path / "runs" / "run").rename(tmp_path / "elsewhere")
-        assert "there is no run 'run'" in stream.until("problem")[-1][2]["error"]
+        assert "no run 'run'" in stream.until("problem")[-1][2]["error"]
         (tmp_path / "elsewhere").rename(tmp_path / "runs" / "run")
 
 

@@ -16,3 +16,12 @@ def test_the_built_pages_are_packed_into_the_wheel(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("vario/web/built/")}
     assert packed == expected
+
+
+def test_the_gallery_is_packed_with_its_pictures(tmp_path):
+    wheel = next(WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "vario/demo_text/gallery.md" in names
+    pictures = {Path(name).name for name in names if name.endswith(".png")}
+    assert pictures == {path.name for path in (ROOT / "docs" / "images").glob("gallery-*.png")}

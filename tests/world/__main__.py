@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from driver import Outcome, programs, watch_program
 
-from starting import Starter, start_afresh
+from starting import start_afresh, start_warm
 
 PACKAGES = (
     *("torch", "transformers", "accelerate", "peft", "trl", "lightning", "diffusers", "sentence-transformers"),
@@ -57,7 +57,7 @@ def main(arguments):
     parser.add_argument("--warm", action="store_true", help="copies of a process that has imported torch: faster")
     parser.add_argument("--option", action="append", default=[], help="of vario run, such as --option=--every=1")
     wanted = parser.parse_args(arguments)
-    start = Starter() if wanted.warm else start_afresh
+    start = start_warm if wanted.warm else start_afresh
     found = {kind: [] for kind in TITLES}
     for kind, outcomes in found.items():
         for path in programs(kind):
@@ -68,8 +68,6 @@ def main(arguments):
                 outcomes.append(outcome)
                 if wanted.write:  # each time: a run that is stopped half way leaves what it has seen
                     wanted.write.write_text(page(found, wanted.date, WARM if wanted.warm else FRESH))
-    if wanted.warm:
-        start.close()
     return int(any(outcome.problems for outcomes in found.values() for outcome in outcomes))
 
 

@@ -3,7 +3,7 @@
 import pytest
 from driver import programs, watch_program
 
-from starting import Starter
+from starting import start_warm
 
 FAST = (
     *("gan", "wgan_penalty", "wgan_clip", "sam", "maml", "mean_teacher", "schedule_free", "lbfgs", "functional"),
@@ -15,15 +15,8 @@ FAST = (
 )
 
 
-@pytest.fixture(scope="module")
-def start():
-    starter = Starter()
-    yield starter
-    starter.close()
-
-
 @pytest.mark.parametrize("name", FAST)
-def test_a_program_runs_watched_as_it_does_alone(name, start, tmp_path):
+def test_a_program_runs_watched_as_it_does_alone(name, tmp_path):
     [path] = [path for kind in ("loops", "packages") for path in programs(kind) if path.stem == name]
-    outcome = watch_program(path, tmp_path, start)
+    outcome = watch_program(path, tmp_path, start_warm)
     assert not outcome.problems, "\n".join(outcome.problems)

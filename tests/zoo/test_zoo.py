@@ -67,9 +67,9 @@ def test_a_recorded_run_is_an_ordinary_run_folder(runs):
 
 def test_a_weight_changed_from_outside_leaves_a_trace_and_its_twin_has_none(runs):
     run = runs["dead_relu"]
-    (target,) = vario.open_run(run.path).targets("stray")
+    (target,) = vario.open_run(run.path).targets("unexpected_change")
     assert is_same_place(target, run.truth.site)
-    assert "stray" not in vario.open_run(run.twin).quantities()
+    assert "unexpected_change" not in vario.open_run(run.twin).quantities()
 
 
 def test_a_fault_run_equals_its_twin_until_the_fault(runs):

@@ -1,10 +1,12 @@
 /** Curves on a canvas: drag zooms, shift and drag pans, all charts of a page move together. */
 
+import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import type { Mark } from "../severity";
 import { useDark, useWidth } from "../theme";
 import { duration, number, plural, whole } from "../format";
+import { ALL_LINES, drawnLines } from "./extremes";
 import { align, newestAt, type Drawing, type Line } from "./lines";
 import { addPanning, panZoomByKey } from "./pan-zoom";
 import { savePicture } from "./picture";
@@ -15,20 +17,29 @@ export interface ChartProps {
   title: string;
   lines: readonly Line[];
   drawing: Drawing;
-  /** The stretch that is shown, in units of the axis. */
+  /** The range that is shown, in units of the axis. */
   first: number | null;
   last: number | null;
   incidents: readonly Mark[];
   height?: number;
   onZoom: (first: number | null, last: number | null, isDragging?: boolean) => void;
   onRemove?: (line: Line) => void;
-  /** What that takes away. */
+  /** What the button removes. */
   removeText?: (line: Line) => string;
+  /** What else stands in its head. */
+  controls?: ComponentChildren;
 }
 
 export function Chart(props: ChartProps) {
-  const { lines, drawing, incidents } = props;
+  const { incidents } = props;
   const isDark = useDark();
+  const drawn = useMemo(
+    () => drawnLines(props.lines, props.drawing, isDark),
+    // oxlint-disable-next-line react/exhaustive-deps -- `drawing` is a new object at each render
+    [props.lines, props.drawing.x, props.drawing.starts.join(), isDark],
+  );
+  const { lines } = drawn;
+  const drawing = { ...props.drawing, starts: drawn.starts };
   const [measure, width] = useWidth();
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
@@ -80,11 +91,12 @@ export function Chart(props: ChartProps) {
 
   const at = cursor !== null && cursor < aligned.x.length ? cursor : newest(aligned.x, props.last);
   return (
-    <figure class="chart" aria-label={`${props.title}: ${plural(lines.length, "curve")}`}>
+    <figure class="chart" aria-label={`${props.title}: ${plural(props.lines.length, "curve")}`}>
       <div ref={measure} />
       <figcaption class="chart-head">
         <h2>{props.title}</h2>
         <span class="chart-at">{at === null || aligned.x[at] === undefined ? "" : place(aligned.x[at], drawing)}</span>
+        {props.controls}
         <button type="button" class="link" aria-pressed={isTable} onClick={() => setTable(!isTable)}>
           {isTable ? "Curve" : "Table"}
         </button>
@@ -105,7 +117,7 @@ export function Chart(props: ChartProps) {
           class="chart-box"
           tabIndex={0}
           role="application"
-          aria-label={`${props.title}. Left and right pan, plus and minus zoom, Escape shows all.`}
+          aria-label={`${props.title}. Left and right to pan, plus and minus to zoom, Escape to show all steps.`}
           onKeyDown={(event) => plot.current && panZoomByKey(event, plot.current, props.onZoom)}
         />
       )}
@@ -121,7 +133,7 @@ export function Chart(props: ChartProps) {
               <b class={value === null ? "is-bad" : ""}>
                 {value === undefined ? "" : value === null ? missing(line) : number(aligned.value(value))}
               </b>
-              {props.onRemove && (
+              {props.onRemove && line.key !== ALL_LINES && (
                 <button
                   type="button"
                   class="remove"
@@ -136,6 +148,7 @@ export function Chart(props: ChartProps) {
           );
         })}
       </ul>
+      {drawn.text && <p class="foot-note">{drawn.text}</p>}
     </figure>
   );
 }
@@ -152,8 +165,9 @@ function newest(x: readonly number[], last: number | null): number | null {
 }
 
 function place(x: number, drawing: Drawing): string {
-  if (drawing.x === "step") return `step ${whole(x)}`;
-  return drawing.starts.some(Boolean) ? duration(x) : new Date(x * 1000).toLocaleString();
+  if (drawing.x === "step")
+    return drawing.along && drawing.along !== "step" ? `${drawing.along} ${number(x)}` : `step ${whole(x)}`;
+  return drawing.along || drawing.starts.some(Boolean) ? duration(x) : new Date(x * 1000).toLocaleString();
 }
 
 /** uPlot's columns: x, the lines, then the edges of bands; and which columns make a band. */
@@ -172,7 +186,7 @@ function shownRange(u: uPlot, props: ChartProps): [number, number] {
   const x = u.data[0];
   const low = props.first ?? x[0] ?? 0;
   const high = props.last ?? x[x.length - 1] ?? 1;
-  // Of very large numbers those near by are the same number.
+  // Very large neighbouring numbers may be equal as floats.
   const air = Math.max(0.5, Math.abs(low) * 1e-12);
   return high > low ? [low, high] : [low - air, low + air];
 }

@@ -1,4 +1,4 @@
-/** What the × beside a curve takes away. A view holds series and runs, not single curves: it says which of them goes. */
+/** What the × beside a curve removes. A view has series and runs, not single curves: this says which one goes. */
 
 import type { Curve } from "../api";
 import { formatSeries, NONE, parseSeries } from "../view";
@@ -9,7 +9,7 @@ export interface Removal {
   runs: string[];
 }
 
-/** Of the only series another run's curve takes that run away; any other takes its series, of all runs and ranks. */
+/** With a single series, another run's curve removes that run; otherwise it removes its series, for all runs and ranks. */
 export function removal(curve: Curve, label: string, series: readonly string[], runs: readonly string[]): Removal {
   if (series.length === 1 && runs.includes(curve.run))
     return {

@@ -46,7 +46,8 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
       />
       {(chosen?.statistics.length ?? 0) > 1 && (
         <Choice
-          label=""
+          label="Statistic"
+          isHidden
           value={used}
           onChange={setStatistic}
           options={chosen!.statistics.map((name) => [name, name] as const)}
@@ -89,11 +90,11 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
               </li>
             ))}
             {answer.value && found.length === 0 && (
-              <li class="finder-note">No target of {quantity.replaceAll("_", " ")} has that in its name.</li>
+              <li class="finder-note">No matching target of {quantity.replaceAll("_", " ")}.</li>
             )}
             {answer.value && answer.value.total > found.length && (
               <li class="finder-note">
-                {plural(answer.value.total - found.length, "more", "more")}: type a part of the name.
+                {plural(answer.value.total - found.length, "more", "more")}: type more of the name.
               </li>
             )}
           </ul>
@@ -103,7 +104,7 @@ export function Finder(props: { home: RunHome; shown: readonly string[]; onAdd: 
   );
 }
 
-/** The input keeps the focus, so it says which option the arrow keys have reached. */
+/** The input keeps the focus, so it announces the option selected with the arrow keys. */
 function optionId(index: number): string {
   return `finder-option-${index}`;
 }

@@ -1,4 +1,4 @@
-/** Curves put on one axis, as the chart wants them. */
+/** Aligns curves on one axis for the chart. */
 
 import type { Curve, Maybe, NewPoints } from "../api";
 import { smooth } from "../smoothing";
@@ -18,7 +18,7 @@ export interface Aligned {
   last: Column[];
   low: (Column | null)[];
   high: (Column | null)[];
-  /** Places of NaN and Inf, of any line. */
+  /** Positions of NaN and Inf in any line. */
   bad: number[];
   /** From a height in the chart back to the value. */
   value: (height: number) => number;
@@ -28,8 +28,10 @@ export interface Drawing {
   isLog: boolean;
   smooth: number;
   x: "step" | "time";
-  /** Seconds to take from each line's times, so that runs of different days lie over each other. */
+  /** Seconds to subtract from each line's times, so that runs from different days overlap. */
   starts: readonly number[];
+  /** What the axis is, if it is not a run's own steps or times; times are then since each run's start. */
+  along?: string;
 }
 
 /** All lines over one sorted axis. */
@@ -64,14 +66,14 @@ export function align(lines: readonly Line[], drawing: Drawing): Aligned {
   };
 }
 
-/** The newest point at or before a place: lines that share an axis seldom have their points at the same places. */
+/** The newest point at or before a position: lines that share an axis rarely have points at the same positions. */
 export function newestAt(column: Column, at: number): Column[number] {
   let index = Math.min(at, column.length - 1);
   while (index >= 0 && column[index] === undefined) index--;
   return column[index];
 }
 
-/** The chart writes no numbers beyond seventeen digits: very large and very small values are drawn in their own unit. */
+/** The chart cannot print more than seventeen digits, so very large and very small values are scaled. */
 function unitOf(lines: readonly Line[]): number {
   let largest = 0;
   for (const { curve } of lines)
@@ -83,7 +85,7 @@ function unitOf(lines: readonly Line[]): number {
   return largest >= 1e12 || (largest > 0 && largest < 1e-6) ? 10 ** Math.floor(Math.log10(largest)) : 1;
 }
 
-/** A band where a point stands for many, and behind a smoothed line: nothing that was recorded is hidden. */
+/** A band where a point represents several values, and behind a smoothed line, so that nothing recorded is hidden. */
 function hasBand(curve: Curve, drawing: Drawing): boolean {
   return !curve.is_whole || drawing.smooth > 0;
 }
@@ -93,14 +95,14 @@ function axis(curve: Curve, kind: Drawing["x"], start: number): Maybe[] {
   return curve.times.map((time) => (time === null ? null : time - start));
 }
 
-/** A logarithmic chart draws logarithms; what has none is left out. */
+/** A logarithmic chart draws logarithms; values without one are skipped. */
 function drawable(value: Maybe, isLog: boolean, unit: number): number | null {
   if (value === null || !Number.isFinite(value)) return null;
   if (!isLog) return unit === 1 ? value : value / unit;
   return value > 0 ? Math.log10(value) : null;
 }
 
-/** A curve with points that came live at its end. */
+/** Append live points to a curve. */
 export function appendPoints(curve: Curve, news: NewPoints): Curve {
   const added = news.curves.find(
     (each) =>

@@ -5,7 +5,7 @@ import type uPlot from "uplot";
 export type Zoom = (first: number | null, last: number | null) => void;
 
 /**
- * A stretch in whole steps, moved back to where the run has any; all of it where the stretch covers that. Of a run whose
+ * A range in whole steps, moved back to where the run has any; all of it where the range covers that. Of a run whose
  * last step nobody knows only the beginning is an end.
  */
 export function withinRun(
@@ -35,7 +35,7 @@ export function panZoomByKey(event: KeyboardEvent, u: uPlot, zoom: Zoom): void {
   event.preventDefault();
 }
 
-/** Shift and drag, or a sideways wheel, moves the stretch; double click shows all. */
+/** Shift and drag, or a sideways wheel, moves the range; double click shows all. */
 export function addPanning(u: uPlot, pan: Zoom): () => void {
   let start: { x: number; low: number; high: number } | null = null;
   const down = (event: MouseEvent) => {

@@ -1,7 +1,7 @@
 /** How a chart looks. */
 
 import type uPlot from "uplot";
-import { tone, type Mark } from "../severity";
+import type { Mark } from "../severity";
 import { ink } from "../theme";
 import { duration, number, power, whole } from "../format";
 import type { Drawing, Line } from "./lines";
@@ -28,7 +28,7 @@ export function makeOptions(
   const soft = ink("soft");
   const grid = { stroke: ink("line"), width: 1 };
   const axis = { stroke: soft, grid, ticks: { ...grid, size: 4 }, font: "11px system-ui, sans-serif" };
-  const isClock = drawing.x === "time" && !drawing.starts.some(Boolean);
+  const isClock = drawing.x === "time" && !drawing.along && !drawing.starts.some(Boolean);
   return {
     width,
     height,
@@ -37,7 +37,11 @@ export function makeOptions(
       drag: { x: true, y: false, setScale: false },
       points: { size: 6 },
       focus: { prox: 24 },
+      // The line stands where the numbers that are shown belong.
+      move: (u, left, top) => [snapped(u, left), top],
     },
+    // Lines that are not under the pointer fade; a single one has nothing to stand out from.
+    focus: { alpha: lines.length > 1 ? 0.3 : 1 },
     legend: { show: false },
     padding: [10, 12, 0, 0],
     scales: {
@@ -53,7 +57,13 @@ export function makeOptions(
           ? undefined
           : (_u, ticks) =>
               ticks.map((tick) =>
-                drawing.x === "step" ? (Number.isInteger(tick) ? whole(tick) : "") : duration(tick),
+                drawing.x === "time"
+                  ? duration(tick)
+                  : drawing.along && drawing.along !== "step"
+                    ? shortNumber(tick)
+                    : Number.isInteger(tick)
+                      ? whole(tick)
+                      : "",
               ),
       },
       {
@@ -102,35 +112,40 @@ export function makeOptions(
   };
 }
 
+function snapped(u: uPlot, left: number): number {
+  const x = left < 0 ? undefined : u.data[0]?.[u.posToIdx(left)];
+  return x === undefined ? left : u.valToPos(x, "x");
+}
+
 const shortNumber = (value: number) => number(value, 4);
 
 function faint(color: string): string {
   return `${color}3d`;
 }
 
-/** Some air above and below; a constant curve is in the middle of at least `least`. */
+/** Padding above and below; a constant curve is centred in a range of at least `least`. */
 function spacious(low: number | null, high: number | null, least: number): [number, number] {
   if (low === null || high === null || !Number.isFinite(low) || !Number.isFinite(high)) return [0, 1];
   const air = high > low ? (high - low) * 0.06 : least || Math.abs(high) * 0.1 || 1;
   return [low - air, high + air];
 }
 
-const INKS = { critical: "critical", warning: "warning", note: "faint" } as const;
+const INKS = { page: "red", warn: "amber", note: "note" } as const;
 
-/** Incidents as lines through the chart, NaN and Inf as marks at its foot. */
+/** Incidents as vertical lines, NaN and Inf as marks at the bottom. */
 export function drawMarks(u: uPlot, incidents: readonly Mark[], bad: readonly number[]): void {
   const { ctx } = u;
   const { left, top, width, height } = u.bbox;
   const density = devicePixelRatio || 1;
   ctx.save();
   ctx.beginPath();
-  // A mark at an end is whole.
+  // Draw a mark at either end in full.
   ctx.rect(left - 6 * density, top - 10 * density, width + 12 * density, height + 10 * density);
   ctx.clip();
   for (const incident of incidents) {
     const x = u.valToPos(incident.step, "x", true);
     if (x < left - 1 || x > left + width + 1) continue;
-    ctx.strokeStyle = ctx.fillStyle = ink(INKS[tone(incident.severity)]);
+    ctx.strokeStyle = ctx.fillStyle = ink(INKS[incident.severity]);
     ctx.lineWidth = density;
     ctx.setLineDash([4 * density, 3 * density]);
     ctx.beginPath();

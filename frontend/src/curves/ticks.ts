@@ -1,8 +1,8 @@
-/** Places for numbers on an axis. */
+/** Tick positions on an axis. */
 
 const MOST = 7;
 
-/** Ticks of a logarithmic axis: powers of ten, with 2 and 5 between them where few fit, even ones where none does. */
+/** Ticks of a logarithmic axis: powers of ten, with 2 and 5 between them if there are few, evenly spaced ones if there are none. */
 export function logTicks(low: number, high: number): number[] {
   if (!(low > 0) || !(high > low) || !Number.isFinite(high)) return [];
   const first = Math.floor(Math.log10(low));

@@ -1,10 +1,12 @@
-/** A heat map as rows of numbers, and how many rows or columns become one without losing a spike or a NaN. */
+/** Heat maps as rows of numbers; merges rows or columns without losing a spike or a NaN. */
 
 import type { HeatHead, NewColumns } from "../api";
 import { matches } from "../search";
 
 export const RECORDED = 1;
 export const NOT_FINITE = 2;
+/** Token ids and masks: their numbers are no sizes. */
+export const NO_SIZE = 4;
 
 export interface Heat {
   head: HeatHead;
@@ -34,8 +36,16 @@ export function decodeHeat(buffer: ArrayBuffer): Heat {
   const start = 4 + length;
   const values = new Float32Array(buffer.slice(start, start + 4 * cells));
   const flags = new Uint8Array(buffer.slice(start + 4 * cells, start + 5 * cells));
+  markKinds(head.kinds, flags, head.columns);
   const { targets, groups, first, last, columns } = head;
   return { head, targets, groups, first, last, values, flags, columns };
+}
+
+function markKinds(kinds: readonly string[] | undefined, flags: Uint8Array, columns: number): void {
+  kinds?.forEach((kind, row) => {
+    if (!kind) return;
+    for (let at = row * columns; at < (row + 1) * columns; at++) if (flags[at]) flags[at] = flags[at]! | NO_SIZE;
+  });
 }
 
 /** Rows folded together: `spans` gives the first row and the one after the last of each new row. */
@@ -51,7 +61,7 @@ export function foldRows(grid: Grid, spans: readonly (readonly [number, number])
   return { rows: spans.length, columns, values, flags };
 }
 
-/** Columns folded together so that at most `most` are left. */
+/** Merge columns so that at most `most` remain. */
 export function foldColumns(grid: Grid, most: number): Grid {
   if (grid.columns <= most) return grid;
   const columns = Math.max(1, most);
@@ -67,12 +77,23 @@ export function foldColumns(grid: Grid, most: number): Grid {
 
 function keepLarger(values: Float32Array, flags: Uint8Array, at: number, from: Grid, source: number): void {
   const value = from.values[source]!;
+  const told = from.flags[source]!;
+  // What has no size does not hide what has one.
+  const before = flags[at]!;
+  if (told & NO_SIZE && before && !(before & NO_SIZE)) {
+    flags[at] = before | (told & NOT_FINITE);
+    return;
+  }
+  if (before & NO_SIZE && told && !(told & NO_SIZE)) {
+    values[at] = NaN;
+    flags[at] = before & ~NO_SIZE;
+  }
   const kept = values[at]!;
   if (Number.isNaN(kept) || Math.abs(value) > Math.abs(kept)) values[at] = Number.isNaN(value) ? kept : value;
-  flags[at] = flags[at]! | from.flags[source]!;
+  flags[at] = flags[at]! | told;
 }
 
-/** The heat map with columns that came live, named by `names`. Past `most` columns, two and two become one. */
+/** Append live columns, named by `names`. Beyond `most` columns, pairs are merged. */
 export function appendColumns(heat: Heat, added: NewColumns, names: readonly string[], most: number): Heat {
   const known = heat.last.length ? heat.last[heat.last.length - 1]! : -Infinity;
   const fresh = added.steps.flatMap((step, index) => (step > known ? [index] : []));
@@ -104,8 +125,11 @@ export function appendColumns(heat: Heat, added: NewColumns, names: readonly str
   for (const [name, index] of added.bad) {
     const column = columnOf.get(index);
     const row = rowOf[name];
-    if (column !== undefined && row !== undefined) longer.flags[row * columns + column] = RECORDED | NOT_FINITE;
+    // A mask contains -inf on purpose.
+    if (column === undefined || row === undefined || heat.head.kinds?.[row] === "mask") continue;
+    longer.flags[row * columns + column] = RECORDED | NOT_FINITE;
   }
+  markKinds(heat.head.kinds, longer.flags, columns);
   const steps = fresh.map((index) => added.steps[index]!);
   const { values, flags } = longer;
   const grown: Heat = {

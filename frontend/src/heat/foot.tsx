@@ -1,4 +1,4 @@
-/** Below a heat map: what its colours mean, how much it shows, and what folds or zooms all of it. */
+/** The footer of a heat map: legend, size, and buttons to fold and zoom. */
 
 import { useMemo } from "preact/hooks";
 import type { Rgb } from "../colors";
@@ -39,9 +39,9 @@ export function Foot(props: FootProps) {
         <button
           type="button"
           onClick={() => props.onClosed(isAllOpen ? [] : [ALL_OPEN])}
-          title={`${plural(shape.kept.length, "row")}: modules begin folded where there are very many`}
+          title={`${plural(shape.kept.length, "row")}: modules start folded in large models`}
         >
-          {isAllOpen ? "Fold modules" : "Open all modules"}
+          {isAllOpen ? "Fold modules" : "Unfold all modules"}
         </button>
       )}
       {props.isZoomed && (
@@ -61,7 +61,7 @@ function Note(props: { heat: Heat; shape: Shape }) {
     <span class="heat-note">
       {shown > shape.kept.length ? `${plural(shown, "target")} in ` : ""}
       {plural(shape.kept.length, "row")} × {plural(heat.columns, "column")}
-      {heat.head.is_outline ? " · drawn from outlines, zoom in for every step" : ""}
+      {heat.head.is_rollup ? " · downsampled, zoom in for every step" : ""}
     </span>
   );
 }

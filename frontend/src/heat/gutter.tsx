@@ -4,6 +4,8 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { splitKind, type Line, type Outline } from "./tree";
 
 const BLOCK = 18;
+/** The height of a name. */
+const LABEL = 13;
 
 export function Gutter(props: {
   outline: Outline;
@@ -15,18 +17,19 @@ export function Gutter(props: {
   onOpen: (line: Line) => void;
 }) {
   const { outline, lineHeight, width } = props;
-  const isNamed = lineHeight >= 10 || outline.lines.some((line) => line.folded);
-  const levels = Math.min(outline.depth, Math.max(1, Math.floor((width - (isNamed ? 84 : 0)) / BLOCK)));
-  // A second click means something else, and folding would move another module under it: the first one waits for it.
+  const levels = Math.min(outline.depth, Math.max(1, Math.floor((width - 84) / BLOCK)));
+  const isThin = lineHeight < 10;
+  const isDrawn = (block: Outline["blocks"][number]) =>
+    block.depth < levels && (!isThin || (block.bottom - block.top) * lineHeight >= 10);
+  const named = namedLines(outline.lines, lineHeight);
+  // Wait for a double click before folding, which would move another module under the pointer.
   const waiting = useRef(0);
   useEffect(() => () => window.clearTimeout(waiting.current), []);
-  const blocks = outline.blocks.filter(
-    (block) => block.depth < levels && (block.bottom - block.top) * lineHeight >= 10,
-  );
-  // Where there is no room for blocks of the inner modules, the first row of each says its module too.
+  const blocks = outline.blocks.filter((block) => isDrawn(block));
+  // If there is no room for the blocks of inner modules, the first row of each names its module; of thin rows each.
   const above = (index: number) =>
     outline.blocks
-      .filter((block) => block.depth >= levels && block.top === index)
+      .filter((block) => !isDrawn(block) && (isThin ? isInside(block, index) : block.top === index))
       .sort((a, b) => a.depth - b.depth)
       .map((block) => `${block.group.label}.`)
       .join("");
@@ -60,7 +63,7 @@ export function Gutter(props: {
             aria-expanded="true"
             aria-label={`Fold ${group.name}`}
             {...roving.stop(stopName(group.name, top))}
-            title={`${group.name}: click folds its ${group.to - group.from} rows into one, double click shows it alone`}
+            title={`${group.name}: click to fold its ${group.to - group.from} rows, double-click to show only these`}
             style={{
               top: `${top * lineHeight}px`,
               height: `${height - 1}px`,
@@ -83,13 +86,13 @@ export function Gutter(props: {
         );
       })}
       {outline.lines.map((line, index) =>
-        lineHeight >= 10 || line.folded ? (
+        named.has(index) || props.hovered === index ? (
           <button
             key={index}
             type="button"
             class={`row-name ${line.folded ? "is-folded" : ""} ${props.hovered === index ? "is-hovered" : ""}`}
             {...(line.folded ? roving.stop(stopName(line.folded.name, index)) : { tabIndex: -1 })}
-            title={line.folded ? `${line.folded.name}: click unfolds it` : line.label}
+            title={line.folded ? `${line.folded.name}: click to unfold` : line.label}
             aria-expanded={line.folded ? "false" : undefined}
             style={{
               top: `${index * lineHeight + Math.min(0, (lineHeight - 12) / 2)}px`,
@@ -112,12 +115,29 @@ export function Gutter(props: {
   );
 }
 
-/** A module stands at the same line whether it is folded or open. */
+function isInside(block: { top: number; bottom: number }, index: number): boolean {
+  return block.top <= index && index < block.bottom;
+}
+
+/** The lines with a name beside them: all that are tall enough, folded modules, and of thin rows every n-th. */
+export function namedLines(lines: readonly Line[], lineHeight: number): ReadonlySet<number> {
+  const found = new Set<number>();
+  let free = 0;
+  lines.forEach((line, index) => {
+    const isDue = index * lineHeight >= free;
+    if (lineHeight < 10 && !line.folded && !isDue) return;
+    found.add(index);
+    free = index * lineHeight + LABEL;
+  });
+  return found;
+}
+
+/** A module is at the same line whether it is folded or not. */
 function stopName(name: string, top: number): string {
   return `${name} ${top}`;
 }
 
-/** One stop of the tab key for all modules, between which arrows move; who folds one by its key stays there. */
+/** One tab stop for all modules, with arrow keys to move between them; folding keeps the focus. */
 function useRoving(names: readonly string[], outline: Outline) {
   const box = useRef<HTMLDivElement>(null);
   const [current, setCurrent] = useState("");
@@ -160,7 +180,7 @@ const MOVES: Record<string, number> = {
   End: Infinity,
 };
 
-/** Short names stand upright, long ones along the block where they fit, the kind of several alike before the rest. */
+/** Short names are horizontal, long ones run along the block if they fit; with several kinds, the kind comes first. */
 function blockText(label: string, height: number) {
   if (label.length <= 2 && height >= 12) return <span class="upright">{label}</span>;
   if (height >= label.length * 6 + 8) return <span>{label}</span>;

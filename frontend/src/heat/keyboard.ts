@@ -39,7 +39,7 @@ export function pressKey(event: KeyboardEvent, map: Keyed): void {
   event.preventDefault();
 }
 
-/** The next cell; where none was shown, the first line of the last column. */
+/** The next cell; if none is shown, the first line of the last column. */
 function moved([down, right]: readonly [number, number], far: number, map: Keyed): Shown {
   const { heat, layout, shown } = map;
   const line = within(shown ? shown.line + down * far : 0, map.lines);

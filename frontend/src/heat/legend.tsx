@@ -19,7 +19,7 @@ export function Legend(props: {
       {props.low && <span class="legend-end">{props.low}</span>}
       <div class="legend-scale">
         <i style={{ background: `linear-gradient(90deg, ${stops.join(", ")})` }} />
-        {marks(range, props.middle ?? "as usual").map(([at, text]) => (
+        {marks(range, props.middle ?? "usual").map(([at, text]) => (
           <span key={text} style={{ left: `${at * 100}%` }}>
             {text}
           </span>
@@ -64,7 +64,7 @@ function marks(range: Range, middle: string): [number, string][] {
   ]);
 }
 
-/** Large quotients as times, small ones as percent. */
+/** Large ratios as factors, small ones as per cent. */
 function quotient(step: number): string {
   const times = 10 ** step;
   if (Math.abs(step) >= 0.25) return `×${number(times, 2)}`;

@@ -1,7 +1,7 @@
 /** The layer x step heat map: targets in model order down, steps across. */
 
 import { useMemo, useRef, useState } from "preact/hooks";
-import { parting, RISING } from "../colors";
+import { diverging, RISING } from "../colors";
 import type { Mark } from "../severity";
 import { useDark, useWidth } from "../theme";
 import { plural, whole } from "../format";
@@ -52,7 +52,7 @@ export function HeatMap(props: HeatMapProps) {
   const layout = layOut(shape.outline, outerWidth, window.innerHeight);
   const { gutterWidth, width, height, lineHeight, seenHeight, isScrolled } = layout;
   const lines = shape.outline.lines.length;
-  const scale = shape.range.kind === "log" ? RISING : parting(isDark);
+  const scale = shape.range.kind === "log" ? RISING : diverging(isDark);
   const flags = useMemo(
     () => (outerWidth ? gatherFlags(incidents, heat, width) : []),
     [incidents, heat, width, outerWidth],
@@ -109,9 +109,10 @@ export function HeatMap(props: HeatMapProps) {
             class={`heat-surface ${drag ? "is-dragging" : ""}`}
             style={{ width: `${width}px`, height: `${height}px` }}
             tabIndex={0}
+            data-keys
             role="application"
             aria-roledescription="heat map"
-            aria-label={`${props.label}: ${plural(lines, "row")}, steps ${whole(heat.first[0] ?? 0)} to ${whole(heat.last[heat.columns - 1] ?? 0)}. Arrow keys move, Enter opens the series, plus zooms in, Escape zooms out.`}
+            aria-label={`${props.label}: ${plural(lines, "row")}, steps ${whole(heat.first[0] ?? 0)} to ${whole(heat.last[heat.columns - 1] ?? 0)}. Use the arrow keys to move, Enter to open the series, plus to zoom in, Escape to zoom out.`}
             onKeyDown={(event) => pressKey(event, { ...reach, lines, onMove: move })}
             onBlur={() => setShown(null)}
             {...handlers}
@@ -129,7 +130,7 @@ export function HeatMap(props: HeatMapProps) {
               x={shown.x}
               y={shown.y - (scroller.current?.scrollTop ?? 0)}
               width={width}
-              hint={shown.isKey ? "Enter opens the series" : "click: series · drag: zoom"}
+              hint={shown.isKey ? "Press Enter to open the series" : "click: series · drag: zoom"}
             />
           </div>
         )}

@@ -1,6 +1,6 @@
 /** Incidents on the heat map: a flag above the step, a ring on the row. */
 
-import { mostUrgent, tone, type Mark } from "../severity";
+import { mostUrgent, type Mark, type Severity } from "../severity";
 import { plural, whole } from "../format";
 import { parseSeries } from "../view";
 import type { Heat } from "./folding";
@@ -37,10 +37,10 @@ export function Flags(props: { flags: Flag[]; height: number; onOpen: (incident:
           <button
             key={incidents[0]!.step}
             type="button"
-            class={`flag ${tone(worst.severity)}`}
+            class={`flag is-${worst.severity}`}
             style={{ left: `${x}px` }}
             title={`Step ${whole(worst.step)}: ${worst.title}${more}`}
-            aria-label={`Step ${whole(worst.step)}: ${worst.title}${more}. Open it in alerts`}
+            aria-label={`Step ${whole(worst.step)}: ${worst.title}${more}. Open in alerts`}
             onClick={() => props.onOpen(worst)}
           >
             <i class="flag-line" style={{ height: `${props.height}px` }} aria-hidden="true" />
@@ -59,7 +59,7 @@ export interface Ring {
   line: number;
   /** In columns from the left. */
   place: number;
-  severity: string;
+  severity: Severity;
 }
 
 /** Where incidents began: on their rows, under their flags. */
@@ -71,7 +71,7 @@ export function findRings(incidents: readonly Mark[], heat: Heat, shape: Shape):
   const found = new Map<string, Ring>();
   for (const incident of incidents) {
     if (!heat.columns || incident.step < heat.first[0]! || incident.step > heat.last[heat.columns - 1]!) continue;
-    // Where it is told to be, or else the first row here that it touched.
+    // Its place, or else the first affected row on this map.
     const names = [
       incident.series ? parseSeries(incident.series).target : "",
       incident.place ?? "",
@@ -80,7 +80,7 @@ export function findRings(incidents: readonly Mark[], heat: Heat, shape: Shape):
     const line = names.map((name) => lineOf.get(name)).find((each) => each !== undefined);
     if (line === undefined) continue;
     const place = placeOf(heat.first, heat.last, incident.step);
-    found.set(`${line} ${place}`, { line, place, severity: tone(incident.severity) });
+    found.set(`${line} ${place}`, { line, place, severity: incident.severity });
   }
   return [...found.values()];
 }

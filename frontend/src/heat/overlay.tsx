@@ -1,4 +1,4 @@
-/** What lies over the cells: rings of incidents, the hair lines of the current cell, and the range being dragged. */
+/** Overlays on the cells: rings for incidents, crosshairs for the current cell, and the range being dragged. */
 
 import type { Heat } from "./folding";
 import type { Layout } from "./layout";
@@ -13,7 +13,7 @@ export function Rings(props: { rings: readonly Ring[]; heat: Heat; layout: Layou
       {props.rings.map((ring) => (
         <i
           key={`${ring.line} ${ring.place}`}
-          class={`ring ${ring.severity}`}
+          class={`ring is-${ring.severity}`}
           style={{
             left: `${(ring.place / heat.columns) * layout.width}px`,
             top: `${(ring.line + 0.5) * layout.lineHeight}px`,

@@ -1,7 +1,7 @@
 /** Drawing a grid of cells onto a canvas. */
 
-import { BAD, css, type Rgb } from "../colors";
-import { foldColumns, foldRows, NOT_FINITE, RECORDED, type Grid } from "./folding";
+import { BAD, css, NO_SIZE_COLOUR, type Rgb } from "../colors";
+import { foldColumns, foldRows, NO_SIZE, NOT_FINITE, RECORDED, type Grid } from "./folding";
 import { position, type Range } from "./range";
 
 export interface Picture {
@@ -12,6 +12,9 @@ export interface Picture {
   scale: readonly Rgb[];
   range: Range;
 }
+
+/** Rows without a size step back. */
+const NO_SIZE_ALPHA = 90;
 
 /** Paint all cells. Where there are more cells than pixels, cells are folded first, so that no spike is dropped. */
 export function paint(canvas: HTMLCanvasElement, grid: Grid, picture: Picture): void {
@@ -46,10 +49,13 @@ function cells(grid: Grid, picture: Picture): HTMLCanvasElement {
   const pixels = new Uint32Array(image.data.buffer);
   const inks = packed(picture.scale);
   const top = inks.length - 1;
+  const plain = packed([NO_SIZE_COLOUR], NO_SIZE_ALPHA)[0]!;
   for (let cell = 0; cell < grid.values.length; cell++) {
     const flags = grid.flags[cell]!;
     const value = grid.values[cell]!;
-    if (!(flags & RECORDED) || Number.isNaN(value)) continue;
+    if (!(flags & RECORDED)) continue;
+    if (flags & NO_SIZE) pixels[cell] = plain;
+    if (flags & NO_SIZE || Number.isNaN(value)) continue;
     pixels[cell] = inks[Math.round(position(value, picture.range) * top)]!;
   }
   const small = document.createElement("canvas");
@@ -60,16 +66,16 @@ function cells(grid: Grid, picture: Picture): HTMLCanvasElement {
 }
 
 /** Colours as the four bytes of a pixel, in the order this machine has them in memory. */
-function packed(scale: readonly Rgb[]): Uint32Array {
-  return new Uint32Array(Uint8Array.from(scale.flatMap(([red, green, blue]) => [red, green, blue, 255])).buffer);
+function packed(scale: readonly Rgb[], alpha = 255): Uint32Array {
+  return new Uint32Array(Uint8Array.from(scale.flatMap(([red, green, blue]) => [red, green, blue, alpha])).buffer);
 }
 
-/** NaN and Inf on top: never smaller than three pixels, in their own colour and hatched, so that they are never missed. */
+/** Draw NaN and Inf on top: at least three pixels, in their own colour and hatched, so that they are always visible. */
 function hatch(context: CanvasRenderingContext2D, grid: Grid, picture: Picture): void {
   const wide = picture.width / grid.columns;
   const high = picture.height / grid.rows;
   const pattern = context.createPattern(stripes(), "repeat");
-  // Long stretches are hatched as a whole, however narrow their cells are.
+  // Neighbouring cells are hatched as a whole, however narrow their cells are.
   for (let row = 0; row < grid.rows; row++) {
     let column = 0;
     while (column < grid.columns) {

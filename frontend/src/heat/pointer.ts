@@ -10,7 +10,7 @@ import type { Cell } from "./tip";
 export interface Shown extends Cell {
   x: number;
   y: number;
-  /** Whether keys led there. */
+  /** Whether it was reached with the keyboard. */
   isKey?: boolean;
 }
 
@@ -20,7 +20,7 @@ export interface Drag {
   to: number;
 }
 
-/** How far a pointer moves before it means a drag. */
+/** How far a pointer moves before it counts as a drag. */
 const LEAST_DRAG = 5;
 const DOUBLE_CLICK_MS = 260;
 
@@ -41,7 +41,7 @@ export function usePointer(props: PointerProps) {
   const { heat, layout, surface, shown, onShow } = props;
   const [drag, setDrag] = useState<Drag | null>(null);
   const start = useRef<{ x: number; column: number } | null>(null);
-  // In a zoomed map a second click means out: the first one waits for it.
+  // In a zoomed map a double click zooms out: wait for it.
   const waiting = useRef(0);
 
   const cellAt = (event: PointerEvent): Shown => {
@@ -81,7 +81,7 @@ export function usePointer(props: PointerProps) {
       else if (event.pointerType === "mouse" || isShown) click(cell);
       else onShow(cell);
     },
-    // A touch that turned into scrolling has no end of its own; the next mouse move must not go on as its drag.
+    // A touch that becomes a scroll has no end event; the next mouse move must not continue it as a drag.
     onPointerCancel: () => {
       start.current = null;
       setDrag(null);

@@ -1,4 +1,4 @@
-/** From values to places on a colour scale. */
+/** Maps values to positions on a colour scale. */
 
 export interface Range {
   /** log: magnitudes; signed: both signs, by magnitude; ratio: log10 of a quotient, around zero. */
@@ -49,7 +49,7 @@ function quantile(sorted: Float32Array, share: number): number {
   return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0;
 }
 
-/** Where a value is between the ends of its range, 0 to 1. */
+/** The position of a value in its range, 0 to 1. */
 export function position(value: number, range: Range): number {
   const { kind, low, high } = range;
   if (kind === "ratio") return clamp((value - low) / (high - low));
@@ -63,7 +63,7 @@ function clamp(value: number): number {
   return Math.min(1, Math.max(0, value));
 }
 
-/** Each row against its own middle: log10 of the quotient, so that 0 is as usual and 1 is ten times. */
+/** Each row relative to its median: log10 of the ratio, so that 0 is usual and 1 is ten times. */
 export function againstUsual(values: Float32Array, rows: number, columns: number): Float32Array {
   const changed = new Float32Array(values.length).fill(NaN);
   for (let row = 0; row < rows; row++) {
@@ -79,7 +79,7 @@ export function againstUsual(values: Float32Array, rows: number, columns: number
   return changed;
 }
 
-/** The middle of a row's magnitudes: what is usual there. */
+/** The median of a row's magnitudes: its usual value. */
 export function rowMiddle(values: Float32Array, row: number, columns: number): number {
   const found = new Float32Array(columns);
   let num = 0;

@@ -1,7 +1,7 @@
-/** From a heat map to what is drawn: rows chosen, modules folded, cells coloured by value or by change. */
+/** Prepares a heat map for drawing: filters rows, folds modules, colours cells by value or change. */
 
 import { matches } from "../search";
-import { foldRows, type Grid, type Heat } from "./folding";
+import { foldRows, NO_SIZE, type Grid, type Heat } from "./folding";
 import { againstUsual, findRange, type Range } from "./range";
 import { buildTree, closedNow, outline, startClosed, type Outline } from "./tree";
 
@@ -11,10 +11,10 @@ export interface Shape {
   kept: number[];
   /** Values as recorded, a row for each line. */
   plain: Grid;
-  /** What colours are made from: the same, or each row against its usual. */
+  /** What colours are computed from: the values, or each row relative to its usual value. */
   colored: Grid;
   range: Range;
-  /** Modules that begin folded. */
+  /** Modules that start folded. */
   start: ReadonlySet<string>;
 }
 
@@ -25,10 +25,10 @@ export interface Wishes {
   kind?: Range["kind"] | "auto";
 }
 
-/** With more rows than these, modules begin folded. */
+/** With more rows than this, modules start folded. */
 const MOST_LINES = 250;
 
-/** Twice or half the usual is the least that gets full colour. */
+/** Twice or half the usual value is the smallest change with full colour. */
 const LEAST_CHANGE = 0.3;
 
 export function shape(heat: Heat, wishes: Wishes): Shape {
@@ -49,17 +49,23 @@ export function shape(heat: Heat, wishes: Wishes): Shape {
   const isFolded = tree.lines.some((line) => line.folded);
   const plain = isFolded ? foldRows(chosen, spans) : chosen;
   if (wishes.colour !== "change") {
-    const range = findRange(chosen.values, wishes.kind ?? "auto");
+    const range = findRange(sized(chosen), wishes.kind ?? "auto");
     return { outline: tree, kept, plain, colored: plain, range, start };
   }
   const values = againstUsual(chosen.values, chosen.rows, columns);
   const changed: Grid = { ...chosen, values };
   const colored = isFolded ? foldRows(changed, spans) : changed;
-  const range = findRange(values, "ratio", LEAST_CHANGE);
+  const range = findRange(sized(changed), "ratio", LEAST_CHANGE);
   return { outline: tree, kept, plain, colored, range, start };
 }
 
-/** Even steps that get a label, and their places: [place, step]. */
+/** The values that have a size. */
+function sized(grid: Grid): Float32Array {
+  if (!grid.flags.some((flags) => flags & NO_SIZE)) return grid.values;
+  return grid.values.map((value, at) => (grid.flags[at]! & NO_SIZE ? NaN : value));
+}
+
+/** Round steps that get a label, and their positions: [position, step]. */
 export function ticks(first: readonly number[], last: readonly number[], most: number): [number, number][] {
   if (!first.length) return [];
   const low = first[0]!;
@@ -67,11 +73,11 @@ export function ticks(first: readonly number[], last: readonly number[], most: n
   const rough = Math.max(1, (high - low) / Math.max(1, most));
   const power = 10 ** Math.floor(Math.log10(rough));
   const every = Math.max(1, [1, 2, 5, 10].map((part) => part * power).find((part) => part >= rough) ?? rough);
-  // Where few columns hold many steps, their labels would cover each other.
+  // If few columns cover many steps, labels would overlap.
   const least = (0.6 * first.length) / Math.max(1, most);
   const found: [number, number][] = [];
   const start = Math.ceil(low / every) * every;
-  // Counted, not added up: beyond 2^53 a step and the one after it are the same number.
+  // Counted, not added: beyond 2^53 consecutive steps are the same number.
   for (let index = 0; index <= Math.floor((high - start) / every); index++) {
     const step = start + index * every;
     const place = placeOf(first, last, step);
@@ -81,7 +87,7 @@ export function ticks(first: readonly number[], last: readonly number[], most: n
   return found;
 }
 
-/** Where a step is across the columns: that of a column of one step in its middle, one between two columns between. */
+/** The horizontal position of a step: in the middle of a single-step column, or between two columns. */
 export function placeOf(first: readonly number[], last: readonly number[], step: number): number {
   const column = columnOf(last, step);
   const inside = (index: number, at: number) => {
@@ -94,7 +100,7 @@ export function placeOf(first: readonly number[], last: readonly number[], step:
   return left + ((right - left) * (step - low)) / (high - low);
 }
 
-/** The column that holds a step, or the nearest after it. */
+/** The column of a step, or the next one after it. */
 export function columnOf(last: readonly number[], step: number): number {
   let low = 0;
   let high = last.length - 1;

@@ -8,7 +8,7 @@ import { rowMiddle } from "./range";
 
 interface RowFacts {
   target: string;
-  /** NaN where the newest that was recorded is not finite, null where nothing was. */
+  /** NaN if the newest recorded value is not finite, null if nothing was recorded. */
   newest: number | null;
   usual: number;
   largest: number;
@@ -31,7 +31,7 @@ export function rowFacts(heat: Heat, row: number): RowFacts {
     if (!(flags & RECORDED)) continue;
     const isBad = (flags & NOT_FINITE) !== 0;
     if (facts.badAt === null && isBad) facts.badAt = heat.first[column]!;
-    // A column of several steps keeps the largest finite value beside a NaN: what is newest is not known to be finite.
+    // A column of several steps keeps the largest finite value next to a NaN, so the newest may not be finite.
     facts.newest = isBad ? NaN : value;
     if (Number.isNaN(value)) continue;
     if (Number.isNaN(facts.largest) || Math.abs(value) > Math.abs(facts.largest)) {

@@ -1,10 +1,16 @@
-/** The number under the pointer. */
+/** The tooltip of a cell. */
 
 import { number, plural, steps } from "../format";
-import { NOT_FINITE, RECORDED, type Heat } from "./folding";
+import { NO_SIZE, NOT_FINITE, RECORDED, type Heat } from "./folding";
 import { rowMiddle } from "./range";
 import type { Shape } from "./shape";
 import { splitKind } from "./tree";
+
+/** Why a row is grey. */
+const NOTES: Record<string, string> = {
+  indices: "token ids: numbers of words, no sizes",
+  mask: "a mask: what it hides is -inf on purpose",
+};
 
 export interface Cell {
   line: number;
@@ -19,7 +25,7 @@ export interface CellText {
   note: string;
 }
 
-/** What a cell says, in words. */
+/** The text of a cell. */
 export function describe(cell: Cell, heat: Heat, shape: Shape): CellText | null {
   const line = shape.outline.lines[cell.line];
   if (!line || cell.column < 0 || cell.column >= heat.columns) return null;
@@ -33,13 +39,14 @@ export function describe(cell: Cell, heat: Heat, shape: Shape): CellText | null 
   const isBad = (flags & NOT_FINITE) !== 0;
   const usual = rowMiddle(shape.plain.values, cell.line, heat.columns);
   const notes: string[] = [];
-  if (heat.head.difference === "ratio" && !Number.isNaN(value)) notes.push("the second run against the first");
+  if (flags & NO_SIZE) notes.push(NOTES[heat.head.kinds?.[shape.kept[line.from]!] ?? ""] ?? "no sizes");
+  else if (heat.head.difference === "ratio" && !Number.isNaN(value)) notes.push("second run relative to the first");
   else if (!heat.head.difference && Number.isFinite(usual) && usual > 0 && !Number.isNaN(value)) {
     const times = Math.abs(value) / usual;
     notes.push(`usual ${number(usual, 3)}${times > 1.5 || times < 0.67 ? `, here ×${number(times, 2)}` : ""}`);
   }
   if (num > 1) notes.push(`largest of ${plural(num, "target")}`);
-  else if (first !== last && flags & RECORDED) notes.push("largest in the stretch");
+  else if (first !== last && flags & RECORDED) notes.push("largest in these steps");
   return {
     name: line.folded ? splitKind(line.folded.name).join(".*") : num > 1 ? `${target} …` : target,
     when: steps(first, last),
@@ -71,7 +78,7 @@ export function Tip(props: { text: CellText; x: number; y: number; width: number
         <span class={text.isBad ? "is-bad" : ""}>{text.value}</span>
         <small>{text.when}</small>
       </div>
-      {text.isBad && text.value !== "NaN or Inf" && <div class="is-bad">NaN or Inf was counted here</div>}
+      {text.isBad && text.value !== "NaN or Inf" && <div class="is-bad">Contains NaN or Inf</div>}
       {text.note && <div class="tip-note">{text.note}</div>}
       <div class="tip-hint">{props.hint}</div>
     </div>

@@ -1,4 +1,4 @@
-/** Targets in model order as a tree of modules; a module is a stretch of rows that stand together. */
+/** Targets in model order as a tree of modules; a module is a range of rows that stand together. */
 
 export interface Leaf {
   row: number;
@@ -6,9 +6,9 @@ export interface Leaf {
 }
 
 export interface Group {
-  /** The full name of the module, and where it comes once for each kind of row, its kind: `blocks:ratio`. */
+  /** The full name of the module, with its kind if it occurs once per kind of row: `blocks:ratio`. */
   name: string;
-  /** What it is called inside its parent. */
+  /** Its name within its parent. */
   label: string;
   from: number;
   to: number;
@@ -31,7 +31,7 @@ export function parts(target: string): string[] {
     : [...names.slice(0, -1), names[names.length - 1]! + target.slice(end)];
 }
 
-/** The tree over targets. A module of one or two rows is no group, and chains of one child are one label. */
+/** Build the tree of targets. A module of one or two rows is not a group, and chains of single children are one label. */
 export function buildTree(targets: readonly string[]): (Group | Leaf)[] {
   const nodes = level(targets.map(parts), 0, targets.length, 0);
   const times = new Map<string, number>();
@@ -44,7 +44,7 @@ export function buildTree(targets: readonly string[]): (Group | Leaf)[] {
   return nodes.map((node) => tellApart(node, targets, times, false));
 }
 
-/** Where a module comes several times, its rows of a kind each time, the kind is part of its name. */
+/** If a module occurs several times, once per kind of row, the kind is part of its name. */
 function tellApart(
   node: Group | Leaf,
   targets: readonly string[],
@@ -61,7 +61,7 @@ function tellApart(
   };
 }
 
-/** What all targets have after their colon, or nothing. */
+/** The common suffix of all targets after the colon, if any. */
 function kindOf(targets: readonly string[]): string {
   const colon = targets[0]!.indexOf(":");
   const kind = colon < 0 ? "" : targets[0]!.slice(colon);
@@ -74,14 +74,14 @@ export function splitKind(name: string): [string, string] {
   return colon < 0 ? [name, ""] : [name.slice(0, colon), name.slice(colon)];
 }
 
-/** What makes a map of very many rows readable: the modules of the deepest level that leaves at most `most` lines. */
+/** The modules to fold in a map with very many rows: those of the deepest level that leaves at most `most` lines. */
 export function startClosed(nodes: readonly (Group | Leaf)[], rows: number, most: number): ReadonlySet<string> {
   if (rows <= most) return new Set();
   let best: Group[] = [];
   let groups = nodes.filter(isGroup);
   while (groups.length) {
     const lines = rows - groups.reduce((sum, { from, to }) => sum + to - from - 1, 0);
-    // Of a handful of lines nothing could be learned.
+    // A handful of lines would show nothing.
     if (lines <= most && lines >= FEWEST) best = groups;
     groups = groups.flatMap(({ children }) => children.filter(isGroup));
   }
@@ -89,10 +89,10 @@ export function startClosed(nodes: readonly (Group | Leaf)[], rows: number, most
 }
 
 const FEWEST = 6;
-/** Among folded modules of a view: all are open, also those that would begin folded. */
+/** In a view's folded modules: all are unfolded, even those that start folded. */
 export const ALL_OPEN = "!";
 
-/** Which modules are folded, of those that begin so and what was wished since. */
+/** Which modules are folded: the initial ones plus the user's changes. */
 export function closedNow(start: ReadonlySet<string>, wished: readonly string[]): Set<string> {
   const closed = new Set(wished.includes(ALL_OPEN) ? [] : start);
   for (const name of wished)
@@ -101,7 +101,7 @@ export function closedNow(start: ReadonlySet<string>, wished: readonly string[])
   return closed;
 }
 
-/** The wishes after a module was folded or opened: only what differs from the beginning is said. */
+/** The user's changes after folding or unfolding a module: only differences from the initial state. */
 export function withFolded(
   start: ReadonlySet<string>,
   wished: readonly string[],
@@ -168,7 +168,7 @@ export interface Outline {
   depth: number;
 }
 
-/** What is seen of the tree when some modules are folded. */
+/** The visible lines of the tree when some modules are folded. */
 export function outline(nodes: readonly (Group | Leaf)[], closed: ReadonlySet<string>): Outline {
   const lines: Line[] = [];
   const blocks: Block[] = [];

@@ -1,8 +1,9 @@
-/** Small things every screen is made of. */
+/** Small components that every screen uses. */
 
 import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
 import type { Maybe } from "../api";
+import { SYNTAX } from "../search";
 import type { Answer } from "../server";
 
 const STATE_WORDS: Record<string, string> = {
@@ -23,9 +24,9 @@ export function Pill(props: { state: string }) {
   );
 }
 
-/** Marks a loss that nobody logged. */
+/** Marks a loss that the script did not log. */
 export function Found(props: { isShort?: boolean }) {
-  const words = "found by vario: the training logs no loss";
+  const words = "found by vario: the script logs no loss";
   return (
     <abbr class="found" title={words} aria-label={words}>
       {props.isShort ? "*" : "found"}
@@ -50,11 +51,11 @@ export function Meter(props: { share: Maybe; label: string }) {
   );
 }
 
-/** A curve as small as a word. Values that are missing leave a gap. */
+/** A sparkline. Missing values leave a gap. */
 export function Spark(props: { values: readonly Maybe[]; label?: string; tone?: string }) {
   const known = props.values.filter((value): value is number => value !== null && Number.isFinite(value));
   if (known.length < 2) return <svg class="spark" viewBox="0 0 100 28" aria-hidden="true" />;
-  // Halves: the distance of the largest numbers of both signs is none.
+  // Halved: the difference of the largest numbers of both signs would overflow.
   const low = Math.min(...known) / 2;
   const span = Math.max(...known) / 2 - low || 1;
   const across = Math.max(1, props.values.length - 1);
@@ -112,18 +113,18 @@ export function Empty(props: { title: string; children?: ComponentChildren }) {
       <svg viewBox="0 0 64 40" aria-hidden="true">
         <path d="M6 30C16 30 18 12 28 12s10 12 18 12 8-6 12-6" />
       </svg>
-      <h3>{props.title}</h3>
+      <h2>{props.title}</h2>
       {props.children && <p>{props.children}</p>}
     </div>
   );
 }
 
-/** What stands in place of an answer: that it is coming, or why there is none and what to do. */
+/** A placeholder for an answer: loading, or the error and what to do. */
 export function Waiting(props: { answer: Answer<unknown>; what: string }) {
   const { error, isLoading, again } = props.answer;
   if (error)
     return (
-      <Empty title={error.status === 404 ? `There is no ${props.what} here` : `No ${props.what} to show`}>
+      <Empty title={error.status === 404 ? `No ${props.what} found` : `Cannot show the ${props.what}`}>
         {error.message}{" "}
         <button type="button" class="link" onClick={again}>
           Try again
@@ -140,6 +141,8 @@ export function Waiting(props: { answer: Answer<unknown>; what: string }) {
 
 export function Choice<Value extends string>(props: {
   label: string;
+  /** Whether the label is only read aloud. */
+  isHidden?: boolean;
   value: Value;
   options: readonly (readonly [Value, string])[];
   onChange: (value: Value) => void;
@@ -147,7 +150,7 @@ export function Choice<Value extends string>(props: {
   const id = useId();
   return (
     <label class="choice" for={id}>
-      <span>{props.label}</span>
+      <span class={props.isHidden ? "only-read" : ""}>{props.label}</span>
       <select id={id} value={props.value} onChange={(event) => props.onChange(event.currentTarget.value as Value)}>
         {props.options.map(([value, text]) => (
           <option key={value} value={value} selected={value === props.value}>
@@ -159,7 +162,7 @@ export function Choice<Value extends string>(props: {
   );
 }
 
-/** A few choices of which one holds, side by side. */
+/** A few exclusive choices, side by side. */
 export function Segments<Value extends string>(props: {
   label: string;
   value: Value;
@@ -195,17 +198,29 @@ export function Search(props: { value: string; onInput: (value: string) => void;
       spellcheck={false}
       autocomplete="off"
       onInput={(event) => props.onInput(event.currentTarget.value)}
+      title={SYNTAX}
       onKeyDown={(event) => {
-        if (event.key !== "Escape") return;
-        event.preventDefault();
-        if (props.value) props.onInput("");
-        else event.currentTarget.blur();
+        if (!leaveSearch(event)) return;
+        if (event.key === "Escape" && props.value) props.onInput("");
       }}
     />
   );
 }
 
-/** A long name that gives way in the middle: its end tells most. */
+const LEAVING = new Set(["Enter", "Escape", "ArrowDown", "ArrowUp"]);
+
+/** Arrows, Enter and Esc leave a search box; from then on the keys of the list or the map work. Esc also clears it. */
+export function leaveSearch(event: KeyboardEvent): boolean {
+  if (!LEAVING.has(event.key) || event.isComposing) return false;
+  const box = event.currentTarget as HTMLElement;
+  box.blur();
+  box.closest(".card")?.querySelector<HTMLElement>("[data-keys]")?.focus();
+  // An arrow also moves in the list, see keys.ts.
+  if (!event.key.startsWith("Arrow")) event.preventDefault();
+  return true;
+}
+
+/** A long name that is shortened in the middle: its end matters most. */
 export function Name(props: { children: string }) {
   const text = props.children;
   const cut = Math.max(0, text.length - 18);

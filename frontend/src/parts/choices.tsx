@@ -11,12 +11,29 @@ export function ScaleChoice(props: { view: View; label?: string }) {
     <Segments
       label={props.label ?? "Scale"}
       value={props.view.log ? "log" : "linear"}
-      onChange={(scale) => go({ log: scale === "log" })}
+      onChange={(scale) => go({ log: scale === "log", draw: [] })}
       options={[
         ["linear", "Linear"],
         ["log", "Log"],
       ]}
     />
+  );
+}
+
+export function Smoothing(props: { view: View }) {
+  return (
+    <label class="slider">
+      Smoothing
+      <input
+        type="range"
+        min="0"
+        max="0.99"
+        step="0.01"
+        value={props.view.smooth}
+        onInput={(event) => go({ smooth: Number(event.currentTarget.value), draw: [] }, true)}
+      />
+      <output>{props.view.smooth ? props.view.smooth.toFixed(2) : "off"}</output>
+    </label>
   );
 }
 
@@ -41,7 +58,7 @@ export function QuantityChoice(props: { known: readonly Quantity[]; quantity: Qu
   );
 }
 
-/** Shows a stretch of whole steps of a run with this last one; null: all. */
+/** Shows a range of whole steps of a run with this last one; null: all. */
 export function stepZoom(
   end: number | null,
 ): (first: number | null, last: number | null, isDragging?: boolean) => void {

@@ -1,13 +1,15 @@
-/** The frame around every screen: where one is, where one can go, whether it is live. */
+/** The frame around every screen: header, tabs and live indicator. */
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { RunHome } from "../api";
 import { KEYS, useKeys } from "../keys";
 import { isLive } from "../live";
-import { CLEARED, go, link, useView } from "../navigation";
+import { go, link, toList, useView } from "../navigation";
 import { askAgain, isGone, isReport } from "../server";
-import { alertsText, countAlerts, tone } from "../severity";
+import { alertsText, countAlerts, mostUrgent } from "../severity";
+import { SeverityIcon } from "./severity-icon";
+import { showTour } from "./tour";
 import { useStore } from "../store";
 import { switchTheme, useDark } from "../theme";
 import { SCREENS, type Screen } from "../view";
@@ -23,6 +25,8 @@ export const TITLES: Record<Screen, string> = {
   settings: "Settings",
 };
 
+/** Screens with a first heading of their own. */
+const OWN_HEADS = new Set<Screen>(["home", "compare"]);
 const REPORT_SCREENS: readonly Screen[] = ["home", "series", "alerts"];
 
 export function Shell(props: { home: RunHome | null; children: ComponentChildren }) {
@@ -35,8 +39,7 @@ export function Shell(props: { home: RunHome | null; children: ComponentChildren
     if (key === "?") return (showKeys(true), true);
     if (key === "t") return (switchTheme(), true);
     if (key === "/") return focusSearch();
-    if (waitingG.current && key === "r" && !isReport())
-      return (go({ ...CLEARED, run: "", screen: "home" }), (waitingG.current = false), true);
+    if (waitingG.current && key === "r" && !isReport()) return (go(toList()), (waitingG.current = false), true);
     waitingG.current = key === "g";
     const screen = view.run ? shown[Number(key) - 1] : undefined;
     if (screen) return (go({ screen, first: null, last: null }), true);
@@ -44,21 +47,26 @@ export function Shell(props: { home: RunHome | null; children: ComponentChildren
   return (
     <>
       <a class="skip" href="#content">
-        Go to the content
+        Skip to content
       </a>
-      <div class="top">
+      <header class="top">
         <Head home={props.home} onKeys={() => showKeys(true)} />
         {view.run && <Tabs shown={shown} home={props.home} />}
         {gone && (
           <div class="banner" role="alert">
-            The server does not answer. Is <code>vario serve</code> still running? What you see is the last it said.
+            The server does not respond. Is <code>vario serve</code> still running? This page may be out of date.
             <button type="button" onClick={() => void askAgain()}>
-              Ask again
+              Try again
             </button>
           </div>
         )}
-      </div>
+      </header>
       <main class="page" id="content" tabIndex={-1}>
+        {view.run && (!props.home || !OWN_HEADS.has(view.screen)) && (
+          <h1 class="only-read">
+            {props.home?.name ?? view.run}: {TITLES[view.screen]}
+          </h1>
+        )}
         {props.children}
       </main>
       {isKeysOpen && <Keys onClose={() => showKeys(false)} />}
@@ -70,7 +78,7 @@ function Head(props: { home: RunHome | null; onKeys: () => void }) {
   const view = useView();
   const dark = useDark();
   const live = useStore(isLive);
-  const toRuns = link({ ...CLEARED, run: "", screen: "home" });
+  const toRuns = link(toList());
   return (
     <div class="top-row">
       <a class="brand" {...(isReport() ? {} : toRuns)} aria-label={isReport() ? "vario" : "vario: all runs"}>
@@ -105,7 +113,7 @@ function Head(props: { home: RunHome | null; onKeys: () => void }) {
           <span
             class={`live ${live ? "is-on" : ""}`}
             role="status"
-            title={live ? "Changes are shown as they come" : "Nothing is coming in"}
+            title={live ? "Live: this page updates itself" : "Not receiving updates"}
           >
             <i aria-hidden="true" />
             {live ? "live" : ""}
@@ -137,10 +145,10 @@ function Head(props: { home: RunHome | null; onKeys: () => void }) {
 function Tabs(props: { shown: readonly Screen[]; home: RunHome | null }) {
   const view = useView();
   const incidents = props.home?.incidents ?? [];
-  const isCritical = incidents.some((incident) => tone(incident.severity) === "critical");
+  const severity = mostUrgent(incidents)?.severity ?? "note";
   const { alerts } = countAlerts(incidents);
   const box = useRef<HTMLElement>(null);
-  // On a phone not all screens fit: the one that is shown is in sight.
+  // On a phone not all tabs fit: scroll the current one into view.
   useEffect(() => {
     const shown = box.current?.querySelector<HTMLElement>("[aria-current]");
     if (shown) box.current!.scrollLeft = shown.offsetLeft - box.current!.clientWidth / 2 + shown.offsetWidth / 2;
@@ -155,7 +163,8 @@ function Tabs(props: { shown: readonly Screen[]; home: RunHome | null }) {
         >
           {TITLES[screen]}
           {screen === "alerts" && alerts > 0 && (
-            <em class={isCritical ? "critical" : "warning"} title={alertsText(incidents)}>
+            <em class={`is-${severity}`} title={alertsText(incidents)}>
+              <SeverityIcon severity={severity} />
               {alerts}
             </em>
           )}
@@ -181,9 +190,16 @@ function Keys(props: { onClose: () => void }) {
           </>
         ))}
       </dl>
-      <button type="button" class="button" onClick={() => dialog.current?.close()}>
-        Close
-      </button>
+      <div class="controls">
+        <button type="button" class="button" onClick={() => dialog.current?.close()}>
+          Close
+        </button>
+        {!isReport() && (
+          <button type="button" class="link" onClick={() => (showTour(), dialog.current?.close())}>
+            Show the tour of the home screen
+          </button>
+        )}
+      </div>
     </dialog>
   );
 }

@@ -2,21 +2,21 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
-export interface Stretch {
+export interface VisibleRows {
   first: number;
   last: number;
 }
 
-/** Which rows of fixed height to show, by the page's own scrolling. */
-export function useStretch(rows: number, height: number): [Stretch, preact.RefObject<HTMLDivElement | null>] {
+/** Which rows of fixed height to render, from the page's scroll position. */
+export function useVisibleRows(rows: number, height: number): [VisibleRows, preact.RefObject<HTMLDivElement | null>] {
   const box = useRef<HTMLDivElement>(null);
-  const [stretch, setStretch] = useState<Stretch>({ first: 0, last: 40 });
+  const [visible, setVisible] = useState<VisibleRows>({ first: 0, last: 40 });
   useEffect(() => {
     const look = () => {
       const top = box.current?.getBoundingClientRect().top ?? 0;
       const first = Math.max(0, Math.floor(-top / height) - 10);
       const last = Math.min(rows, Math.ceil((window.innerHeight - top) / height) + 10);
-      setStretch((was) => (was.first === first && was.last === last ? was : { first, last }));
+      setVisible((was) => (was.first === first && was.last === last ? was : { first, last }));
     };
     look();
     window.addEventListener("scroll", look, { passive: true });
@@ -26,7 +26,7 @@ export function useStretch(rows: number, height: number): [Stretch, preact.RefOb
       window.removeEventListener("resize", look);
     };
   }, [rows, height]);
-  return [stretch, box];
+  return [visible, box];
 }
 
 /** The chosen row of a list, moved with j, k and arrows. */

@@ -1,4 +1,4 @@
-/** What rules found: when, where, why, and what it led to. */
+/** The alerts screen: what rules found, when, where, why, and the consequences. */
 
 import { useMemo, useState } from "preact/hooks";
 import type { Alerts, ChainLink, Incident, RunHome } from "../api";
@@ -6,8 +6,10 @@ import { useKeys } from "../keys";
 import { go, link, useView } from "../navigation";
 import { Card, Empty, Waiting } from "../parts/basics";
 import { nextRow } from "../parts/virtual";
+import { GalleryLink } from "../parts/gallery-link";
+import { SeverityIcon } from "../parts/severity-icon";
 import { isReport, useAnswer } from "../server";
-import { alertsText, inOrder, mostUrgent, tone } from "../severity";
+import { alertsText, inOrder, mostUrgent } from "../severity";
 import { near, parseSeries } from "../view";
 import { plural, whole } from "../format";
 import { startQuantity } from "./home";
@@ -28,27 +30,27 @@ export function AlertsScreen(props: { home: RunHome }) {
     if (next !== null) return (setCurrent(next), true);
     if (key === "Enter" && shown?.series) return (go({ screen: "series", series: [shown.series] }), true);
   });
-  if (!found || (isReplayed && answer.isLoading && found.source !== "replayed"))
+  if (!found || (isReplayed && answer.isLoading && found.source !== "replay"))
     return (
       <>
         {isReplayed && answer.isLoading && (
-          <p class="foot-note">The rules look at every stored step: that takes some seconds.</p>
+          <p class="foot-note">Running the rules over every stored step. This takes a few seconds.</p>
         )}
         <Waiting answer={answer} what="alerts" />
       </>
     );
   const replay = !isReport() && !isReplayed && (
     <button type="button" class="button" onClick={() => setReplayed(true)}>
-      Run the rules over this run
+      Run the rules again
     </button>
   );
   if (!shown)
     return (
       <Card title="Alerts">
-        <Empty title={found.source === "replayed" ? "The rules found nothing" : "No alert was recorded"}>
-          {found.source === "replayed"
-            ? "Every stored step was looked at. "
-            : "Rules look at every step while a run is watched. They can also be run over what is stored. "}
+        <Empty title={found.source === "replay" ? "The rules found nothing" : "No alerts"}>
+          {found.source === "replay"
+            ? "They checked every stored step. "
+            : `${found.remark} You can run the rules again over the stored steps. `}
         </Empty>
         <div class="center">{replay}</div>
       </Card>
@@ -56,7 +58,7 @@ export function AlertsScreen(props: { home: RunHome }) {
   return (
     <>
       {found.diagnosis && <Diagnosis text={found.diagnosis.paragraph} chain={found.diagnosis.chain} />}
-      <Card title="When" side={replay}>
+      <Card title="Timeline" side={replay}>
         <Timeline
           incidents={incidents}
           last={home.step ?? 0}
@@ -71,12 +73,12 @@ export function AlertsScreen(props: { home: RunHome }) {
               <li key={index}>
                 <button
                   type="button"
-                  class={`incident ${tone(incident.severity)}`}
+                  class={`incident is-${incident.severity}`}
                   aria-current={incident === shown}
                   onClick={() => setCurrent(index)}
                 >
                   <small>
-                    step {whole(incident.step)} · {incident.rule}
+                    <SeverityIcon severity={incident.severity} /> step {whole(incident.step)} · {incident.rule}
                     {incident.rank !== null ? ` · rank ${incident.rank}` : ""}
                   </small>
                   <span>{incident.title}</span>
@@ -94,10 +96,10 @@ export function AlertsScreen(props: { home: RunHome }) {
 
 function Diagnosis(props: { text: string; chain: ChainLink[] }) {
   return (
-    <Card title="First cause" class="diagnosis">
+    <Card title="Root cause" class="diagnosis">
       <p class="paragraph">{props.text}</p>
       {props.chain.length > 1 && (
-        <ol class="chain" aria-label="From the first cause on">
+        <ol class="chain" aria-label="Root cause and consequences">
           {props.chain.map((each, index) => (
             <li key={index} class={index === 0 ? "is-first" : ""}>
               <small>
@@ -138,7 +140,7 @@ function Timeline(props: {
         <button
           key={index}
           type="button"
-          class={`span ${tone(incident.severity)}`}
+          class={`span is-${incident.severity}`}
           aria-current={index === props.current}
           aria-label={`Step ${whole(incident.step)}: ${incident.title}`}
           title={`Step ${whole(incident.step)}: ${incident.title}`}
@@ -162,17 +164,28 @@ function Explanation(props: { home: RunHome; incident: Incident; isTold: boolean
   const series = incident.series ? parseSeries(incident.series) : null;
   const quantity = series && series.quantity !== "scalar" ? series.quantity : "";
   return (
-    <Card title={incident.title} class={`explanation ${tone(incident.severity)}`}>
+    <Card
+      title={
+        <>
+          <SeverityIcon severity={incident.severity} /> {incident.title}
+        </>
+      }
+      class={`explanation is-${incident.severity}`}
+    >
       <dl class="facts">
         <dt>Where</dt>
         <dd>
           <span class="code">{incident.place ?? "the whole run"}</span>
           {incident.rank !== null ? `, rank ${incident.rank}` : ""}, from step {whole(incident.step)}
+          {incident.first_step < incident.step && `; the first alert was at step ${whole(incident.first_step)}`}
         </dd>
         <dt>Rule</dt>
         <dd>
-          {incident.rule}, {plural(incident.num_alerts, "alert")}
+          <GalleryLink rule={incident.rule}>{incident.rule}</GalleryLink>, {incident.severity},{" "}
+          {plural(incident.num_alerts, "alert")}
         </dd>
+        <dt>Stage</dt>
+        <dd>{incident.stage}</dd>
         {incident.cause && (
           <>
             <dt>Likely cause</dt>
@@ -181,13 +194,13 @@ function Explanation(props: { home: RunHome; incident: Incident; isTold: boolean
         )}
         {incident.next && (
           <>
-            <dt>Do next</dt>
+            <dt>Next</dt>
             <dd>{incident.next}</dd>
           </>
         )}
         {incident.targets.length > 0 && (
           <>
-            <dt>Touched</dt>
+            <dt>Affected</dt>
             <dd class="code touched">{incident.targets.join("  ")}</dd>
           </>
         )}
@@ -196,7 +209,7 @@ function Explanation(props: { home: RunHome; incident: Incident; isTold: boolean
       <div class="controls">
         {incident.series && (
           <a class="button is-main" {...link({ screen: "series", series: [incident.series] })}>
-            See the series
+            Show the series
           </a>
         )}
         <a
@@ -208,26 +221,25 @@ function Explanation(props: { home: RunHome; incident: Incident; isTold: boolean
             ...near(incident.step, startQuantity(home, { ...view, quantity })?.every ?? 1),
           })}
         >
-          See it in the heat map
+          Show in the heat map
         </a>
+        <GalleryLink rule={incident.rule} class="button">
+          About this fault
+        </GalleryLink>
       </div>
     </Card>
   );
 }
 
 function Found(props: { alerts: Alerts }) {
-  const { alerts, num_alerts, source } = props.alerts;
+  const { alerts, num_alerts, remark } = props.alerts;
   const [isOpen, setOpen] = useState(false);
   return (
     <Card
-      title={`${plural(num_alerts, "alert")} behind ${num_alerts === 1 ? "it" : "them"}`}
+      title={`All alerts: ${whole(num_alerts)}`}
       side={
         <>
-          <small>
-            {source === "replayed"
-              ? "found by running the rules over what is stored"
-              : "found while the run was watched"}
-          </small>
+          <small>{remark}</small>
           <button type="button" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
             {isOpen ? "Hide" : "Show"}
           </button>
@@ -255,7 +267,9 @@ function Found(props: { alerts: Alerts }) {
                 <tr key={index}>
                   <td class="num">{whole(alert.step)}</td>
                   <td>{alert.rank ?? "–"}</td>
-                  <td>{alert.rule}</td>
+                  <td>
+                    <GalleryLink rule={alert.rule}>{alert.rule}</GalleryLink>
+                  </td>
                   <td>
                     {alert.series ? (
                       <a {...link({ screen: "series", series: [alert.series] })}>{alert.text}</a>

@@ -1,4 +1,4 @@
-/** What changed lately: of all series, those that left their past furthest. */
+/** The changes screen: the series that changed most recently. */
 
 import { useState } from "preact/hooks";
 import type { Change, RunHome } from "../api";
@@ -40,7 +40,7 @@ export function ChangesScreen(props: { home: RunHome }) {
       side={
         <>
           <Choice
-            label="Lately is"
+            label="Recent"
             value={lately}
             onChange={(steps) => go({ lately: steps })}
             options={[
@@ -69,9 +69,7 @@ export function ChangesScreen(props: { home: RunHome }) {
       {!found ? (
         <Waiting answer={answer} what="list of changes" />
       ) : changes.length === 0 ? (
-        <Empty title="Nothing left its past">
-          All {whole(found.num_series)} series went on as before. That is good news.
-        </Empty>
+        <Empty title="Nothing changed">All {whole(found.num_series)} series continue as before.</Empty>
       ) : (
         <ol class={`changes ${answer.isLoading ? "is-stale" : ""}`}>
           {changes.map((change, index) => (
@@ -87,17 +85,14 @@ function Row(props: { change: Change; index: number; isCurrent: boolean }) {
   const { change } = props;
   return (
     <li id={`change-${props.index}`} class={`change ${props.isCurrent ? "is-current" : ""}`}>
-      <a
-        {...link({ screen: "series", series: [formatSeries(change)] })}
-        aria-label={`${change.target}: ${change.text}`}
-      >
+      <a {...link({ screen: "series", series: [formatSeries(change)] })}>
         <span class="change-number">{props.index + 1}</span>
         <span class="change-name">
           <Name>{change.target}</Name>
           <small>
             {change.quantity.replaceAll("_", " ")} · {change.statistic}
             {change.num_alike > 1
-              ? ` · and ${whole(change.num_alike - 1)} alike${change.num_targets ? ` of ${whole(change.num_targets)}` : ""}`
+              ? ` · and ${whole(change.num_alike - 1)} more${change.num_targets ? ` of ${whole(change.num_targets)}` : ""}`
               : ""}
           </small>
         </span>
@@ -106,7 +101,7 @@ function Row(props: { change: Change; index: number; isCurrent: boolean }) {
           <Spark
             values={change.spark}
             label={`${change.target} over steps`}
-            tone={change.kind === "non-finite" ? "critical" : ""}
+            tone={change.kind === "non-finite" ? "is-red" : ""}
           />
         </span>
         <span class={`change-text ${change.after === null ? "is-bad" : ""}`}>

@@ -1,7 +1,7 @@
-/** Two runs: where they part, how far apart each layer is, and their curves over each other. */
+/** The compare screen: where two runs diverge, the difference of each layer, and their curves. */
 
 import { useMemo } from "preact/hooks";
-import type { Curve, Place, RunHome } from "../api";
+import type { Curve, Maybe, Place, RunHome } from "../api";
 import { Chart } from "../curves/chart";
 import { HeatMap } from "../heat/map";
 import { go, link, useView } from "../navigation";
@@ -12,7 +12,7 @@ import { useAnswer, useHeat } from "../server";
 import type { Mark } from "../severity";
 import { formatSeries, NONE } from "../view";
 import { number, plural } from "../format";
-import { hasShared, Parting, shortName, Unlike } from "./comparison";
+import { hasShared, FirstDivergence, shortName, Unlike } from "./comparison";
 import { NoRow, startQuantity } from "./home";
 import { useGroups } from "./series";
 
@@ -25,13 +25,14 @@ export function CompareScreen(props: { home: RunHome }) {
     <>
       <section class="controls-bar" aria-label="Which runs">
         <h1>{props.home.name}</h1>
-        <span class="versus">against</span>
+        <span class="versus">with</span>
         <Choice
-          label=""
+          label="Run to compare with"
+          isHidden
           value={other}
           onChange={(run) => go({ runs: run ? [run, ...view.runs.slice(1).filter((each) => each !== run)] : [] })}
           options={[
-            ["", others.length ? "choose a run" : "no other run here"],
+            ["", others.length ? "choose a run" : "no other run"],
             ...others.map((row) => [row.run, row.name] as [string, string]),
           ]}
         />
@@ -42,8 +43,8 @@ export function CompareScreen(props: { home: RunHome }) {
       ) : (
         <Card>
           <Empty title="Choose a run to compare with">
-            Two runs are put side by side: the first step and tensor at which they part, a heat map of their difference,
-            and their curves over each other. In the list of runs, tick two and press Compare.
+            Shows the first step and tensor at which two runs diverge, a heat map of their difference, and both runs'
+            curves. You can also select two runs in the list and press Compare.
           </Empty>
         </Card>
       )}
@@ -56,19 +57,25 @@ function Both(props: { home: RunHome; other: string }) {
   const view = useView();
   const answer = useAnswer("compare", { a: home.run, b: other });
   const found = answer.value;
-  const parting = found?.parting ?? null;
+  const divergence = found?.divergence ?? null;
   return (
     <>
-      {found ? <Parting found={found} /> : <Waiting answer={answer} what="comparison" />}
+      {found ? <FirstDivergence found={found} /> : <Waiting answer={answer} what="comparison" />}
       {(!found || hasShared(found)) && (
         <>
-          <Overlay home={home} parting={parting} />
-          <DifferenceMap home={home} other={other} parting={parting} />
+          <Overlay home={home} divergence={divergence} />
+          <DifferenceMap home={home} other={other} divergence={divergence} />
         </>
       )}
       {found && found.differences.length > 0 && (
-        <Card title="Furthest apart">
-          <div class="table-box" tabIndex={0} role="region" aria-label="Series that are furthest apart">
+        <Card
+          title={
+            <>
+              Largest differences <small>medians of the last steps that both have</small>
+            </>
+          }
+        >
+          <div class="table-box" tabIndex={0} role="region" aria-label="Series with the largest differences">
             <table>
               <thead>
                 <tr>
@@ -76,16 +83,13 @@ function Both(props: { home: RunHome; other: string }) {
                   <th>Quantity</th>
                   <th class="num">{home.name}</th>
                   <th class="num">{shortName(other)}</th>
-                  <th
-                    class="num"
-                    title="How far apart, in units of how much the series vary from step to step by themselves"
-                  >
-                    Deviations
+                  <th class="num" title="Between the medians of the last steps that both have; largest first">
+                    Difference
                   </th>
                 </tr>
               </thead>
               <tbody>
-                {found.differences.map((each) => (
+                {[...found.differences].sort(bySize).map((each) => (
                   <tr key={formatSeries(each)}>
                     <td>
                       <a {...link({ screen: "series", series: [formatSeries(each)], runs: view.runs })}>
@@ -101,7 +105,7 @@ function Both(props: { home: RunHome; other: string }) {
                     <td class={`num ${each.b === null ? "is-bad" : ""}`}>
                       {each.b === null ? "NaN or Inf" : number(each.b)}
                     </td>
-                    <td class="num">{number(each.deviations, 3)}</td>
+                    <td class="num">{apart(each.size)}</td>
                   </tr>
                 ))}
               </tbody>
@@ -116,15 +120,28 @@ function Both(props: { home: RunHome; other: string }) {
   );
 }
 
-function Overlay(props: { home: RunHome; parting: Place | null }) {
-  const { home, parting } = props;
+function bySize(a: { size: Maybe }, b: { size: Maybe }): number {
+  return (b.size ?? Infinity) - (a.size ?? Infinity);
+}
+
+/** A difference of logarithms as a person says it: per cent, or how many times. */
+function apart(size: Maybe): string {
+  if (size === null || size >= 20) return "far";
+  const share = Math.expm1(size);
+  return share < 1 ? `${number(100 * share, 2)}\u2009%` : `${number(share + 1, 3)} times`;
+}
+
+function Overlay(props: { home: RunHome; divergence: Place | null }) {
+  const { home, divergence } = props;
   const view = useView();
   const wished = view.series.filter((each) => each !== NONE);
-  const series = wished.length ? wished : [...new Set([...lossOf(home), ...(parting ? [formatSeries(parting)] : [])])];
+  const series = wished.length
+    ? wished
+    : [...new Set([...lossOf(home), ...(divergence ? [formatSeries(divergence)] : [])])];
   const query = { run: [home.run, ...view.runs], series, points: 1000 };
   const answer = useAnswer("series", series.length ? query : null);
   const groups = useGroups(answer.value?.curves ?? NO_CURVES, true);
-  const marks = usePartingMark(parting);
+  const marks = useDivergenceMark(divergence);
   if (answer.error && !answer.value)
     return (
       <Card>
@@ -152,38 +169,38 @@ function Overlay(props: { home: RunHome; parting: Place | null }) {
 
 const NO_CURVES: Curve[] = [];
 
-/** The series of its loss, whatever that is called. */
+/** The series of the loss, whatever its name. */
 function lossOf(home: RunHome): string[] {
   const loss = home.vital.find((vital) => vital.name === "loss");
   return loss ? [`scalar|${loss.target}|value`] : [];
 }
 
-/** The parting, drawn as incidents are. */
-function usePartingMark(parting: Place | null): Mark[] {
+/** The divergence, drawn like an incident. */
+function useDivergenceMark(divergence: Place | null): Mark[] {
   return useMemo(
     () =>
-      parting
+      divergence
         ? [
             {
-              step: parting.step,
+              step: divergence.step,
               severity: "warn",
-              place: parting.target,
-              title: "they part here",
+              place: divergence.target,
+              title: "the runs diverge here",
               targets: [],
-              series: formatSeries(parting),
+              series: formatSeries(divergence),
             },
           ]
         : [],
-    [parting],
+    [divergence],
   );
 }
 
-function DifferenceMap(props: { home: RunHome; other: string; parting: Place | null }) {
-  const { home, other, parting } = props;
+function DifferenceMap(props: { home: RunHome; other: string; divergence: Place | null }) {
+  const { home, other, divergence } = props;
   const view = useView();
   const known = home.quantities.filter((each) => each.name !== "scalar");
   const quantity =
-    known.find((each) => each.name === (view.quantity || parting?.quantity)) ?? startQuantity(home, view);
+    known.find((each) => each.name === (view.quantity || divergence?.quantity)) ?? startQuantity(home, view);
   const statistic =
     quantity && (quantity.statistics.includes(view.statistic) ? view.statistic : quantity.default_statistic);
   const answer = useHeat(
@@ -192,13 +209,13 @@ function DifferenceMap(props: { home: RunHome; other: string; parting: Place | n
       ? { a: home.run, b: other, quantity: quantity.name, statistic, first: view.first, last: view.last, columns: 1000 }
       : null,
   );
-  const marks = usePartingMark(parting);
+  const marks = useDivergenceMark(divergence);
   const heat = answer.value;
   if (!quantity) return null;
   const isRatio = heat?.head.difference !== "minus";
   return (
     <Card
-      title="Difference, layer by layer"
+      title="Difference by layer"
       class="heat-card"
       side={
         <>
@@ -237,7 +254,7 @@ function DifferenceMap(props: { home: RunHome; other: string; parting: Place | n
             onZoomOut={() => go({ first: null, last: null })}
             onClosed={(closed) => go({ closed })}
             onOnly={(only) => go({ only })}
-            onIncident={() => parting && go({ screen: "series", series: [formatSeries(parting)] })}
+            onIncident={() => divergence && go({ screen: "series", series: [formatSeries(divergence)] })}
           />
         </div>
       )}

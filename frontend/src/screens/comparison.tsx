@@ -1,4 +1,4 @@
-/** What a comparison says: where two runs part, and what is not alike. */
+/** The result of a comparison: where two runs diverge, and other differences. */
 
 import type { Comparison, RunHome } from "../api";
 import { link, useView } from "../navigation";
@@ -6,25 +6,25 @@ import { Card } from "../parts/basics";
 import { formatSeries } from "../view";
 import { plural, whole } from "../format";
 
-export function Parting(props: { found: Comparison }) {
+export function FirstDivergence(props: { found: Comparison }) {
   const { found } = props;
-  const { parting } = found;
+  const { divergence } = found;
   const isShared = hasShared(found);
   const view = useView();
   return (
-    <section class={`cause ${parting ? "note" : isShared ? "good" : "neutral"}`} aria-label="First parting">
+    <section class={`cause ${divergence ? "is-told" : isShared ? "good" : "neutral"}`} aria-label="First divergence">
       <svg viewBox="0 0 24 24" aria-hidden="true" class="stroke">
-        <path d={parting ? "M3 12h6c5 0 5-7 12-7M9 12c5 0 5 7 12 7" : "M3 9h18M3 15h18"} />
+        <path d={divergence ? "M3 12h6c5 0 5-7 12-7M9 12c5 0 5 7 12 7" : "M3 9h18M3 15h18"} />
       </svg>
       <div>
         <h2>
-          {parting
-            ? `They part at step ${whole(parting.step)}`
+          {divergence
+            ? `They diverge at step ${whole(divergence.step)}`
             : isShared
-              ? "They do not part"
+              ? "They do not diverge"
               : "Nothing to compare: they share no recorded series"}
         </h2>
-        {isShared && <p>{found.text.replace(/^They part at step [\d,]+: /, "")}</p>}
+        {isShared && <p>{found.text.replace(/^They diverge at step [\d,]+: /, "")}</p>}
         <p>
           <small>
             {plural(found.num_steps, "step")} and {plural(found.num_targets, "target")} in common
@@ -32,9 +32,9 @@ export function Parting(props: { found: Comparison }) {
         </p>
       </div>
       <div class="cause-links">
-        {parting && (
-          <a class="button" {...link({ screen: "series", series: [formatSeries(parting)], runs: view.runs })}>
-            See it in both
+        {divergence && (
+          <a class="button" {...link({ screen: "series", series: [formatSeries(divergence)], runs: view.runs })}>
+            Show in both runs
           </a>
         )}
       </div>
@@ -50,7 +50,7 @@ export function hasShared(found: Comparison): boolean {
 export function Unlike(props: { found: Comparison; home: RunHome; other: string }) {
   const { settings, unmatched } = props.found;
   return (
-    <Card title="What is not alike">
+    <Card title="Other differences">
       {Object.keys(settings).length > 0 && (
         <div class="table-box">
           <table>
@@ -75,7 +75,7 @@ export function Unlike(props: { found: Comparison; home: RunHome; other: string 
       )}
       {unmatched.length > 0 && hasShared(props.found) && (
         <p class="foot-note">
-          Only one of them has: <span class="code">{unmatched.slice(0, 30).join(", ")}</span>
+          Only in one run: <span class="code">{unmatched.slice(0, 30).join(", ")}</span>
         </p>
       )}
     </Card>

@@ -1,17 +1,21 @@
-/** A run at a glance: how far, how it fares, what went wrong first, and the whole model over all steps. */
+/** The home screen of a run: progress, state, root cause, and the whole model over all steps. */
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef } from "preact/hooks";
 import type { Incident, Quantity, RunHome } from "../api";
 import { appendColumns, type Heat } from "../heat/folding";
 import { HeatMap } from "../heat/map";
 import { HeatTable } from "../heat/table";
-import { useHeard, useWanted } from "../live";
+import { useGrowing, useWanted } from "../live";
 import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Found, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
+import { HomeTour } from "../parts/tour";
+import { GalleryLink } from "../parts/gallery-link";
+import { RankNotes } from "../parts/rank-notes";
 import { QuantityChoice } from "../parts/choices";
+import { SeverityIcon } from "../parts/severity-icon";
 import { matches, useTyped } from "../search";
 import { isReport, useHeat } from "../server";
-import { alertsText, inOrder, mostUrgent, tone, type Mark } from "../severity";
+import { alertsText, inOrder, mostUrgent, type Mark } from "../severity";
 import { formatSeries, parseSeries, type View } from "../view";
 import { ago, duration, measured, moment, number, percent, plural, scalarTitle, stepsDone, whole } from "../format";
 
@@ -20,8 +24,10 @@ export function HomeScreen(props: { home: RunHome }) {
   const worst = mostUrgent(home.incidents);
   return (
     <>
+      <HomeTour command={home.command} parts={`${worst?.id} ${home.vital.length > 0}`} />
       <RunHead home={home} />
       {worst && <Cause incident={worst} all={home.incidents} />}
+      <RankNotes home={home} />
       <Vitals home={home} />
       <HeatCard home={home} />
     </>
@@ -44,7 +50,8 @@ export function RunHead(props: { home: RunHome }) {
         )}
         {home.steps_per_second !== null && (
           <span>
-            <b>{number(home.steps_per_second, 3)}</b> steps/s
+            <b title="Steps over time, without the pauses between sessions">{number(home.steps_per_second, 3)}</b>{" "}
+            steps/s
           </span>
         )}
         <span title={moment(home.started)}>
@@ -56,14 +63,14 @@ export function RunHead(props: { home: RunHome }) {
         </span>
         {home.world_size > 1 && <a {...link({ screen: "ranks" })}>{plural(home.world_size, "rank")}</a>}
         {home.parts_off > 0 && (
-          <a class="warning-text" {...link({ screen: "settings" })}>
+          <a class="amber-text" {...link({ screen: "settings" })}>
             {plural(home.parts_off, "part")} off
           </a>
         )}
-        {home.dropped_steps > 0 && <span class="warning-text">{plural(home.dropped_steps, "step")} not written</span>}
+        {home.dropped_steps > 0 && <span class="amber-text">{plural(home.dropped_steps, "step")} dropped</span>}
       </div>
       {home.error && (
-        <code class="critical-text">
+        <code class="red-text">
           {home.failed_rank !== null && `rank ${home.failed_rank}: `}
           {home.error}
         </code>
@@ -81,13 +88,14 @@ export function Cause(props: { incident: Incident; all: readonly Incident[] }) {
   const { incident, all } = props;
   const series = incident.series;
   return (
-    <section class={`cause ${tone(incident.severity)}`} aria-label="First cause">
-      <svg viewBox="0 0 24 24" aria-hidden="true">
-        <path d="M12 2 23 21H1zM11 9v6h2V9zm0 7.500v2h2v-2z" fill-rule="evenodd" />
-      </svg>
+    <section class={`cause is-${incident.severity}`} aria-label="Root cause">
+      <SeverityIcon severity={incident.severity} />
       <div>
         <h2>
-          Step {whole(incident.step)}: {incident.title}
+          {incident.first_step < incident.step
+            ? `Since step ${whole(incident.first_step)}, at step ${whole(incident.step)}: `
+            : `Step ${whole(incident.step)}: `}
+          {incident.title}
         </h2>
         {incident.cause && <p>Likely cause: {incident.cause}.</p>}
         {incident.next && <p>Next: {incident.next}</p>}
@@ -95,12 +103,15 @@ export function Cause(props: { incident: Incident; all: readonly Incident[] }) {
       <div class="cause-links">
         {series && (
           <a class="button" {...link({ screen: "series", series: [series] })}>
-            See the series
+            Show the series
           </a>
         )}
         <a class="button" {...link({ screen: "alerts" })}>
           {all.length > 1 ? `All: ${alertsText(all)}` : "Explain"}
         </a>
+        <GalleryLink rule={incident.rule} class="button">
+          About this fault
+        </GalleryLink>
       </div>
     </section>
   );
@@ -117,7 +128,7 @@ function Vitals(props: { home: RunHome }) {
             {vital.is_found && <Found />}
           </span>
           <b class={vital.value === null && vital.spark.length ? "is-bad" : ""}>
-            {vital.value === null && vital.spark.length ? "NaN" : measured(vital.value, vital.unit)}
+            {vital.value === null && vital.spark.length ? "NaN" : measured(vital.value, vital.unit)} <small>last</small>
           </b>
           <Spark values={vital.spark} label={`${vital.name} over the last steps`} />
         </a>
@@ -126,7 +137,7 @@ function Vitals(props: { home: RunHome }) {
   );
 }
 
-/** The quantity to begin with: where the first trouble was, then what tells most. */
+/** The default quantity: the one of the first incident, else the most informative. */
 export function startQuantity(home: RunHome, view: View): Quantity | undefined {
   const known = home.quantities.filter((quantity) => quantity.name !== "scalar");
   const named = known.find((quantity) => quantity.name === view.quantity);
@@ -143,9 +154,9 @@ export function startQuantity(home: RunHome, view: View): Quantity | undefined {
 export function rankOptions(home: RunHome): [string, string][] {
   const folds: [string, string][] = [
     ["all", "all, merged"],
-    ["min", "smallest of ranks"],
-    ["mean", "mean of ranks"],
-    ["max", "largest of ranks"],
+    ["min", "smallest over ranks"],
+    ["mean", "mean over ranks"],
+    ["max", "largest over ranks"],
     ["spread", "spread over ranks"],
   ];
   return [...folds, ...home.ranks.map((rank) => [String(rank), `rank ${rank}`] as [string, string])];
@@ -161,7 +172,7 @@ function HeatCard(props: { home: RunHome }) {
   const quantity = startQuantity(home, view);
   const statistic =
     quantity && (quantity.statistics.includes(view.statistic) ? view.statistic : quantity.default_statistic);
-  // Neighbours share a row where there are very many; who searches wants those that are found, apart.
+  // Neighbours share a row if there are very many; a search shows each match separately.
   const typed = useTyped(view.only);
   const search = (quantity?.num_targets ?? 0) > MOST_ROWS && !isReport() ? typed : "";
   const size = { rows: MOST_ROWS, columns: MOST_COLUMNS, ...(search ? { search } : {}) };
@@ -169,14 +180,14 @@ function HeatCard(props: { home: RunHome }) {
   const query = quantity ? { run: home.run, ...wishes, first: view.first, last: view.last, ...size } : null;
   const answer = useHeat("heat", query);
   const isZoomed = view.first !== null || view.last !== null;
-  const heat = useGrowing(answer.value, !isZoomed);
+  const heat = useColumns(answer.value, JSON.stringify(wishes), !isZoomed);
   useWanted(quantity ? wishes : {});
   const known = useMemo(() => home.quantities.filter((each) => each.name !== "scalar"), [home.quantities]);
   if (!quantity)
     return (
       <Card title="Layers over steps">
-        <Empty title="No tensors were watched in this run">
-          Its curves are under <a {...link({ screen: "series" })}>Series</a>. With{" "}
+        <Empty title="No tensors recorded in this run">
+          Its numbers are under <a {...link({ screen: "series" })}>Series</a>. With{" "}
           <code>vario.watch(model, optimizer)</code> each layer gets a row here.
         </Empty>
       </Card>
@@ -189,7 +200,7 @@ function HeatCard(props: { home: RunHome }) {
         <>
           Layers over steps{" "}
           <small class="hide-small">
-            {heat ? `${plural(quantity.num_targets, "target")}, largest value of each stretch` : ""}
+            {heat ? `${plural(quantity.num_targets, "target")}, largest value of each bucket` : ""}
           </small>
         </>
       }
@@ -204,15 +215,15 @@ function HeatCard(props: { home: RunHome }) {
             value={view.colour}
             onChange={(colour) => go({ colour })}
             options={[
-              ["value", "Value", "Colour is the value, on a logarithmic scale"],
-              ["change", "Vs usual", "Colour is how many times its own usual value a row has"],
+              ["value", "Value", "Colour shows the value, on a logarithmic scale"],
+              ["change", "Vs usual", "Colour shows the value relative to the row's usual value"],
             ]}
           />
           <Search
             value={view.only}
             onInput={(only) => go({ only }, true)}
-            placeholder="Only rows with…  /"
-            label="Show only rows whose name has"
+            placeholder="Filter rows  /"
+            label="Filter rows by name"
           />
           <button type="button" aria-pressed={isTable} onClick={() => go({ table: !isTable })}>
             Table
@@ -225,13 +236,13 @@ function HeatCard(props: { home: RunHome }) {
       ) : search && heat.targets.length === 0 ? (
         <NoRow only={search} />
       ) : heat.targets.length === 0 || heat.columns === 0 ? (
-        <Empty title={isZoomed ? "Nothing was recorded in these steps" : "Nothing recorded yet"}>
+        <Empty title={isZoomed ? "Nothing recorded in these steps" : "Nothing recorded yet"}>
           {isZoomed ? (
             <button type="button" class="link" onClick={() => go({ first: null, last: null })}>
               Show all steps
             </button>
           ) : (
-            "The first rows appear with the first watched step."
+            "Rows appear with the first watched step."
           )}
         </Empty>
       ) : !heat.targets.some((target) => matches(target, view.only)) ? (
@@ -261,10 +272,10 @@ function HeatCard(props: { home: RunHome }) {
   );
 }
 
-/** Nothing that was searched for. */
+/** No search results. */
 export function NoRow(props: { only: string }) {
   return (
-    <Empty title={`No row's name has '${props.only}'`}>
+    <Empty title={`No rows match '${props.only}'`}>
       <button type="button" class="link" onClick={() => go({ only: "" })}>
         Show all rows
       </button>
@@ -280,17 +291,14 @@ function openSeries(heat: Heat, targets: string[]): void {
   go({ screen: "series", series, quantity, statistic });
 }
 
-/** The heat map that was asked for, and the columns that came since. */
-function useGrowing(told: Heat | null, isWhole: boolean): Heat | null {
-  const [heat, setHeat] = useState(told);
+/** The loaded heat map plus live columns. */
+function useColumns(loaded: Heat | null, subject: string, isWhole: boolean): Heat | null {
   const names = useRef<string[]>([]);
-  useEffect(() => setHeat(told), [told]);
-  useHeard({
-    heat: (news) => {
-      names.current = news.order ?? [...names.current, ...news.targets];
-      const order = names.current;
-      if (isWhole) setHeat((last) => last && appendColumns(last, news, order, MOST_COLUMNS * 1.5));
-    },
-  });
-  return heat;
+  return useGrowing(
+    loaded,
+    "heat",
+    subject,
+    (added) => ({ added, names: (names.current = added.order ?? [...names.current, ...added.targets]) }),
+    (heat, news) => (isWhole ? appendColumns(heat, news.added, news.names, MOST_COLUMNS * 1.5) : heat),
+  );
 }

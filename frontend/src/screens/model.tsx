@@ -1,11 +1,11 @@
-/** The module tree: shapes, share of parameters, and what each module's numbers are now. */
+/** The model screen: module tree with shapes, share of parameters and latest numbers. */
 
 import { useMemo, useState } from "preact/hooks";
 import type { Maybe, Model, Module, RunHome } from "../api";
 import { go, link, useView } from "../navigation";
 import { Card, Empty, Search, Waiting } from "../parts/basics";
-import { useStretch } from "../parts/virtual";
-import { matches } from "../search";
+import { useVisibleRows } from "../parts/virtual";
+import { matchesAny } from "../search";
 import { useAnswer } from "../server";
 import { bytes, count, number, percent, whole } from "../format";
 
@@ -34,7 +34,7 @@ export function ModelScreen(props: { home: RunHome }) {
   const rows = useMemo(() => treeRows(model, opened, view.only), [model, opened, view.only]);
   const columns = useMemo(() => statisticsOf(model), [model]);
   const ranges = useMemo(() => columns.map((name) => rangeOf(rows, name)), [rows, columns]);
-  const [stretch, box] = useStretch(rows.length, ROW);
+  const [visible, box] = useVisibleRows(rows.length, ROW);
   if (!model) return <Waiting answer={answer} what="model" />;
   const toggle = (key: string) => {
     const next = new Set(opened);
@@ -63,17 +63,17 @@ export function ModelScreen(props: { home: RunHome }) {
               label="Find a module"
             />
             <button type="button" onClick={() => setOpen(new Set(model.modules.map((module) => module.name)))}>
-              Open all
+              Unfold all
             </button>
             <button type="button" onClick={() => setOpen(new Set(["root", ""]))}>
-              Close all
+              Fold all
             </button>
           </>
         }
       >
         {rows.length === 0 ? (
-          <Empty title={view.only ? "No module has that in its name" : "This run tells nothing of its model"}>
-            {view.only ? "Clear the search to see all." : "Runs made from other tools' files have curves alone."}
+          <Empty title={view.only ? "No matching modules" : "No model recorded"}>
+            {view.only ? "Clear the search to show all." : "Runs imported from other tools have only curves."}
           </Empty>
         ) : (
           <div class="model-scroll" role="treegrid" aria-label="Modules">
@@ -89,8 +89,8 @@ export function ModelScreen(props: { home: RunHome }) {
                 </span>
               ))}
             </div>
-            <div ref={box} style={{ paddingTop: `${stretch.first * ROW}px`, height: `${rows.length * ROW}px` }}>
-              {rows.slice(stretch.first, stretch.last).map((row) => (
+            <div ref={box} style={{ paddingTop: `${visible.first * ROW}px`, height: `${rows.length * ROW}px` }}>
+              {rows.slice(visible.first, visible.last).map((row) => (
                 <div
                   key={row.key}
                   class={`model-row ${row.module ? "" : "is-parameter"}`}
@@ -169,7 +169,7 @@ function Bar(props: { row: TreeRow; name: string; range: [number, number] }) {
   );
 }
 
-/** The series of a newest number; that of updates is the mean of a target of its own. */
+/** The series of a latest number; for updates it is the mean of a separate target. */
 function seriesOf(name: string, target: string): string {
   const [quantity, statistic] = name.split("|") as [string, string];
   return quantity === "update" ? `update|${target}:${statistic}|mean` : `${quantity}|${target}|${statistic}`;
@@ -180,11 +180,11 @@ function Memory(props: { model: Model }) {
   if (!memory || (memory.predicted === null && memory.measured === null)) return null;
   const top = Math.max(memory.predicted ?? 0, memory.measured ?? 0) || 1;
   const lines = [
-    ["Predicted", memory.predicted, "highest of the device, before the run"],
+    ["Predicted", memory.predicted, "peak of the device, predicted before the run"],
     [
       "Measured",
       memory.measured,
-      memory.of === "device" ? "highest of the device, in the run" : "highest of the process, in the run",
+      memory.of === "device" ? "peak of the device during the run" : "peak of the process during the run",
     ],
   ] as const;
   const error =
@@ -213,7 +213,7 @@ function Memory(props: { model: Model }) {
               <small>
                 {value === null
                   ? name === "Predicted"
-                    ? "log vario.predict_memory(...).scalars() to have one"
+                    ? "log vario.predict_memory(...).scalars() to get one"
                     : "not recorded"
                   : note}
               </small>
@@ -239,7 +239,7 @@ function treeRows(model: Model | null, open: ReadonlySet<string>, only: string):
   const total = model?.num_parameters || modules[0]?.num_parameters || 1;
   let closedAt = Infinity;
   modules.forEach((module, index) => {
-    const isFound = only ? matches(module.name, only) || module.class.toLowerCase().includes(only.toLowerCase()) : true;
+    const isFound = matchesAny([module.name, module.class], only);
     if (!only) {
       if (module.depth > closedAt) return;
       closedAt = Infinity;

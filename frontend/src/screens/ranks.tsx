@@ -1,17 +1,18 @@
-/** Ranks side by side: states, step time or any other number of each, who is slow, who differs. */
+/** The ranks screen: state and any number of each rank, which are slow, which differ. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Curve, RankState, RunHome } from "../api";
-import { LINES } from "../colors";
+import { lineColor } from "../colors";
 import { Chart } from "../curves/chart";
 import type { Line } from "../curves/lines";
 import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Pill, Search, Spark, Waiting } from "../parts/basics";
 import { ScaleChoice, stepZoom } from "../parts/choices";
+import { Desynced, Straggler } from "../parts/rank-notes";
 import { useAnswer } from "../server";
 import { useDark } from "../theme";
 import { formatSeries, parseSeries } from "../view";
-import { duration, number, percent, plural, scalarTitle, whole } from "../format";
+import { duration, number, plural, scalarTitle, whole } from "../format";
 
 export function RanksScreen(props: { home: RunHome }) {
   const { home } = props;
@@ -24,14 +25,14 @@ export function RanksScreen(props: { home: RunHome }) {
     "targets",
     quantity ? { run: home.run, quantity: quantity.name, search: view.only, limit: 200 } : null,
   );
-  // A quantity that was just chosen begins with its first target.
+  // A newly chosen quantity starts with its first target.
   const chosen = {
     ...wished,
     target: wished.target || (names.of.includes(`quantity=${wished.quantity}&`) ? (names.value?.targets[0] ?? "") : ""),
   };
   const answer = useAnswer("ranks", chosen.target ? { run: home.run, ...chosen } : null);
   const found = answer.value;
-  // Ranks wait for each other, so the whole step shows nothing: begin with what shows who is slow.
+  // Ranks wait for each other, so the step time shows nothing: start with a number that shows which is slow.
   useEffect(() => setBy(found?.slowest?.by ?? "step_seconds"), [found?.slowest?.by]);
   const warm = chosen.target.endsWith("_seconds") ? (found?.curves[0]?.steps[1] ?? null) : null;
   const lines = useMemo(() => toLines(found?.curves ?? [], home.run, isDark), [found, home.run, isDark]);
@@ -40,8 +41,8 @@ export function RanksScreen(props: { home: RunHome }) {
   if (!chosen.target && (!quantity || names.value?.targets.length === 0))
     return (
       <Card>
-        <Empty title="No rank recorded this">
-          <a {...link({ series: [], only: "" })}>Show the time of their steps</a>
+        <Empty title="Not recorded on any rank">
+          <a {...link({ series: [], only: "" })}>Show step times</a>
         </Empty>
       </Card>
     );
@@ -49,46 +50,19 @@ export function RanksScreen(props: { home: RunHome }) {
   return (
     <>
       {found.slowest && (
-        <section class="cause warning" aria-label="Straggler">
-          <Warning />
-          <div>
-            <h2>
-              Rank {found.slowest.rank} is slow: {percent(found.slowest.share)} longer than most
-            </h2>
-            <p>
-              Its {found.slowest.by.replace("_seconds", "").replaceAll("_", " ")} takes{" "}
-              {duration(found.slowest.seconds)}, usual is {duration(found.slowest.usual_seconds)}
-              {found.slowest.host ? `, on ${found.slowest.host}` : ""}. The others wait for it in every step.
-            </p>
-          </div>
-          <div class="cause-links">
-            <button
-              type="button"
-              class="button"
-              onClick={() => choose({ quantity: "scalar", target: found.slowest!.by, statistic: "value" })}
-            >
-              See it
-            </button>
-          </div>
-        </section>
+        <Straggler slowest={found.slowest}>
+          <button
+            type="button"
+            class="button"
+            onClick={() => choose({ quantity: "scalar", target: found.slowest!.by, statistic: "value" })}
+          >
+            Show it
+          </button>
+        </Straggler>
       )}
-      {found.desync && (
-        <section class="cause" aria-label="Desync">
-          <Warning />
-          <div>
-            <h2>
-              Ranks differ since step {whole(found.desync.step)}: {found.desync.quantity} of{" "}
-              <span class="code">{found.desync.target}</span>
-            </h2>
-            <p>
-              It should be the same everywhere. {found.desync.ranks.length === 1 ? "Rank" : "Ranks"}{" "}
-              {found.desync.ranks.join(", ")} hold{found.desync.ranks.length === 1 ? "s" : ""} something else than most.
-            </p>
-          </div>
-        </section>
-      )}
+      {found.desync && <Desynced desync={found.desync} />}
       <Card
-        title="A curve for each rank"
+        title="One curve per rank"
         side={
           <>
             <Choice
@@ -139,10 +113,10 @@ export function RanksScreen(props: { home: RunHome }) {
             onZoom={stepZoom(home.step)}
           />
         ) : (
-          <Empty title="No rank recorded this">Choose another quantity or target.</Empty>
+          <Empty title="Not recorded on any rank">Choose another quantity or target.</Empty>
         )}
         {warm !== null && view.first === null && (
-          <p class="foot-note">The first step is left out of the picture: it warms up.</p>
+          <p class="foot-note">The first step is not shown: it is a warm-up step.</p>
         )}
       </Card>
       <Card title={plural(found.ranks.length, "rank")}>
@@ -153,7 +127,7 @@ export function RanksScreen(props: { home: RunHome }) {
                 <th class="num">Rank</th>
                 <th>State</th>
                 <th class="num">Last step</th>
-                <th>Place</th>
+                <th>Mesh</th>
                 <th>Host</th>
                 <th class="wide">{chosen.target.replaceAll("_", " ")}</th>
                 <th class="num">Median</th>
@@ -173,14 +147,16 @@ export function RanksScreen(props: { home: RunHome }) {
           </table>
         </div>
         {found.ranks.length === 1 && (
-          <p class="foot-note">This run has one rank. Runs of several show here who is slow and who differs.</p>
+          <p class="foot-note">
+            This run has one rank. For several ranks, this screen shows which are slow and which differ.
+          </p>
         )}
       </Card>
     </>
   );
 }
 
-/** The rank that took others down comes first; the rest stay in their order. */
+/** The rank that took others down comes first; the rest keep their order. */
 function inOrderOfFailure(ranks: readonly RankState[]): RankState[] {
   const first = ranks.find((rank) => rank.victim_of !== null)?.victim_of;
   return [...ranks.filter((rank) => rank.rank === first), ...ranks.filter((rank) => rank.rank !== first)];
@@ -194,7 +170,7 @@ function Row(props: { rank: RankState; curve: Omit<Curve, "run"> | undefined; is
   return (
     <tr>
       <td class="num">
-        <a {...link({ screen: "home", rank: String(rank.rank), series: [] })} title="The heat map of this rank">
+        <a {...link({ screen: "home", rank: String(rank.rank), series: [] })} title="Heat map of this rank">
           {rank.rank}
         </a>
       </td>
@@ -203,11 +179,11 @@ function Row(props: { rank: RankState; curve: Omit<Curve, "run"> | undefined; is
         {rank.victim_of !== null ? (
           <small title={rank.error ?? ""}>taken down by rank {rank.victim_of}</small>
         ) : (
-          rank.error && <small class="critical-text">{rank.error}</small>
+          rank.error && <small class="red-text">{rank.error}</small>
         )}
       </td>
       <td class="num">
-        {whole(rank.last_step)} {props.behind > 1 && <small class="warning-text">{whole(props.behind)} behind</small>}
+        {whole(rank.last_step)} {props.behind > 1 && <small class="amber-text">{whole(props.behind)} behind</small>}
       </td>
       <td>
         <small>{coordinates.map(([name, place]) => `${name} ${place}`).join(", ") || "–"}</small>
@@ -217,23 +193,15 @@ function Row(props: { rank: RankState; curve: Omit<Curve, "run"> | undefined; is
         {curve && (
           <Spark
             values={thin(curve.last.slice(curve.target.endsWith("_seconds") ? 1 : 0))}
-            tone={props.isSlow ? "critical" : ""}
+            tone={props.isSlow ? "is-red" : ""}
             label={`rank ${rank.rank}`}
           />
         )}
       </td>
-      <td class={`num ${props.isSlow ? "warning-text" : ""}`}>
+      <td class={`num ${props.isSlow ? "amber-text" : ""}`}>
         {middle === undefined ? "–" : curve?.target.endsWith("_seconds") ? duration(middle) : number(middle)}
       </td>
     </tr>
-  );
-}
-
-function Warning() {
-  return (
-    <svg viewBox="0 0 24 24" aria-hidden="true">
-      <path d="M12 2 23 21H1zM11 9v6h2V9zm0 7.500v2h2v-2z" fill-rule="evenodd" />
-    </svg>
   );
 }
 
@@ -249,11 +217,10 @@ function thin(values: readonly (number | null)[], most = 80): (number | null)[] 
 }
 
 function toLines(curves: readonly Omit<Curve, "run">[], run: string, isDark: boolean): Line[] {
-  const colors = isDark ? LINES.dark : LINES.light;
   return curves.map((curve, index) => ({
     key: String(curve.rank),
     label: `rank ${curve.rank}`,
-    color: colors[index % colors.length]!,
+    color: lineColor(index, isDark),
     curve: { ...curve, run },
   }));
 }

@@ -1,44 +1,64 @@
-/** All runs under the folder: how each fares, and which to compare. */
+/** The list of runs: as a table to sort, filter and group, as charts, and as what mattered. */
 
-import { useEffect, useMemo, useState } from "preact/hooks";
-import type { NewRows, RunRow } from "../api";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { RunRow } from "../api";
 import { NoToken } from "../app";
-import { fold, keyOf, type Line } from "../groups";
-import { useKeys } from "../keys";
 import { useHeard, useStream } from "../live";
-import { CLEARED, go, link } from "../navigation";
-import { Card, Empty, Found, Meter, Pill, Search, Segments, Spark, Waiting } from "../parts/basics";
-import { nextRow, useStretch } from "../parts/virtual";
+import { go, useView } from "../navigation";
+import { Card, Empty, Search, Segments, Waiting } from "../parts/basics";
+import { SketchTour } from "../parts/tour";
+import { RunCharts } from "../runs/charts";
+import { Chooser } from "../runs/chooser";
+import { Effects } from "../runs/effects";
+import { Filter } from "../runs/filter";
+import { askedColumns, chosenRuns, isTable, makeLines, merge, runsOf } from "../runs/lines";
+import { RunsTable } from "../runs/table";
+import { SelectionBar } from "../runs/selection";
 import { useAnswer } from "../server";
-import { ago, duration, moment, number, percent, plural, stepsDone, whole } from "../format";
-
-type Filter = "all" | "running" | "alerts" | "ended";
+import type { View } from "../view";
+import { plural, whole } from "../format";
 
 export function RunsScreen() {
+  const view = useView();
   const answer = useAnswer("runs", {});
   const [rows, setRows] = useState<RunRow[] | null>(null);
-  const [search, setSearch] = useState("");
-  const [filter, setFilter] = useState<Filter>("all");
-  const [chosen, setChosen] = useState<string[]>([]);
-  const [current, setCurrent] = useState(-1);
   const [open, setOpen] = useState<ReadonlySet<string>>(new Set());
+  const [isChoosing, setChoosing] = useState(false);
   useEffect(() => setRows(answer.value?.runs ?? null), [answer.value]);
   useStream(answer.value ? { cursor: answer.value.cursor } : null);
-  useHeard({ runs: (news) => setRows((last) => last && merge(last, news)) });
 
-  const shown = useMemo(
-    () =>
-      fold(
-        (rows ?? []).filter((row) => isShown(row, search, filter)),
-        open,
-      ),
-    [rows, search, filter, open],
-  );
-  const isNarrow = useIsNarrow();
-  const rowHeight = isNarrow ? 110 : 56;
-  const [stretch, box] = useStretch(shown.length, rowHeight);
-  const pick = (run: string) =>
-    setChosen((last) => (last.includes(run) ? last.filter((each) => each !== run) : [...last, run]));
+  const asked = isTable(view)
+    ? { column: askedColumns(view), where: view.where, sort: view.sort, group: view.by }
+    : null;
+  const told = useAnswer("table", asked);
+  const table = asked && !told.error ? told.value : null;
+  const [news, setNews] = useState(0);
+  useHeard({
+    runs: (changes) => {
+      setRows((last) => last && merge(last, changes));
+      setNews((last) => last + 1);
+    },
+  });
+  // Values of the table follow, but not faster than they can be read.
+  const { again } = told;
+  useEffect(() => {
+    if (!news) return;
+    const wait = window.setTimeout(again, 1000);
+    return () => window.clearTimeout(wait);
+  }, [news, again]);
+
+  // A list of very many runs comes before all of them are read; for the table they were.
+  const askForRows = answer.again;
+  const isPartial = rows?.some((row) => !row.is_read) ?? false;
+  const completed = useRef<unknown>(null);
+  useEffect(() => {
+    if (!told.value || !isPartial || completed.current === told.value) return;
+    completed.current = told.value;
+    askForRows();
+  }, [told.value, isPartial, askForRows]);
+
+  const lines = useMemo(() => makeLines(rows ?? [], table, view, open), [rows, table, view, open]);
+  const shown = useMemo(() => runsOf(lines, rows ?? [], view), [lines, rows, view]);
   const turn = (key: string) =>
     setOpen((last) => {
       const next = new Set(last);
@@ -46,23 +66,25 @@ export function RunsScreen() {
       return next;
     });
 
-  useKeys((key) => {
-    const next = nextRow(key, current, shown.length);
-    if (next !== null) {
-      setCurrent(next);
-      const top = (box.current?.getBoundingClientRect().top ?? 0) + next * rowHeight;
-      if (top < 110 || top > window.innerHeight - rowHeight - 20) window.scrollBy(0, top - window.innerHeight / 2);
-      return true;
-    }
-    const row = shown[current]?.row;
-    if (!row) return false;
-    if (key === "Enter") return (go({ ...CLEARED, run: row.run, screen: "home" }), true);
-    if (key === "x") return (pick(row.run), true);
-  });
+  const chosen = chosenRuns(view, shown);
+  // The server knows the filter; whatever else is left out, it is told run by run.
+  const asksAll =
+    !chosen.length &&
+    !view.find &&
+    view.which === "all" &&
+    !view.hidden.length &&
+    !rows?.some((row) => row.is_archived);
+  const about = asksAll ? null : chosen.length ? chosen : shown;
+
+  const changed = () => {
+    answer.again();
+    if (asked) again();
+  };
 
   if (answer.error?.status === 401) return <NoToken />;
   if (!rows) return <Waiting answer={answer} what="list of runs" />;
   const leftOut = answer.value?.left_out ?? [];
+  const isWaiting = asked !== null && !table && !told.error;
   return (
     <>
       <div class="run-head">
@@ -71,64 +93,89 @@ export function RunsScreen() {
           <span>
             <b>{whole(rows.length)}</b> in {answer.value?.folder}
           </span>
+          {table && table.rows.length < table.total && <span>{whole(table.rows.length)} match the filter</span>}
+          {view.hidden.length > 0 && (
+            <span>
+              {whole(view.hidden.length)} hidden{" "}
+              <button type="button" class="link" onClick={() => go({ hidden: [] })}>
+                Show
+              </button>
+            </span>
+          )}
         </span>
         <div class="controls push">
-          <Segments<Filter>
+          <Segments<View["which"]>
             label="Which runs"
-            value={filter}
-            onChange={setFilter}
+            value={view.which}
+            onChange={(which) => go({ which })}
             options={[
               ["all", "All"],
               ["running", "Running"],
               ["alerts", "With alerts"],
               ["ended", "Ended"],
+              ["archived", "Archived"],
             ]}
           />
-          <Search value={search} onInput={setSearch} placeholder="Search runs  /" label="Search runs" />
+          <Search
+            value={view.find}
+            onInput={(find) => go({ find }, true)}
+            placeholder="Search runs  /"
+            label="Search runs"
+          />
         </div>
       </div>
+      {rows.length > 0 && (
+        <div class="controls runs-tools">
+          <Filter error={asked ? told.error : null} />
+          <Segments<View["list"]>
+            label="Show runs as"
+            value={view.list}
+            onChange={(list) => go({ list })}
+            options={[
+              ["table", "Table"],
+              ["charts", "Charts"],
+              ["effects", "What mattered"],
+            ]}
+          />
+          {view.list === "table" && (
+            <button type="button" class="button" aria-expanded={isChoosing} onClick={() => setChoosing(!isChoosing)}>
+              Columns
+            </button>
+          )}
+        </div>
+      )}
+      {isChoosing && view.list === "table" && <Chooser onClose={() => setChoosing(false)} />}
       {rows.length === 0 ? (
         <Card>
-          <Empty title="No runs here yet">
-            Watch a training with <code>vario.watch(model, optimizer)</code>, start a script with{" "}
-            <code>vario run train.py</code>, or try <code>vario demo</code>. The run appears here by itself.
+          <Empty title="No runs yet">
+            Add <code>vario.watch(model, optimizer)</code> to your training loop, run a script with{" "}
+            <code>vario run train.py</code>, or try <code>vario demo</code>. New runs appear here automatically.
           </Empty>
+          <SketchTour />
         </Card>
-      ) : shown.length === 0 ? (
+      ) : view.list === "charts" ? (
+        <RunCharts runs={about} isWritable={answer.value?.is_writable ?? false} />
+      ) : view.list === "effects" ? (
+        <Effects runs={about} />
+      ) : isWaiting ? (
+        <Waiting answer={told} what="table" />
+      ) : lines.length === 0 ? (
         <Card>
-          <Empty title="No run fits">
-            <button type="button" class="link" onClick={() => (setSearch(""), setFilter("all"))}>
+          <Empty title="No matching runs">
+            <button type="button" class="link" onClick={() => go({ find: "", which: "all", where: "", hidden: [] })}>
               Show all {whole(rows.length)}
             </button>
           </Empty>
         </Card>
       ) : (
-        <section class="card runs-card" role="table" aria-label="Runs" aria-rowcount={shown.length}>
-          <div class="runs-row is-head" role="row">
-            {["", "Run", "State", "Progress", "Time", "Loss", "", "Alerts"].map((title, index) => (
-              <span key={index} role="columnheader">
-                {title}
-              </span>
-            ))}
-          </div>
-          <div
-            class="runs-list"
-            ref={box}
-            role="rowgroup"
-            style={{ paddingTop: `${stretch.first * rowHeight}px`, height: `${shown.length * rowHeight}px` }}
-          >
-            {shown.slice(stretch.first, stretch.last).map((line, index) => (
-              <Row
-                key={line.row.run}
-                line={line}
-                isCurrent={stretch.first + index === current}
-                isChosen={chosen.includes(line.row.run)}
-                onPick={() => pick(line.row.run)}
-                onTurn={() => turn(keyOf(line.row))}
-              />
-            ))}
-          </div>
-        </section>
+        <RunsTable
+          lines={lines}
+          table={table}
+          shown={shown}
+          onTurn={turn}
+          isWritable={answer.value?.is_writable ?? false}
+          onChanged={changed}
+        />
       )}
       {leftOut.length > 0 && (
         <Card title={`${plural(leftOut.length, "folder")} could not be read`}>
@@ -141,155 +188,7 @@ export function RunsScreen() {
           </ul>
         </Card>
       )}
-      {chosen.length > 0 && (
-        <div class="chosen-bar" role="region" aria-label="Chosen runs">
-          <span>{plural(chosen.length, "run")} chosen</span>
-          <button
-            type="button"
-            class="button is-main"
-            disabled={chosen.length < 2}
-            onClick={() => go({ ...CLEARED, run: chosen[0]!, runs: chosen.slice(1), screen: "compare" })}
-          >
-            {chosen.length < 2 ? "Choose another to compare" : "Compare"}
-          </button>
-          <button type="button" class="button" onClick={() => setChosen([])}>
-            Clear
-          </button>
-        </div>
-      )}
+      <SelectionBar chosen={chosen} />
     </>
   );
-}
-
-function Row(props: { line: Line; isCurrent: boolean; isChosen: boolean; onPick: () => void; onTurn: () => void }) {
-  const { row, size, isOpen: isUnfolded, isInside } = props.line;
-  const now = Date.now() / 1000;
-  const isOpen = row.state === "running" || row.state === "stalled";
-  return (
-    <div
-      class={`runs-row ${props.isCurrent ? "is-current" : ""} ${isInside ? "is-inside" : ""}`}
-      role="row"
-      aria-selected={props.isChosen}
-      onClick={(event) => {
-        const isElsewhere =
-          (event.target as Element).closest("a, button, .runs-pick") || event.ctrlKey || event.metaKey;
-        // Who marks a text to copy it does not mean to go anywhere.
-        if (!isElsewhere && !getSelection()?.toString()) go({ ...CLEARED, run: row.run, screen: "home" });
-      }}
-    >
-      <span class="runs-pick" role="cell">
-        <input
-          type="checkbox"
-          checked={props.isChosen}
-          aria-label={`Choose ${row.name} for comparing`}
-          onChange={props.onPick}
-        />
-      </span>
-      <span class="runs-name" role="cell">
-        <a {...link({ ...CLEARED, run: row.run, screen: "home" })}>{row.name}</a>
-        <small title={moment(row.started)}>
-          {size > 1 && (
-            <button type="button" class="link" aria-expanded={isUnfolded} onClick={props.onTurn}>
-              {isUnfolded ? "▾" : "▸"} {plural(size, "run")}
-            </button>
-          )}
-          {size > 1 ? " · " : ""}
-          {ago(row.started, now)}
-          {row.host ? ` · ${row.host}` : ""}
-          {row.world_size > 1 ? ` · ${plural(row.world_size, "rank")}` : ""}
-        </small>
-      </span>
-      <span role="cell">
-        <Pill state={row.state} />
-      </span>
-      <span class={`runs-step ${row.error ? "has-error" : ""}`} role="cell">
-        <span>{row.is_read ? stepsDone(row.step, row.total_steps) : "…"}</span>
-        {row.error ? (
-          <small class="critical-text" title={row.error}>
-            {row.error}
-          </small>
-        ) : (
-          <Meter share={row.progress} label={`${row.name}: ${percent(row.progress)}`} />
-        )}
-      </span>
-      <span class="runs-eta" role="cell">
-        {isOpen && row.eta_seconds !== null
-          ? `${duration(row.eta_seconds)} left`
-          : !isOpen && row.started && row.ended
-            ? `took ${duration(row.ended - row.started)}`
-            : "–"}
-      </span>
-      <span role="cell" class={`runs-loss ${isNaNLoss(row) ? "is-bad" : ""}`}>
-        {isNaNLoss(row) ? "NaN" : number(row.loss)}
-        {row.loss_is_found && <Found isShort />}
-      </span>
-      <span class="runs-spark" role="cell">
-        <Spark values={row.spark} label={`Loss of ${row.name}`} />
-      </span>
-      <span class="runs-alerts" role="cell">
-        {row.critical > 0 && (
-          <a
-            class="count"
-            {...link({ ...CLEARED, run: row.run, screen: "alerts" })}
-            aria-label={plural(row.critical, "critical incident")}
-            title={plural(row.critical, "critical incident")}
-          >
-            {row.critical}
-          </a>
-        )}
-        {row.warning > 0 && (
-          <a
-            class="count warning"
-            {...link({ ...CLEARED, run: row.run, screen: "alerts" })}
-            aria-label={plural(row.warning, "warning")}
-            title={plural(row.warning, "warning")}
-          >
-            {row.warning}
-          </a>
-        )}
-      </span>
-    </div>
-  );
-}
-
-/** The newest loss is no number, though there were losses. */
-function isNaNLoss(row: RunRow): boolean {
-  return row.loss === null && row.spark.some((value) => value !== null);
-}
-
-function isShown(row: RunRow, search: string, filter: Filter): boolean {
-  const isOpen = row.state === "running" || row.state === "stalled";
-  if (filter === "running" && !isOpen) return false;
-  if (filter === "ended" && isOpen) return false;
-  if (filter === "alerts" && !row.critical && !row.warning) return false;
-  const text = `${row.name} ${row.run} ${row.host ?? ""} ${row.state}`.toLowerCase();
-  return search
-    .toLowerCase()
-    .split(/\s+/)
-    .every((word) => text.includes(word));
-}
-
-/** Rows that changed take the place of the old ones, new runs come first, and those that went are left out. */
-function merge(rows: RunRow[], news: NewRows): RunRow[] {
-  if (news.is_whole) return news.runs;
-  const changed = new Map(news.runs.map((row) => [row.run, row]));
-  const gone = new Set(news.gone);
-  const left = rows.filter((row) => !gone.has(row.run));
-  const kept = left.map((row) => {
-    const other = changed.get(row.run);
-    changed.delete(row.run);
-    return other ?? row;
-  });
-  return [...changed.values(), ...kept];
-}
-
-function useIsNarrow(): boolean {
-  const [isNarrow, setNarrow] = useState(() => matchMedia("(max-width: 860px)").matches);
-  useEffect(() => {
-    const query = matchMedia("(max-width: 860px)");
-    const look = () => setNarrow(query.matches);
-    query.addEventListener("change", look);
-    return () => query.removeEventListener("change", look);
-  }, []);
-  return isNarrow;
 }

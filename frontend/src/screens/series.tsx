@@ -1,16 +1,17 @@
 /** Any number of curves, over steps or wall time, moving together. */
 
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import type { Curve, RunHome } from "../api";
-import { LINES } from "../colors";
+import { lineColor } from "../colors";
 import { Chart } from "../curves/chart";
 import { Finder } from "../curves/finder";
+import { LookControls, lookOf } from "../curves/look";
 import { appendPoints, type Line } from "../curves/lines";
 import { removal } from "../curves/curve-removal";
-import { useHeard, useWanted } from "../live";
+import { useGrowing, useWanted } from "../live";
 import { go, useView } from "../navigation";
 import { Card, Choice, Empty, Segments, Waiting } from "../parts/basics";
-import { ScaleChoice, stepZoom } from "../parts/choices";
+import { ScaleChoice, Smoothing, stepZoom } from "../parts/choices";
 import { address, isReport, useAnswer } from "../server";
 import { useDark } from "../theme";
 import { NONE, type View } from "../view";
@@ -33,11 +34,11 @@ export function SeriesScreen(props: { home: RunHome }) {
     points: POINTS,
   };
   const answer = useAnswer("series", series.length ? query : null);
-  const curves = useGrowing(answer.value?.curves ?? null, view.last === null);
+  const curves = usePoints(answer.value?.curves ?? null, view.last === null);
   useWanted({ series, rank: view.rank });
   const groups = useGroups(curves ?? [], view.runs.length > 0);
   const starts = isTime && view.runs.length > 0;
-  // Runs beside this one may be longer.
+  // The other runs may be longer.
   const zoomSteps = stepZoom(view.runs.length ? null : home.step);
   const zoom = (first: number | null, last: number | null, isDragging = false) =>
     isTime ? go({ first: whole(first), last: whole(last) }, isDragging) : zoomSteps(first, last, isDragging);
@@ -61,18 +62,7 @@ export function SeriesScreen(props: { home: RunHome }) {
               ["time", "Time"],
             ]}
           />
-          <label class="slider">
-            Smoothing
-            <input
-              type="range"
-              min="0"
-              max="0.99"
-              step="0.01"
-              value={view.smooth}
-              onInput={(event) => go({ smooth: Number(event.currentTarget.value) }, true)}
-            />
-            <output>{view.smooth ? view.smooth.toFixed(2) : "off"}</output>
-          </label>
+          <Smoothing view={view} />
           {(home.world_size ?? 1) > 1 && !isReport() && (
             <Choice
               label="Rank"
@@ -95,13 +85,15 @@ export function SeriesScreen(props: { home: RunHome }) {
       </section>
       {series.length === 0 ? (
         <Card>
-          <Empty title="No curve chosen">Find a target above, or click a row of the heat map on the home screen.</Empty>
+          <Empty title="No series selected">
+            Find a target above, or click a row of the heat map on the home screen.
+          </Empty>
         </Card>
       ) : !curves ? (
         <Waiting answer={answer} what="series" />
       ) : curves.every((curve) => curve.steps.length === 0) ? (
         <Card>
-          <Empty title="Nothing was recorded in this stretch">
+          <Empty title="Nothing recorded in these steps">
             <button type="button" class="link" onClick={() => zoom(null, null)}>
               Show all steps
             </button>
@@ -114,9 +106,10 @@ export function SeriesScreen(props: { home: RunHome }) {
               key={title}
               title={title}
               lines={lines}
+              controls={groups.length > 1 && <LookControls chart={title} view={view} />}
               drawing={{
-                isLog: view.log,
-                smooth: view.smooth,
+                isLog: lookOf(view, title).log,
+                smooth: lookOf(view, title).smooth,
                 x: view.x,
                 starts: starts ? lines.map((line) => line.curve.times[0] ?? 0) : [],
               }}
@@ -136,15 +129,15 @@ export function SeriesScreen(props: { home: RunHome }) {
       )}
       {curves && series.length > 0 && (
         <p class="foot-note">
-          Drag zooms, shift and drag pans, double click shows all. A shaded band holds every value of the points it
-          stands for; pink marks at the foot are NaN or Inf.
+          {answer.value?.text} Drag to zoom, shift-drag to pan, double-click to show all steps. The shaded band is the
+          range of values behind each point; pink marks at the bottom are NaN or Inf.
         </p>
       )}
     </>
   );
 }
 
-/** Without a choice: the vital signs. */
+/** The default: the vital signs. */
 function startSeries(home: RunHome): string[] {
   return home.vital.slice(0, 4).map((vital) => `scalar|${vital.target}|value`);
 }
@@ -153,20 +146,20 @@ function whole(value: number | null): number | null {
   return value === null ? null : Math.round(value);
 }
 
-function useGrowing(told: Curve[] | null, isToEnd: boolean): Curve[] | null {
-  const [curves, setCurves] = useState(told);
-  useEffect(() => setCurves(told), [told]);
-  useHeard({
-    points: (news) => isToEnd && setCurves((last) => last && last.map((curve) => appendPoints(curve, news))),
-  });
-  return curves;
+function usePoints(loaded: Curve[] | null, isToEnd: boolean): Curve[] | null {
+  return useGrowing(
+    loaded,
+    "points",
+    "",
+    (news) => news,
+    (curves, news) => (isToEnd ? curves.map((curve) => appendPoints(curve, news)) : curves),
+  );
 }
 
-/** One chart for each statistic of a quantity; plain numbers have one each, for their sizes differ. */
+/** One chart for each statistic of a quantity; plain numbers have one each, since their scales differ. */
 export function useGroups(curves: readonly Curve[], isManyRuns: boolean): { title: string; lines: Line[] }[] {
   const isDark = useDark();
   return useMemo(() => {
-    const colors = isDark ? LINES.dark : LINES.light;
     const groups = new Map<string, Line[]>();
     for (const curve of curves) {
       const title =
@@ -182,7 +175,7 @@ export function useGroups(curves: readonly Curve[], isManyRuns: boolean): { titl
       lines.push({
         key: `${curve.run} ${curve.quantity} ${curve.target} ${curve.statistic} ${curve.rank}`,
         label: parts.filter(Boolean).join(" · "),
-        color: colors[lines.length % colors.length]!,
+        color: lineColor(lines.length, isDark),
         curve,
       });
       groups.set(title, lines);

@@ -1,4 +1,4 @@
-/** How the run was watched, where it ran, and what of the watching is switched off and why. */
+/** The settings screen: config, environment, and disabled parts with the reason. */
 
 import type { RunHome } from "../api";
 import { Card, Waiting } from "../parts/basics";
@@ -11,9 +11,18 @@ export function SettingsScreen(props: { home: RunHome }) {
   if (!found) return <Waiting answer={answer} what="settings" />;
   return (
     <>
-      <Card title="Parts switched off or incomplete">
+      {Object.keys(found.params).length > 0 && (
+        <Card title="Hyper-parameters">
+          <dl class="facts is-wide">
+            {Object.entries(found.params).map(([name, value]) => (
+              <Fact key={name} name={name} value={value} from={found.param_sources[name]} />
+            ))}
+          </dl>
+        </Card>
+      )}
+      <Card title="Disabled or incomplete parts">
         {found.parts_off.length === 0 ? (
-          <p>None: every part of the monitor that was asked for works.</p>
+          <p>None: all parts of the monitor work.</p>
         ) : (
           <ul class="parts-off">
             {found.parts_off.map((part, index) => (
@@ -29,11 +38,18 @@ export function SettingsScreen(props: { home: RunHome }) {
           </ul>
         )}
         {found.dropped_steps > 0 && (
-          <p class="warning-text">
-            {plural(found.dropped_steps, "step")} could not be written fast enough and are missing.
-          </p>
+          <p class="amber-text">{plural(found.dropped_steps, "step")} could not be written and are missing.</p>
         )}
       </Card>
+      {found.not_offered.length > 0 && (
+        <Card title="Not offered for this framework">
+          <dl class="facts is-wide">
+            {found.not_offered.map((each) => (
+              <Fact key={each.quantity} name={each.quantity} value={`needs ${each.missing}`} />
+            ))}
+          </dl>
+        </Card>
+      )}
       <div class="two is-even">
         <Card title="Environment">
           <dl class="facts">
@@ -65,7 +81,7 @@ export function SettingsScreen(props: { home: RunHome }) {
               ))}
             </tbody>
           </table>
-          <p class="foot-note">A run that goes on from a checkpoint has a session for each start.</p>
+          <p class="foot-note">Resuming from a checkpoint adds a session.</p>
         </Card>
       </div>
       <Card title="Config">
@@ -79,16 +95,18 @@ export function SettingsScreen(props: { home: RunHome }) {
   );
 }
 
-function Fact(props: { name: string; value: unknown }) {
+function Fact(props: { name: string; value: unknown; from?: string }) {
   return (
     <>
       <dt>{props.name}</dt>
-      <dd class="code">{text(props.value)}</dd>
+      <dd class="code">
+        {text(props.value)} {props.from && <small>{props.from}</small>}
+      </dd>
     </>
   );
 }
 
-/** A setting as it would be written: lists as words, empty things as what they mean. */
+/** Format a setting: lists as words, empty values as their meaning. */
 function text(value: unknown): string {
   if (value === null || value === undefined || value === "") return "–";
   if (Array.isArray(value)) return value.length ? value.map(text).join(", ") : "none";

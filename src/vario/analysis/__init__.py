@@ -1,1 +1,1 @@
-"""What can be said of a model and its gradients: numbers first, their words beside them."""
+"""Analysis of a model and its gradients without a run."""

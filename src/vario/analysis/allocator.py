@@ -1,8 +1,8 @@
-"""torch's caching allocator on paper: what a trace of allocations makes it hold, split and reserve.
+"""A simulation of torch's caching allocator: what it allocates, splits and reserves for a trace.
 
 The rules are those of torch's CUDA allocator with its default settings: sizes are rounded to 512 bytes; up to 1 MiB
 comes out of segments of 2 MiB, up to 10 MiB out of segments of 20 MiB, more in multiples of 2 MiB; the smallest free
-piece that fits is taken, and split where enough is left; neighbours that are free become one.
+piece that fits is used, and split if enough is left; free neighbours are merged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Piece:
 
 @dataclass
 class Allocator:
-    """Holds what a GPU process would hold."""
+    """Tracks what a GPU process would allocate."""
 
     allocated_bytes: int = 0
     reserved_bytes: int = 0
@@ -45,7 +45,7 @@ class Allocator:
     _lowest: int = 0
 
     def allocate(self, num_bytes: int) -> Piece:
-        """A piece for that many bytes."""
+        """Allocate a piece of that many bytes."""
         num_bytes = max(SMALLEST, _round_up(num_bytes, SMALLEST))
         is_small = num_bytes <= SMALL
         free = self._free[is_small]
@@ -62,7 +62,7 @@ class Allocator:
         return piece
 
     def free(self, piece: Piece) -> None:
-        """Give a piece back; free neighbours are joined."""
+        """Free a piece and merge it with free neighbours."""
         self.allocated_bytes -= piece.num_bytes
         free = self._free[piece.is_small]
         before, after = piece.before, piece.after
@@ -91,7 +91,7 @@ class Allocator:
             segment = LARGE_SEGMENT
         else:
             segment = _round_up(num_bytes, LARGE_STEP)
-        # The driver hands out ever lower addresses, and among free pieces of one size the lowest is taken.
+        # The driver returns decreasing addresses, and among free pieces of one size the lowest is used.
         self._lowest -= segment
         piece = Piece(self._lowest, segment, is_small)
         self._at[piece.start] = piece
@@ -114,15 +114,15 @@ def _round_up(number: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a trace comes to in the allocator."""
+    """The result of a trace in the allocator."""
 
     peak_bytes: int
     peak_event: int
-    """The event after which the peak stands."""
+    """The event at which the peak is reached."""
 
     reserved_bytes: int
     phase_peaks: list[tuple[str, int]]
-    """For each phase of the trace, in order, the most it held."""
+    """The peak of each phase of the trace, in order."""
 
 
 def replay(trace: MemoryTrace) -> Replay:

@@ -1,4 +1,4 @@
-"""Models to be analysed, from a configuration file of transformers or from a function; built without memory."""
+"""Builds models to analyse, from a transformers config or a function, without allocating memory."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ MEANINGS = {
     "batch": ("batch", "batch_size"),
     "seq": ("seq", "seq_len", "sequence_length", "seq_length"),
 }
-"""Arguments of a building function that are filled in, by their usual names."""
+"""Arguments of a building function that are passed by name."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A model without memory, and what else its builder gave."""
+    """A model without memory, and what else its builder returned."""
 
     model: Any
     batch: Any = None
     loss: Callable[[Any, Any], Any] | None = None
     notes: tuple[str, ...] = ()
-    """What of its description the model does not follow."""
+    """How the model differs from its config."""
 
 
 def build_model(source: str, batch_size: int, sequence_length: int, dtype: str = "float32") -> Built:
-    """A model from `config.json`, from the folder it is in, or from `module:function`."""
+    """Build a model from `config.json`, its folder, or `module:function`."""
     path = Path(source)
     if path.is_dir():
         path = path / "config.json"
@@ -46,12 +46,12 @@ def build_model(source: str, batch_size: int, sequence_length: int, dtype: str =
     module, colon, function = source.rpartition(":")
     if not colon or path.suffix == ".json":
         raise ConfigError(
-            f"model: there is no configuration '{source}'. Give a config.json of transformers, the folder it is in, or "
+            f"model: no config '{source}'. Give a config.json of transformers, its folder, or "
             "module:function for a function that builds a model."
         )
     if module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(
-            f"model: '{module}' is no name of a module. Write it as in an import statement: "
+            f"model: '{module}' is not a module name. Write it as in an import statement: "
             f"`{Path(module).stem or 'module'}:{function or 'function'}`."
         )
     return _from_function(module, function, {"batch": batch_size, "seq": sequence_length}, dtype)
@@ -63,7 +63,7 @@ def _from_config(path: Path, dtype: str) -> Built:
     except (ValueError, OSError) as error:
         raise ConfigError(f"model: {path} cannot be read as JSON: {error}") from None
     if not isinstance(read, dict) or "model_type" not in read:
-        raise ConfigError(f"model: {path} is no configuration of transformers: it has no 'model_type'.")
+        raise ConfigError(f"model: {path} is not a transformers config: it has no 'model_type'.")
     try:
         import transformers
     except ImportError:
@@ -72,14 +72,14 @@ def _from_config(path: Path, dtype: str) -> Built:
     if kind not in transformers.CONFIG_MAPPING:
         known = list(transformers.CONFIG_MAPPING)
         raise ConfigError(
-            f"model: transformers {transformers.__version__} knows no model_type '{kind}'. {suggestion(kind, known)}"
+            f"model: transformers {transformers.__version__} has no model_type '{kind}'. {suggestion(kind, known)}"
         )
     notes = []
     if read.pop("quantization_config", None):
-        notes.append("The configuration is of a quantized model; this is what it takes without quantization.")
+        notes.append("The config is for a quantized model; this prediction is without quantization.")
     for key in ("attn_implementation", "_attn_implementation"):
         if str(read.get(key)).startswith("flash"):
-            del read[key]  # torch's own attention takes the same kernels, and needs no package for them
+            del read[key]  # torch's own attention uses the same kernels and needs no extra package
     architectures = read.get("architectures") or []
     named = architectures if isinstance(architectures, str) else next(iter(architectures), None)
     make = transformers.AutoModelForCausalLM.from_config if named is None else _architecture(transformers, named)
@@ -93,14 +93,14 @@ def _from_config(path: Path, dtype: str) -> Built:
 
 
 def _architecture(transformers: Any, name: str) -> Any:
-    """A model class of transformers; another one in its place would take other memory."""
+    """The model class in transformers; a different one would take different memory."""
     found = getattr(transformers, name, None)
     if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
         return found
     known = [word for word in dir(transformers) if "For" in word or word.endswith("Model")]
     raise ConfigError(
         f"model: transformers {transformers.__version__} has no architecture '{name}'. {suggestion(name, known)} A "
-        "model with code of its own is given as module:function."
+        "model with custom code is given as module:function."
     )
 
 
@@ -109,7 +109,7 @@ def _from_function(module: str, function: str, values: dict[str, int], dtype: st
     try:
         home = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"model: {error}. `{module}:{function}` is looked for from the folder you are in.") from None
+        raise ConfigError(f"model: {error}. `{module}:{function}` is searched for in the current folder.") from None
     except Exception as error:
         raise ConfigError(f"model: importing '{module}' raised {reason(error)}{_where(error)}.") from error
     finally:
@@ -125,8 +125,8 @@ def _from_function(module: str, function: str, values: dict[str, int], dtype: st
             made = build(**given)
     except Exception as error:
         raise ConfigError(
-            f"model: {function}() raised {reason(error)}{_where(error)}. It is called without memory, under "
-            "torch.device('meta'), and may take batch and seq."
+            f"model: {function}() raised {reason(error)}{_where(error)}. It is called under "
+            "torch.device('meta'), without memory, and may take batch and seq."
         ) from error
     return _checked(Built(*made) if isinstance(made, tuple) and 1 <= len(made) <= 3 else Built(made), function)
 
@@ -148,7 +148,7 @@ def _checked(built: Built, function: str) -> Built:
 
 
 def _where(error: BaseException) -> str:
-    """The line of the user's own file that failed."""
+    """The line of the user's file that failed."""
     others = (os.path.dirname(os.__file__), FOLDER, "<")
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
     return f" in {Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""

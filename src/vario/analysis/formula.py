@@ -1,4 +1,4 @@
-"""Memory by formula: for models that cannot be simulated. Rough, and labelled so."""
+"""Memory by formula, for models that cannot be simulated. Rough, and labelled as such."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from vario.analysis.parameters import ELEMENT_BYTES, state_bytes
 from vario.backends.gpus import GIB
 
 BYTES_PER_TOKEN_AND_WIDTH = 34
-"""Of one transformer layer in 16 bits with fused attention: inputs of the products, norms, dropout masks."""
+"""One transformer layer in 16 bits with fused attention: inputs of the matmuls, norms, dropout masks."""
 
 
 def estimate(model: Any, batch_size: int, sequence_length: int, precision: str, why: str) -> dict[str, Any]:
-    """Weights, gradients and AdamW's state exactly; activations from the sizes in a config of transformers."""
+    """Estimate weights, gradients and AdamW's state exactly, and activations from the sizes in a transformers
+    config."""
     kept = state_bytes(model, precision)
     activations = _activation_bytes(getattr(model, "config", None), batch_size * sequence_length, precision)
     note = f"not simulated: {why}"
     if activations is None:
-        note += " The model says nothing of its sizes, so activations are missing from the total."
+        note += " The model's sizes are unknown, so the total does not include activations."
     total = kept.total + (activations or 0)
     return {
         "parameters_gb": kept.parameters / GIB,
@@ -37,6 +38,6 @@ def _activation_bytes(config: Any, num_tokens: int, precision: str) -> int | Non
     if not width or not layers:
         return None
     wide = 1 if ELEMENT_BYTES[precision] == 2 or precision.endswith("mixed") else 2
-    # The last layer's numbers for every word, once as they come and twice in float32 for the loss.
+    # The logits for the whole vocabulary, once as computed and twice in float32 for the loss.
     words = int(getattr(config, "vocab_size", 0) or 0) * (2 * wide + 8)
     return int(num_tokens * (BYTES_PER_TOKEN_AND_WIDTH * wide * width * layers + words))

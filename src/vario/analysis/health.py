@@ -1,4 +1,4 @@
-"""Are the gradients in order? What was found, as numbers, and its words."""
+"""Checks whether gradients are healthy: the findings, and their text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from vario.core.records import COUNT, INFS, MAX, MIN, NANS, SUM_SQUARES, ZEROS, 
 from vario.core.text import number
 from vario.statistics.how_spread import mean, std
 
-APPLIES_TO = "the norm of each parameter's gradient; of a sharded one, of this rank's part"
+APPLIES_TO = "the norm of each parameter's gradient; for a sharded one, of this rank's part"
 """What the thresholds are compared with."""
 
 
 @dataclass(frozen=True)
 class GradientStats:
-    """All elements of all gradients together; NaN elements are passed over by min and max."""
+    """Statistics over all elements of all gradients; min and max ignore NaN."""
 
     min_grad: float
     max_grad: float
@@ -34,7 +34,7 @@ class GradientStats:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not in order; `kind` is not_finite, too_large, large, no_gradients or all_zero."""
+    """One problem; `kind` is not_finite, too_large, large, no_gradients or all_zero."""
 
     kind: str
     target: str = ""
@@ -45,25 +45,25 @@ class Finding:
 
     @property
     def is_error(self) -> bool:
-        """Whether gradients with this are not healthy; a large norm alone is a warning."""
+        """Whether it makes gradients unhealthy; a large norm alone is a warning."""
         return self.kind != "large"
 
 
 @dataclass(frozen=True)
 class GradientHealth:
-    """What a look at all gradients found."""
+    """The result of checking all gradients."""
 
     findings: Sequence[Finding]
     """Errors first, then warnings, each in model order."""
     stats: GradientStats
     norm: float
-    """Of all gradients together."""
+    """The norm of all gradients."""
     largest: str
-    """The parameter whose gradient has the largest finite norm; empty when none has."""
+    """The parameter whose gradient has the largest finite norm; empty if none has."""
     largest_norm: float
     names: Sequence[str]
     zero: Sequence[str]
-    """Parameters whose gradient is all zeros: used, but nothing came back, as for an expert no token was sent to."""
+    """Parameters whose gradient is all zeros: used, but without a gradient signal, such as an expert without tokens."""
     missing: Sequence[str]
     num_frozen: int
     unread: Sequence[str]
@@ -72,12 +72,12 @@ class GradientHealth:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing but warnings was found."""
+        """Whether there are no errors, at most warnings."""
         return not any(finding.is_error for finding in self.findings)
 
 
 def check_thresholds(warn_threshold: float, error_threshold: float) -> None:
-    """Refuse thresholds nothing can be judged by."""
+    """Raise ConfigError for invalid thresholds."""
     for name, value in (("warn_threshold", warn_threshold), ("error_threshold", error_threshold)):
         if not isinstance(value, (int, float)) or not value > 0:
             raise ConfigError(f"{name}: expected a number above 0, got {value!r}")
@@ -88,7 +88,7 @@ def check_thresholds(warn_threshold: float, error_threshold: float) -> None:
 
 
 def judge(rows: GradientRows, warn_threshold: float = 1.0, error_threshold: float = 10.0) -> GradientHealth:
-    """Look for NaN, Inf and large norms; a parameter without gradient or with zeros alone is named, not blamed."""
+    """Check for NaN, Inf and large norms; a parameter without gradient or with only zeros is listed, not an error."""
     table = rows.summaries
     # Summed in float64 whatever the gradients' dtype, so half-precision norms do not overflow.
     with np.errstate(invalid="ignore"):
@@ -136,14 +136,14 @@ def judge(rows: GradientRows, warn_threshold: float = 1.0, error_threshold: floa
 
 
 def finding_text(finding: Finding, health: GradientHealth) -> str:
-    """One finding as a sentence."""
+    """Describe one finding in a sentence."""
     if finding.kind == "no_gradients":
-        return "no parameter has a gradient: look after backward() and before zero_grad()"
+        return "no parameter has a gradient: check after backward() and before zero_grad()"
     if finding.kind == "all_zero":
-        return f"all {len(health.names)} gradients are zero: nothing is learned"
+        return f"all {len(health.names)} gradients are zero: the model does not learn"
     if finding.kind == "not_finite":
         kinds = [f"{num} {kind}" for num, kind in ((finding.nans, "NaN"), (finding.infs, "Inf")) if num]
-        return f"{finding.target}: {' and '.join(kinds)} among {finding.count} elements of its gradient"
+        return f"{finding.target}: {' and '.join(kinds)} in {finding.count} elements of its gradient"
     limit, name = (
         (health.error_threshold, "error_threshold")
         if finding.kind == "too_large"
@@ -153,9 +153,10 @@ def finding_text(finding: Finding, health: GradientHealth) -> str:
 
 
 def check_gradient_health(model: Any, warn_threshold: float = 1.0, error_threshold: float = 10.0) -> dict[str, Any]:
-    """Look at a model's gradients after backward() and before zero_grad(): `healthy`, `issues` and `stats`.
+    """Check a model's gradients after backward() and before zero_grad(): returns `healthy`, `issues` and `stats`.
 
-    NaN, Inf and a parameter's norm above `error_threshold` are unhealthy; one above `warn_threshold` is an issue only.
+    NaN, Inf and a parameter's norm above `error_threshold` are unhealthy; a norm above `warn_threshold` is only an
+    issue.
     """
     from vario.backends.torch.reduce.model_gradients import gradient_rows
 

@@ -1,7 +1,7 @@
-"""How much memory a training step will take, found out before it runs and without a GPU.
+"""Predicts how much memory a training step takes, before it runs and without a GPU.
 
-One step is run on tensors that have shapes and no memory, with the operators, the autocast rules and the attention
-kernels of the GPU; what it allocates and frees goes through the rules of torch's caching allocator.
+Runs one step on tensors that have shapes but no memory, with the operators, the autocast rules and the attention
+kernels of the GPU. Its allocations go through a simulation of torch's caching allocator.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ KINDS = ("weights", "gradients", "optimizer", "activations", "temporary")
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-mixed", "fp16-mixed")
 NUM_LARGEST = 10
 MAX_BATCH = 65536
-"""No larger batch is looked for."""
+"""The largest batch to try."""
 
 
 @dataclass(frozen=True)
 class LargeTensors:
-    """Tensors of one form that one operator of one module made, alive at the peak."""
+    """Tensors of one shape and dtype from one operator of one module that are alive at the peak."""
 
     module: str
     maker: str
@@ -37,70 +37,71 @@ class LargeTensors:
     shape: tuple[int, ...]
     count: int
     num_bytes: int
-    """Of all of them."""
+    """The bytes of all of them."""
 
 
 @dataclass(frozen=True)
 class MemoryPrediction:
-    """The memory that a training step will take on one GPU."""
+    """The memory that a training step takes on one GPU."""
 
     peak_bytes: int
-    """What `torch.cuda.max_memory_allocated()` will say."""
+    """The predicted `torch.cuda.max_memory_allocated()`."""
 
     reserved_bytes: int
-    """What `torch.cuda.max_memory_reserved()` will say."""
+    """The predicted `torch.cuda.max_memory_reserved()`."""
 
     kinds: dict[str, int]
-    """What the peak consists of: weights, gradients, optimizer, activations, temporary."""
+    """The peak by kind: weights, gradients, optimizer, activations, temporary."""
 
     kind_peaks: dict[str, int]
-    """The most there is of each kind at any time; gradients come while activations go."""
+    """The peak of each kind at any time; gradients are allocated while activations are freed."""
 
     phase: str
-    """When the peak is reached: forward, backward or optimizer."""
+    """The phase of the peak: forward, backward or optimizer."""
 
     module: str
-    """Which module is at work then; empty outside of all."""
+    """The module that runs at the peak; empty outside of all modules."""
 
     operator: str
     phase_peaks: dict[str, int]
-    """The most that is allocated in each phase."""
+    """The peak of each phase."""
 
     largest: list[LargeTensors]
-    """What takes most of it, the largest first."""
+    """The largest tensors at the peak, largest first."""
 
     gpu: str
     gpu_bytes: int
-    """What one such GPU has."""
+    """The memory of one such GPU."""
 
     context_bytes: int
     gpus: int = 1
     strategy: str = ""
     notes: list[str] = field(default_factory=list)
     bounds: list[str] = field(default_factory=list)
-    """Where sizes depend on values (`masked_select in layers.1`): there the largest possible ones were taken."""
+    """Where sizes depend on values (`masked_select in layers.1`): the largest possible sizes are used there."""
 
     @property
     def is_upper_bound(self) -> bool:
-        """Whether a step takes this much at most, and most likely less: some sizes depend on values."""
+        """Whether this is an upper bound, because some sizes depend on values."""
         return bool(self.bounds)
 
     @property
     def total_bytes(self) -> int:
-        """What `nvidia-smi` will show for the process, about: reserved, and what CUDA itself takes."""
+        """About what `nvidia-smi` shows for the process: reserved memory plus CUDA's own."""
         return self.reserved_bytes + self.context_bytes
 
     def fits(self, budget: int | str) -> bool:
-        """Whether a GPU of that name, or with that many bytes, has room for it."""
+        """Whether it fits into a GPU of that name, or into that many bytes."""
         return self.total_bytes <= budget_bytes(budget)
 
     def scalars(self) -> dict[str, int]:
-        """For `monitor.log(**prediction.scalars())`: the report then shows predicted beside measured."""
+        """Return numbers for `monitor.log(**prediction.scalars())`; the report then compares predicted and measured
+        memory."""
         return {"predicted_peak_bytes": self.peak_bytes, "predicted_reserved_bytes": self.reserved_bytes}
 
 
 def budget_bytes(budget: int | str) -> int:
-    """Bytes, from a number, from '24GiB' or from the name of a GPU."""
+    """Return bytes for a number, for '24GiB' or for the name of a GPU."""
     if isinstance(budget, (int, float)):
         return int(budget)
     units = {"gib": GIB, "gb": GIB, "g": GIB, "mib": 1 << 20, "mb": 1 << 20, "m": 1 << 20}
@@ -134,10 +135,10 @@ def predict_memory(
 ) -> MemoryPrediction:
     """Predict the peak of a training step, without running it.
 
-    `model` may be real, or built under `torch.device("meta")`; it is copied without its memory and stays as it is.
-    `batch` is what it is called with; models of transformers need none. `precision` is that of the model unless given:
-    fp32, bf16, fp16, or bf16-mixed and fp16-mixed for autocast over float32 weights. `optimizer` is a name, an
-    optimizer, or a function of the parameters. `loss(outputs, batch)` is needed where the model returns no loss.
+    `model` may be real, or built under `torch.device("meta")`; it is copied without its memory and not changed. `batch`
+    is what the model is called with; transformers models need none. `precision` (default: the model's own) is fp32,
+    bf16, fp16, or bf16-mixed and fp16-mixed for autocast over float32 weights. `optimizer` is a name, an optimizer, or
+    a function of the parameters. `loss(outputs, batch)` is needed if the model returns no loss.
     """
     from vario.backends.torch.memory_simulation.batches import example_batch, loss_of
     from vario.backends.torch.memory_simulation.optimizers import optimizer_maker
@@ -171,7 +172,7 @@ def _check_counts(**counts: Any) -> None:
 
 
 def summarize(trace: MemoryTrace, gpu: Gpu, strategy: Strategy | None = None) -> MemoryPrediction:
-    """What a trace comes to: its peak, when that is, and what it consists of."""
+    """Summarise a trace: its peak, when it is reached, and what it consists of."""
     replayed = replay(trace)
     held, kinds, kind_peaks = (dict.fromkeys(KINDS, 0) for _ in range(3))
     alive: set[int] = set()
@@ -188,7 +189,7 @@ def summarize(trace: MemoryTrace, gpu: Gpu, strategy: Strategy | None = None) ->
             held[kind] -= block.num_bytes
         if event == replayed.peak_event:
             at_peak, kinds = set(alive), dict(held)
-    # What the allocator adds by rounding is nobody's in particular.
+    # The allocator's rounding belongs to no tensor in particular.
     kinds["temporary"] += replayed.peak_bytes - sum(kinds.values())
     newest = trace.blocks[trace.events[replayed.peak_event]]
     phase_peaks: dict[str, int] = {}
@@ -231,9 +232,10 @@ def _without_numbers(module: str) -> str:
 
 
 def max_batch_size(model: Any, budget: int | str, batch: Any = None, *, limit: int = MAX_BATCH, **options: Any) -> int:
-    """The most examples per step for which a training step fits: 0 when not even one does.
+    """Return the most examples per step for which a training step fits; 0 if not even one does.
 
-    `budget` is a number of bytes, a text such as '24GiB' or the name of a GPU; the rest is as for `predict_memory`.
+    `budget` is a number of bytes, a text such as '24GiB' or the name of a GPU; the other arguments are those of
+    `predict_memory`.
     """
     from vario.backends.torch.memory_simulation.batches import with_batch_size
 
@@ -261,7 +263,7 @@ def max_batch_size(model: Any, budget: int | str, batch: Any = None, *, limit: i
 
 
 def _next_guess(needed: dict[int, int], low: int, high: int, allowed: int) -> int:
-    """Memory grows about linearly with the batch: look where the line through two known sizes meets the budget."""
+    """Memory grows about linearly with the batch: extrapolate from two known sizes to the budget."""
     others = [size for size in needed if size != low]
     nearest = high if high in needed else max(others)
     slope = (needed[nearest] - needed[low]) / (nearest - low)
@@ -274,11 +276,11 @@ def _next_guess(needed: dict[int, int], low: int, high: int, allowed: int) -> in
 def estimate_model_memory(
     model: Any, batch_size: int = 1, sequence_length: int = 512, precision: str = "fp16"
 ) -> dict[str, Any]:
-    """Memory of training with AdamW, in GiB: what is kept of each kind, and the peak of a step as the total.
+    """Estimate the memory of training with AdamW, in GiB, by kind; the total is the peak of a step.
 
-    The total is below the sum where gradients come while activations go.
-    `method` says how it was found: "simulated", or "formula" with a `note` where the model could not be simulated; a
-    formula knows what is kept from step to step, and of activations only those of transformers.
+    The total is below the sum, because gradients are allocated while activations are freed. `method` is "simulated", or
+    "formula" with a `note` if the model could not be simulated; the formula covers what is kept from step to step, and
+    activations only for transformers.
     """
     _check_counts(batch_size=batch_size, sequence_length=sequence_length)
     try:

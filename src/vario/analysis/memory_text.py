@@ -1,4 +1,4 @@
-"""A memory prediction in words."""
+"""A memory prediction as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NUM_BOUNDS = 3
 
 
 def prediction_panel(prediction: MemoryPrediction, title: str, largest_batch: tuple[str, str] | None = None) -> Panel:
-    """The prediction as `vario memory` prints it."""
+    """Render the output of `vario memory`."""
     blocks: list[RenderableType] = [_facts(prediction, largest_batch), _kinds(prediction), _largest(prediction)]
     blocks += [Text(note, style="dim") for note in (*_bound(prediction), *prediction.notes)]
     spaced = [piece for block in blocks for piece in (block, Text())][:-1]
@@ -36,7 +36,7 @@ def _bound(prediction: MemoryPrediction) -> Iterator[str]:
     if prediction.is_upper_bound:
         shown = ", ".join(prediction.bounds[:NUM_BOUNDS])
         more = f" and {len(prediction.bounds) - NUM_BOUNDS} more" if len(prediction.bounds) > NUM_BOUNDS else ""
-        yield f"An upper bound: sizes depend on values, and the largest possible were taken ({shown}{more})."
+        yield f"This is an upper bound: some sizes depend on values, so the largest possible are used ({shown}{more})."
 
 
 def _facts(prediction: MemoryPrediction, largest_batch: tuple[str, str] | None) -> Table:
@@ -60,7 +60,7 @@ def _fact_rows(prediction: MemoryPrediction, largest_batch: tuple[str, str] | No
     fits = prediction.fits(prediction.gpu_bytes)
     verdict = Text("fits", style="bold green") if fits else Text("does not fit", style="bold red")
     room, own = size(prediction.gpu_bytes), size(prediction.context_bytes)
-    verdict.append(f" into one {prediction.gpu} ({room}), with {own} for CUDA itself", style="not bold default")
+    verdict.append(f" into one {prediction.gpu} ({room}), including {own} for CUDA itself", style="not bold default")
     yield "verdict", verdict
     if largest_batch is not None:
         number, budget = largest_batch
@@ -79,9 +79,11 @@ def _kinds(prediction: MemoryPrediction) -> Table:
 
 
 def _largest(prediction: MemoryPrediction) -> Table:
-    table = Table(title="Largest then", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        title="Largest tensors at the peak", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
+    )
     table.add_column("size", justify="right", header_style="dim")
-    for heading in ("what", "made by"):
+    for heading in ("tensor", "created by"):
         table.add_column(heading, header_style="dim")
     for large in prediction.largest[:NUM_SHOWN]:
         table.add_row(size(large.num_bytes), _what(large), _maker(large))

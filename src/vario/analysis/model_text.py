@@ -1,4 +1,4 @@
-"""A model's parameters and what training them takes, in words."""
+"""A model's parameters and the memory to train them, as text."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from vario.core.text import size
 
 WIDTH = 64
 COLUMNS = (("fp16 or bf16", "fp16"), ("fp32 or mixed", "fp32"))
-"""Headings, and the precision each stands for: mixed precision keeps weights, gradients and moments as fp32 does."""
+"""Headings and their precision: mixed precision keeps weights, gradients and moments in fp32."""
 
 
 def print_model_info(model: Any, show_breakdown: bool = False) -> None:
-    """Print how many parameters a model has and what training it keeps in memory; with every parameter if asked to."""
+    """Print how many parameters a model has and how much memory training it takes; optionally lists every parameter."""
     sys.stdout.write(model_text(model_summary(model), show_breakdown))
 
 
 def model_text(summary: ModelSummary, show_breakdown: bool = False) -> str:
-    """The text `print_model_info` prints."""
+    """Return the text that `print_model_info` prints."""
     line = "=" * WIDTH
     parts = [line, f"MODEL INFO: {summary.model_name}", line, *_counts(summary), line, *_memory(summary), line]
     if show_breakdown:
@@ -42,7 +42,7 @@ def _count(number: int) -> str:
 
 
 def _percent(share: float) -> str:
-    """Two digits, and more for a share that would look like nothing."""
+    """Two digits, and more for a very small share."""
     return f"{share:.2%}" if share == 0 or share >= 1e-4 else f"{share * 100:.1g}%"
 
 
@@ -57,16 +57,16 @@ def _memory(summary: ModelSummary) -> list[str]:
     )
     heading = f"{whose:<22}" + "".join(f"{name:>16}" for name, _ in COLUMNS)
     lines = [f"{label:<22}" + "".join(f"{size(number):>16}" for number in numbers) for label, numbers in rows]
-    return [heading, *lines, "Activations come on top."]
+    return [heading, *lines, "Activations are not included."]
 
 
 def _breakdown(summary: ModelSummary) -> list[str]:
     total = max(summary.num_parameters, 1)
-    width = max((len(form.name) for form in summary.forms), default=4)
+    width = max((len(spec.name) for spec in summary.specs), default=4)
     lines = [f"{'name':<{width}}  {'params':>14}  {'share':>7}  {'dtype':<9} shape"]
-    for form in summary.forms:
-        shape = " x ".join(map(str, form.shape)) or "one number"
-        note = "" if form.is_trainable else "  frozen"
-        share = form.num_elements / total
-        lines.append(f"{form.name:<{width}}  {form.num_elements:>14,}  {share:>7.2%}  {form.dtype:<9} {shape}{note}")
+    for spec in summary.specs:
+        shape = " x ".join(map(str, spec.shape)) or "one number"
+        note = "" if spec.is_trainable else "  frozen"
+        share = spec.num_elements / total
+        lines.append(f"{spec.name:<{width}}  {spec.num_elements:>14,}  {share:>7.2%}  {spec.dtype:<9} {shape}{note}")
     return lines

@@ -1,7 +1,7 @@
-"""What training on several GPUs makes of one GPU's memory: who keeps what, and what is gathered for a moment.
+"""How training on several GPUs changes one GPU's memory: what each GPU keeps, and what is gathered temporarily.
 
-The trace of a step on one GPU is rewritten by what each strategy keeps, gathers and reduces, not by running its code.
-docs/memory.md has what that came to beside measurements.
+The trace of a step on one GPU is rewritten by what each strategy keeps, gathers and reduces, without running its code.
+docs/memory.md compares the results with measurements.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from vario.core.text import unknown
 
 HALVES = ("bfloat16", "float16")
 ROOT = ""
-"""The unit of what is in no layer: embeddings, the last norm, the head."""
+"""The unit of everything outside the layers: embeddings, the last norm, the head."""
 
 BUCKET_BYTES = 25 * MIB
-"""Of DistributedDataParallel, by default."""
+"""The default bucket size of DistributedDataParallel."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Who keeps what."""
+    """What each GPU keeps."""
 
     name: str
     gpus: int
     sharded: frozenset[str]
-    """Kinds of memory of which each GPU keeps one part."""
+    """Kinds of memory that are sharded over the GPUs."""
 
     has_buckets: bool = False
     """Whether gradients are copied into buckets to be reduced."""
@@ -41,20 +41,20 @@ class Strategy:
 
     @property
     def gathers_weights(self) -> bool:
-        """Whether the weights of a layer are put together while it works."""
+        """Whether the weights of a layer are gathered while it runs."""
         return "weights" in self.sharded
 
     @staticmethod
     def named(name: str, gpus: int) -> Strategy:
-        """A strategy by its name, on that many GPUs."""
+        """Return a strategy by name, for that many GPUs."""
         if name not in STRATEGIES:
             raise ConfigError(unknown("strategy", name, STRATEGIES))
         return replace(STRATEGIES[name], gpus=gpus)
 
 
-_ROUGH = "What several GPUs share is worked out by rule, and reserved memory on them only roughly."
-_BUCKETS = "In the second step DDP may hold one more copy of the gradients than this."
-_ZERO = "DeepSpeed's buckets (reduce_bucket_size, allgather_bucket_size) come on top."
+_ROUGH = "Sharing between GPUs is computed by rule; reserved memory is only approximate."
+_BUCKETS = "In the second step DDP may keep one more copy of the gradients."
+_ZERO = "DeepSpeed's buckets (reduce_bucket_size, allgather_bucket_size) are not included."
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
@@ -74,14 +74,14 @@ STRATEGIES = {
 
 
 def shard(trace: MemoryTrace, strategy: Strategy) -> MemoryTrace:
-    """The trace of one of several GPUs that share the work so."""
+    """Rewrite a trace for one of several GPUs."""
     if strategy.gpus == 1:
         return trace
     return _Sharding(trace, strategy).run()
 
 
 class _Sharding:
-    """Goes through a trace once and writes another one."""
+    """Rewrites a trace in one pass."""
 
     def __init__(self, trace: MemoryTrace, strategy: Strategy) -> None:
         self.old = trace
@@ -95,7 +95,7 @@ class _Sharding:
         self.numbers: dict[int, int] = {}
 
     def run(self) -> MemoryTrace:
-        """The rewritten trace."""
+        """Return the rewritten trace."""
         starts = dict(self.old.phases)
         phase = ""
         for event, number in enumerate(self.old.events):
@@ -119,7 +119,7 @@ class _Sharding:
         if before == "model":
             self._prepare()
         if phase == "forward":
-            # What is in no layer is gathered for the whole pass, there and back.
+            # Everything outside the layers stays gathered for the whole forward and backward pass.
             self.unit = ROOT
             self._gather(ROOT)
         return phase
@@ -128,10 +128,10 @@ class _Sharding:
         if self.strategy.keeps_float32 and block.kind == "optimizer" and block.dtype in HALVES:
             block = replace(block, num_bytes=2 * block.num_bytes, dtype="float32")
         is_sharded = block.kind in self.strategy.sharded
-        # An optimizer that keeps a part of its state updates a part of the weights.
+        # An optimizer with sharded state updates a shard of the weights.
         is_sharded |= phase == "optimizer" and "optimizer" in self.strategy.sharded
         if is_sharded and block.kind == "gradients":
-            # It is whole until its layer is done, and is then reduced to the part that stays.
+            # It is whole until its layer is done, then reduced to its shard.
             self.whole_gradients[number] = self.numbers[number] = self.new.allocate(replace(block, kind="temporary"))
         else:
             self.numbers[number] = self.new.allocate(self._part(block) if is_sharded else replace(block))
@@ -145,7 +145,7 @@ class _Sharding:
         before, self.unit = self.unit, unit
         if before != ROOT:
             self._reduce_gradients(before)
-        # The next layer's weights are fetched while this one works, so two are held at a time.
+        # The next layer's weights are fetched while this one runs, so two layers are in memory at a time.
         self._keep_gathered(ROOT, before, unit)
         self._gather(unit)
 
@@ -159,7 +159,7 @@ class _Sharding:
             self.new.free(self.gathered.pop(unit))
 
     def _reduce_gradients(self, unit: str | None) -> None:
-        """Those of a layer, or all that are left, are reduced to parts."""
+        """Reduce the gradients of a layer, or all remaining ones, to shards."""
         done = {
             number: whole
             for number, whole in self.whole_gradients.items()
@@ -170,7 +170,7 @@ class _Sharding:
             del self.whole_gradients[number]
         if not kept:
             return
-        # They are copied into one piece, which is gone when the next layer's are on their way.
+        # They are copied into one piece, which is freed when the next layer's are reduced.
         self._let_go_of_gradients()
         together = sum(self.old.blocks[number].num_bytes for number in kept)
         piece = Block(together, "temporary", "gradients to be reduced", unit or "", "", (together,))
@@ -203,14 +203,14 @@ class _Sharding:
 
 
 def _first_gradients(trace: MemoryTrace) -> list[Block]:
-    """The gradients of the first backward pass, as they come."""
+    """The gradients of the first backward pass, in order."""
     spans = [start for start, name in trace.phases if name == "optimizer"]
     end = spans[0] if spans else len(trace.events)
     return [trace.blocks[n] for n in trace.events[:end] if n >= 0 and trace.blocks[n].kind == "gradients"]
 
 
 def _unit_of(module: str) -> str:
-    """The repeated layer a module is part of, `model.layers.3`; the root outside of them."""
+    """The repeated layer that a module is part of, such as `model.layers.3`; else the root."""
     found = re.match(r"(.*?\.?\d+)(\.|$)", module)
     return found.group(1) if found else ROOT
 

@@ -1,6 +1,6 @@
-"""Looking at a training from inside its loop, by hand: every so many steps a few numbers, and nothing is kept on disk.
+"""Manual checks inside a training loop: a few numbers every N steps, nothing stored on disk.
 
-`vario.watch` is the way to record a run; this is for a print in a loop.
+Use `vario.watch` to record a run; this is for printing in a loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vario.core.switch import is_off
 
 @dataclass(frozen=True)
 class TrainingMetrics:
-    """One look at a training; memory in GB (2**30 bytes), 0 where there is no GPU."""
+    """One check of a training loop; memory in GB (2**30 bytes), 0 without a GPU."""
 
     step: int
     loss: float
@@ -28,9 +28,9 @@ class TrainingMetrics:
 
 
 def get_gpu_memory_info() -> dict[str, Any]:
-    """used_gb, free_gb and total_gb of the current GPU, all processes counted, and its name as `device`.
+    """Return used_gb, free_gb and total_gb of the current GPU, for all processes, and its name as `device`.
 
-    Where torch sees no GPU all three are 0 and `device` says so.
+    If torch sees no GPU, all three are 0 and `device` says so.
     """
     from vario.backends.torch.gpu_memory import gpu_memory
 
@@ -46,7 +46,7 @@ def get_gpu_memory_info() -> dict[str, Any]:
 
 
 class TrainingMonitor:
-    """Counts the steps of a loop and looks at every `check_every`-th of them."""
+    """Counts the steps of a loop and checks every `check_every`-th of them."""
 
     def __init__(self, model: Any, check_every: int = 100) -> None:
         if not isinstance(check_every, int) or isinstance(check_every, bool) or check_every < 1:
@@ -55,13 +55,13 @@ class TrainingMonitor:
         self.check_every = check_every
         self.num_steps = 0
         self.history: list[TrainingMetrics] = []
-        """Every look so far."""
+        """All checks so far."""
         self.health: GradientHealth | None = None
-        """The gradients at the last look."""
-        model_summary(model)  # what is no model is refused now, not at the hundredth step
+        """The gradients at the last check."""
+        model_summary(model)  # raise for something that is not a model now, not at the hundredth step
 
     def get_model_summary(self) -> dict[str, Any]:
-        """How many parameters the model has, and what training it keeps in memory at fp16, in GB."""
+        """Return how many parameters the model has, and the memory to train it in fp16, in GB."""
         summary = model_summary(self.model)
         state = summary.state_bytes("fp16")
         return {
@@ -76,7 +76,7 @@ class TrainingMonitor:
         }
 
     def step(self, loss: Any = math.nan, learning_rate: float = math.nan) -> TrainingMetrics | None:
-        """Count a step, after backward() and before zero_grad(); on every `check_every`-th, look and answer."""
+        """Count a step, after backward() and before zero_grad(); returns metrics on every `check_every`-th step."""
         self.num_steps += 1
         if self.num_steps % self.check_every or is_off():
             return None
@@ -86,7 +86,7 @@ class TrainingMonitor:
         memory = get_gpu_memory_info()
         seen = TrainingMetrics(
             step=self.num_steps,
-            # torch warns of a loss that still has its graph.
+            # torch warns about a loss that still has its graph.
             loss=float(loss.detach() if hasattr(loss, "detach") else loss),
             learning_rate=learning_rate,
             gradient_norm=self.health.norm,

@@ -1,1 +1,1 @@
-"""Tensor frameworks, each in a folder of its own, imported only when a model of that framework is watched."""
+"""Tensor frameworks, each in its own folder, imported only when a model of that framework is watched."""

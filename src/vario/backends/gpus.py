@@ -1,4 +1,4 @@
-"""What of a GPU decides how much memory a training step takes: sizes, and which kernels torch chooses for it."""
+"""The properties of a GPU that decide the memory of a training step: sizes, and the kernels torch chooses for it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class Gpu:
 
     name: str
     memory_bytes: int
-    """What `torch.cuda.mem_get_info` calls its total, about."""
+    """Roughly the total that `torch.cuda.mem_get_info` reports."""
 
     capability: tuple[int, int]
     num_multiprocessors: int
     threads_per_multiprocessor: int = 2048
     context_bytes: int = 500 * MIB
-    """What CUDA itself takes beside torch's allocator."""
+    """Memory that CUDA uses outside torch's allocator."""
 
     @property
     def matmul_workspace_bytes(self) -> int:
-        """Kept by torch for cuBLAS, for each thread that multiplies: the caller's and that of the backward pass."""
+        """Workspace torch keeps for cuBLAS, per thread that multiplies: the caller's and that of the backward pass."""
         return 32 * MIB if self.capability >= (9, 0) else 8 * MIB + 128 * 1024
 
     @property
     def prefers_cudnn_attention(self) -> bool:
-        """Whether torch takes cuDNN's attention before its own flash kernel."""
+        """Whether torch prefers cuDNN's attention to its own flash kernel."""
         return self.capability >= (9, 0)
 
 
@@ -54,7 +54,7 @@ GPUS = {
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of that name, or an error with the names there are."""
+    """Return the GPU of that name, or raise an error that lists the known names."""
     found = GPUS.get(name.lower())
     if found is None:
         raise ConfigError(unknown("gpu", name, GPUS))

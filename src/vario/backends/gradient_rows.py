@@ -1,4 +1,4 @@
-"""What a model's gradients look like at one moment: one Summary per parameter, and who has none."""
+"""A model's gradients at one moment: one Summary per parameter, and the parameters without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vario.core.records import Table
 
 @dataclass(frozen=True)
 class GradientRows:
-    """The Summaries of all gradients, fetched from their devices at once."""
+    """The Summaries of all gradients, copied from their devices in one transfer."""
 
     names: Sequence[str]
     summaries: Table
@@ -18,6 +18,6 @@ class GradientRows:
     missing: Sequence[str]
     """Parameters that could have a gradient and have none: nothing used them."""
     num_frozen: int
-    """Parameters that need no gradient."""
+    """Parameters that require no gradient."""
     unread: Sequence[str] = ()
-    """Parameters whose gradient shows no numbers, such as a sparse one that would have to be sorted first."""
+    """Parameters whose gradient cannot be read, such as a sparse one that would have to be sorted first."""

@@ -1,4 +1,4 @@
-"""The life of every block of memory in some training steps, in order."""
+"""Allocations and frees of all memory blocks in some training steps, in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Block:
-    """One piece of memory, as asked for."""
+    """One block of memory, with the size requested."""
 
     num_bytes: int
     kind: str
@@ -33,33 +33,33 @@ class MemoryTrace:
     """(number of the event, name) where a phase begins."""
 
     notes: list[str] = field(default_factory=list)
-    """What whoever reads it should know."""
+    """Remarks for the reader."""
 
     bounds: dict[str, None] = field(default_factory=dict)
-    """Where sizes depend on values, and the largest possible ones were taken: `nonzero in layers.1`."""
+    """Where sizes depend on values and the largest possible size was assumed: `nonzero in layers.1`."""
 
     _moved: dict[int, int] = field(default_factory=dict)
 
     def allocate(self, block: Block) -> int:
-        """Add a block and say that it is allocated; its number."""
+        """Add an allocated block and return its number."""
         self.blocks.append(block)
         self.events.append(len(self.blocks) - 1)
         return len(self.blocks) - 1
 
     def free(self, number: int) -> None:
-        """The block is given back."""
+        """Free a block."""
         self.events.append(~self._moved.get(number, number))
 
     def take_over(self, newer: int, older: int) -> None:
-        """The newest allocation was none: it lives on in the block of an older one, which was given up for it."""
+        """Undo the latest allocation: it reuses the block of an older one, which was given up for it."""
         self._moved[newer] = self._moved.get(older, older)
         if self.events.pop() != newer:
-            raise AssertionError("only the newest block can take over another one")
+            raise AssertionError("only the latest block can reuse the memory of another one")
 
     def block(self, number: int) -> Block:
-        """The memory that a block lives in."""
+        """Return the memory that a block uses."""
         return self.blocks[self._moved.get(number, number)]
 
     def begin(self, phase: str) -> None:
-        """From here on it is this phase."""
+        """Start a phase here."""
         self.phases.append((len(self.events), phase))

@@ -1,4 +1,4 @@
-"""The command line. Each file in `commands/` is one command; this one finds it, runs it and words its errors."""
+"""The command line. Each file in `commands/` is one command; this file finds it, runs it and prints its errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vario.core.errors import VarioError
 from vario.core.script import ScriptRaised, passed_on
 
 OWN_SCRIPTS = ("run", "demo")
-"""Commands that run code of the user, whose own log records are nobody's business."""
+"""Commands that run the user's code, whose log records vario leaves alone."""
 SENTENCE = "See what happens inside a deep-learning training run."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and answer its exit code: 0, 2 for a mistake in what was asked, 130 when interrupted.
+    """Run one command and return its exit code: 0, 2 for a usage error, 130 if interrupted.
 
-    What a script under `vario run` raises comes out as it is.
+    An exception of a script under `vario run` propagates unchanged.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     raised: BaseException
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("vario: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output (`| head`) has gone. Python would complain once more when it flushes at exit.
+        # The reader of our output (`| head`) is gone. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except ScriptRaised as ended:
@@ -56,7 +56,7 @@ def _dispatch(words: list[str]) -> int:
         say(f"vario: `vario {name}` is deprecated: use `vario {RENAMED[name]}`.", to_stderr=True)
         name = RENAMED[name]
     if name not in command_names() and os.path.isdir(name):
-        # `vario DIR`: show what is in there.
+        # `vario DIR`: open the dashboard on it.
         name, rest = "serve", words
     if name not in OWN_SCRIPTS and logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapedRecords())
@@ -66,7 +66,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def make_parser(name: str, command: Command) -> Parser:
-    """The parser of one command, its examples at the end of its help."""
+    """Build the parser of one command, with its examples at the end of its help."""
     examples = "examples:\n" + "\n".join(f"  {line}" for line in command.EXAMPLES.strip().splitlines())
     parser = Parser(prog=f"vario {name}", description=(command.__doc__ or "").strip(), epilog=examples)
     command.prepare(parser)
@@ -74,20 +74,20 @@ def make_parser(name: str, command: Command) -> Parser:
 
 
 def overview() -> str:
-    """What `vario --help` says."""
+    """Return the text of `vario --help`."""
     names = command_names()
     width = max(map(len, names))
     lines = [f"usage: vario COMMAND ...\n       vario DIR\n\n{SENTENCE}\n\ncommands:"]
     for name in names:
         first_line = (load(name).__doc__ or "").strip().splitlines()[0]
         lines.append(f"  {name:{width}}  {first_line}")
-    lines.append("\n`vario COMMAND --help` explains one of them; `vario --version` says which vario this is.")
+    lines.append("\nRun `vario COMMAND --help` for one command, `vario --version` for the version.")
     lines.append(
         "\nexamples:\n"
         "  vario demo                    watch a small transformer go wrong\n"
         "  vario run train.py --lr 3e-4  watch your own script, unchanged\n"
-        "  vario report                  what happened in the newest run\n"
-        "  vario vario_runs              look at all runs in a browser\n"
-        "  vario progress outputs        how a training fares, from the logs of any trainer"
+        "  vario report                  what happened in the latest run\n"
+        "  vario vario_runs              open the dashboard with all runs\n"
+        "  vario progress outputs        training status, from the logs of any trainer"
     )
     return "\n".join(lines)

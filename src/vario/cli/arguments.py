@@ -1,4 +1,4 @@
-"""Arguments several commands share, and finding the run a user means."""
+"""Arguments that several commands share, and how to find the run a user means."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ DEFAULT_DIRECTORY = "vario_runs"
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """The run to read."""
+    """Add the run to read."""
     parser.add_argument(
         "run",
         metavar="RUN",
         nargs="?",
-        help=f"folder of a run, or the name of one under {DEFAULT_DIRECTORY}; left out: the newest one there",
+        help=f"folder of a run, or its name under {DEFAULT_DIRECTORY} (default: the latest run)",
     )
 
 
 def add_directory(parser: argparse.ArgumentParser, what: str) -> None:
-    """The folder of runs to look at."""
+    """Add the folder of runs to read."""
     told = f"{what} (default: {DEFAULT_DIRECTORY})"
     parser.add_argument("directory", metavar="DIR", nargs="?", default=DEFAULT_DIRECTORY, help=told)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """The switch that every reading command has."""
+    """Add --json, which every reading command has."""
     parser.add_argument(
-        "--json", action="store_true", help='answer in JSON; not-a-number and infinity become "nan", "inf" and "-inf"'
+        "--json", action="store_true", help='print JSON; NaN and infinities become "nan", "inf" and "-inf"'
     )
 
 
 def find_run(name: str | None) -> Run:
-    """The run meant by a folder, a name, a folder of runs (its newest) or nothing (the newest of all)."""
+    """Find the run named by a folder, a name, a folder of runs (its latest run) or nothing (the latest run)."""
     from vario.runs.run import open_run
 
     if name is None and not Path(DEFAULT_DIRECTORY).is_dir():

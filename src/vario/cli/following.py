@@ -1,4 +1,4 @@
-"""`vario follow`: looks at runs again and again, says what is new, keeps it and sends it."""
+"""`vario follow`: polls runs, prints what is new, stores it and sends notifications."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vario.reports.follow_text import incident_line, trouble_line
 from vario.rules.api.alerts import SEVERITIES, Incident
 from vario.rules.api.detector import QUIET_STEPS
 from vario.runs.live.run_watch import News, RunWatch
-from vario.sinks.follow_log import WatchLog
+from vario.store.follow_log import WatchLog
 
 if TYPE_CHECKING:
     from vario.notices.sending import Notices
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """One run under watch, and where its findings are kept."""
+    """A run being watched, and where its findings are stored."""
 
     def __init__(self, path: Path, rules: Sequence[Chosen], stall_seconds: float) -> None:
         self.path = path
@@ -30,18 +30,18 @@ class Watched:
         self.is_over = False
 
     def look(self, now: float) -> News:
-        """What is new, kept already."""
+        """Return what is new, already stored."""
         news = self._watch.look(now)
         if len(self._watch.sessions) != self._sessions:
             self._sessions = len(self._watch.sessions)
             self._log.close()
             self._log = self._open_log()
-        self._log.add(news.alerts, news.incidents)
+        self._log.add(news.alerts, [*news.incidents, *news.revised])
         self.is_over = news.is_over
         return news
 
     def close(self) -> News:
-        """What has not been told yet."""
+        """Return what has not been reported yet."""
         rest = self._watch.flush()
         self._log.add([], rest)
         self._log.close()
@@ -52,12 +52,12 @@ class Watched:
 
 
 class Speaker:
-    """Says news on stdout, in lines for people or for programs, and sends incidents."""
+    """Prints news on stdout, as text or JSON lines, and sends incidents."""
 
     def __init__(
         self, is_json: bool, many_runs: bool, notices: Notices | None = None, tells_ranks: bool = True
     ) -> None:
-        """`many_runs`: each line names its run; `tells_ranks`: also what the ranks have told by themselves."""
+        """`many_runs`: each line names its run; `tells_ranks`: also print the ranks' own incidents."""
         self._is_json = is_json
         self._many_runs = many_runs
         self._notices = notices
@@ -66,8 +66,8 @@ class Speaker:
         self._told: dict[Path, list[Incident]] = {}
 
     def say(self, path: Path, news: News) -> None:
-        """Say all of it."""
-        # The ranks have sent theirs by themselves.
+        """Print all news."""
+        # The ranks have already sent their own.
         for incident in news.incidents:
             self._told.setdefault(path, []).append(incident)
             if self._line(path, "incident", incident.to_json(), incident_line(incident)) and self._notices is not None:
@@ -79,18 +79,18 @@ class Speaker:
             self._line(path, "rank", output.plain(trouble), trouble_line(trouble), again=True)
 
     def remark(self, path: Path, event: str, text: str) -> None:
-        """Say something about the watching itself."""
+        """Print a remark about the watching itself."""
         self._line(path, event, {"text": text}, text, again=True)
 
     def close(self) -> None:
-        """Send what has not been sent."""
+        """Send what is still queued."""
         if self._notices is not None:
             self._notices.close()
 
     def _line(self, path: Path, event: str, plain: dict[str, Any], text: str, again: bool = False) -> bool:
         line = f"{path.name}: {text}" if self._many_runs else text
         if not again and line in self._said:
-            return False  # a job that was started again is looked at from its first step
+            return False  # a restarted job is checked from its first step
         self._said.add(line)
         if self._is_json:
             line = json.dumps({"event": event, "run": str(path), **output.plain(plain)}, allow_nan=False)
@@ -99,7 +99,7 @@ class Speaker:
 
 
 def _covers(told: Incident, other: Incident) -> bool:
-    """Whether what a rank told is part of what was told of all ranks: of the same steps, and no more urgent."""
+    """Whether a rank's incident is part of one over all ranks: the same steps, and no more urgent."""
     is_near = told.step - QUIET_STEPS <= other.step <= told.last_step + QUIET_STEPS
     return is_near and SEVERITIES.index(other.severity) <= SEVERITIES.index(told.severity)
 
@@ -113,7 +113,7 @@ def watch(
     once: bool = False,
     keep: bool = False,
 ) -> None:
-    """Watch the runs that `find` names until all are over; with `keep` for ever, with `once` for one look."""
+    """Watch the runs that `find` returns until all have ended; with `keep` forever, with `once` check only once."""
     watched: dict[Path, Watched] = {}
     over: set[Path] = set()
     try:

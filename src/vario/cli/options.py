@@ -1,4 +1,4 @@
-"""One flag for each field of Config, made from the dataclass itself, so that flags and fields cannot drift apart."""
+"""One flag for each field of Config, generated from the dataclass so that the two cannot drift apart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vario.core.errors import ConfigError
 
 
 def _words(text: str) -> list[str]:
-    # A regular expression may hold commas of its own.
+    # A regular expression may contain commas.
     return [text] if text.startswith("re:") else [word.strip() for word in text.split(",") if word.strip()]
 
 
@@ -59,8 +59,14 @@ def _actions(text: str) -> dict[str, list[str]]:
     return {key.strip(): _words(value)}
 
 
+def _params(text: str) -> dict[str, Any]:
+    from vario.core.params import read_assignments
+
+    return read_assignments(text)
+
+
 def _joined(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Tables of several flags as one; those inside them as well."""
+    """Merge the tables of several flags, nested tables included."""
     joined: dict[str, Any] = {}
     for table in tables:
         for key, value in table.items():
@@ -77,28 +83,32 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "Sequence[str] | Mapping[str, Any] | bool": ("A,B | A.OPTION=X | none", _rules),
     "Mapping[str, Any] | Callable[[Any], Any]": ("WAY=TEXT", _notify),
     "Mapping[str, Sequence[str]]": ("WHEN=A,B", _actions),
+    "Mapping[str, Any]": ("NAME=VALUE", _params),
     "int": ("N", int),
     "int | None": ("N", int),
     "float": ("X", float),
+    "float | str | None": ("SHARE", str),
     "str": ("TEXT", str),
     "str | None": ("TEXT", str),
 }
-"""How a flag's text becomes a value, by the field's annotation."""
+"""How to parse a flag's text, by the field's annotation."""
 
 
 _LISTS = ("Sequence[str]", "Sequence[int]")
-_TABLES = ("Mapping[str, Any] | Callable[[Any], Any]", "Mapping[str, Sequence[str]]")
+_TABLES = ("Mapping[str, Any] | Callable[[Any], Any]", "Mapping[str, Sequence[str]]", "Mapping[str, Any]")
 
 
 def flag(field_name: str) -> str:
-    """The flag that sets a field."""
+    """Return the flag that sets a field."""
     return "--" + field_name.replace("_", "-")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add `--config` and a flag for every field."""
-    group = parser.add_argument_group("what to watch", "each flag also is a key of the --config file")
-    group.add_argument("--config", metavar="FILE", help="read options from a .toml, .yaml or .json file; flags win")
+    group = parser.add_argument_group("what to watch", "each flag is also a key of the --config file")
+    group.add_argument(
+        "--config", metavar="FILE", help="read options from a .toml, .yaml or .json file; flags take precedence"
+    )
     docs = field_docs(Config)
     for item in dataclasses.fields(Config):
         kind = str(item.type)
@@ -114,9 +124,9 @@ def _escape(text: str) -> str:
     return text.replace("%", "%%").replace("`", "")
 
 
-def config_from(arguments: argparse.Namespace) -> Config:
-    """The Config that the file and the flags describe together."""
-    base = read_config(arguments.config) if arguments.config else None
+def config_from(arguments: argparse.Namespace, base: Config | None = None) -> Config:
+    """Build the Config from the file and the flags, over `base`."""
+    base = read_config(arguments.config, base) if arguments.config else base
     given: dict[str, Any] = {}
     for item in dataclasses.fields(Config):
         texts = getattr(arguments, f"option_{item.name}")
@@ -130,8 +140,8 @@ def _value(name: str, kind: str, texts: Sequence[str]) -> Any:
     try:
         values = [parse(text) for text in texts]
     except ValueError:
-        raise ConfigError(f"{flag(name)}: cannot understand '{texts[-1]}'; expected {PARSERS[kind][0]}") from None
+        raise ConfigError(f"{flag(name)}: cannot parse '{texts[-1]}'. Expected {PARSERS[kind][0]}.") from None
     if kind in _TABLES:
         return _joined(values)
-    # A list given in several flags is one list; of anything else the last one counts, as everywhere.
+    # Repeated list flags are joined; for anything else the last one wins.
     return [word for words in values for word in words] if kind in _LISTS else values[-1]

@@ -1,4 +1,4 @@
-"""How commands speak: the answer on stdout, talk on stderr, colour only on a terminal, JSON that every parser reads."""
+"""How commands print: results on stdout, remarks on stderr, colour only on a terminal, strict JSON."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPED_WIDTH = 200
-"""Columns when stdout is no terminal: wide enough that a table keeps its names whole."""
+"""The width when stdout is not a terminal: wide enough to keep names in tables whole."""
 
 STAND_INS = "vario.stand_ins"
-"""How a stream that cannot take a character, as in an ASCII locale, is written to: with one that is like it."""
+"""The error handler for characters a stream cannot encode, as in an ASCII locale: writes a similar one."""
 LIKE = {"\N{BRAILLE PATTERN BLANK}": " ", **dict(zip("█▇▆▅▄▃▂▁░┤│└─…", "##===__.-||+-~", strict=True))}
 
 
@@ -40,25 +40,25 @@ codecs.register_error(STAND_INS, _write_like)
 
 
 def stdout() -> Console:
-    """Where answers go."""
+    """Return the console for results."""
     return _console(to_stderr=False)
 
 
 def stderr() -> Console:
-    """Where progress bars and remarks go."""
+    """Return the console for progress bars and remarks."""
     return _console(to_stderr=True)
 
 
 def say(text: str, to_stderr: bool = False) -> None:
-    """Write a line at once; what no terminal should get from a name is escaped."""
+    """Write a line immediately; control characters in names are escaped."""
     print(shown(text), file=sys.stderr if to_stderr else sys.stdout, flush=True)
 
 
 class EscapedRecords(logging.Formatter):
-    """Log records as a terminal may get them."""
+    """Log records, escaped for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The text of a record."""
+        """Return the escaped text of a record."""
         return shown(super().format(record))
 
 
@@ -68,7 +68,7 @@ def _safe_console() -> type[Console]:
     from rich.segment import Segment
 
     class SafeConsole(Console):
-        """Writes its own colours and moves, and none that come with a name."""
+        """Writes its own control sequences, but none that are part of a name."""
 
         def render(self, renderable: Any, options: Any = None) -> Any:
             for segment in super().render(renderable, options):
@@ -92,5 +92,5 @@ def print_json(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's own types; NaN and the infinities, which JSON lacks, become "nan", "inf" and "-inf"."""
+    """Convert a value to JSON's types; NaN and infinities, which JSON lacks, become "nan", "inf" and "-inf"."""
     return json_value(value, str)

@@ -1,4 +1,4 @@
-"""argparse with our manners: no abbreviated flags, wrapped help, and a mistyped flag is answered with the right one."""
+"""argparse without abbreviated flags, with wrapped help, and with a suggestion for a mistyped flag."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELP_WIDTH = 100
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of docstrings and examples; as wide as the terminal or COLUMNS says."""
+    """Keeps the line breaks of docstrings and examples; uses the width of the terminal or COLUMNS."""
 
     def __init__(self, prog: str) -> None:
         width = shutil.get_terminal_size((HELP_WIDTH, 0)).columns
@@ -22,13 +22,13 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are ConfigErrors, so that they are worded in one place."""
+    """A parser that raises ConfigError, so that errors are printed in one place."""
 
     def __init__(self, prog: str, description: str, epilog: str) -> None:
         super().__init__(prog, description=description, epilog=epilog, formatter_class=_Formatter, allow_abbrev=False)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse, or raise a ConfigError that names the flag nearest to an unknown one."""
+        """Parse, or raise a ConfigError that suggests the closest known flag."""
         parsed, rest = self.parse_known_args(args, namespace)
         if rest:
             flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
@@ -38,5 +38,5 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the command line."""
+        """Raise the error as a ConfigError."""
         raise ConfigError(f"{self.prog.removeprefix('vario ')}: {message}")

@@ -1,4 +1,4 @@
-"""Showing a plot: in a window where there is a display, in a file where one is named, else in the terminal."""
+"""Show a plot: in a window if there is a display, in a file if one is named, else in the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show(history: History, language: Language, picture: Path | None, on_screen: bool) -> None:
-    """Write the picture where one is named; show the plot if asked for."""
+    """Write the picture if a file is named; show the plot if requested."""
     if picture is not None:
         from vario.reports.progress_plot import save_progress
 
@@ -31,7 +31,7 @@ def show(history: History, language: Language, picture: Path | None, on_screen: 
 def show_comparison(
     comparison: Comparison, histories: Sequence[History], language: Language, picture: Path | None, on_screen: bool
 ) -> None:
-    """The same for a comparison."""
+    """`show` for a comparison."""
     from vario.reports.progress_compare_plot import open_comparison, save_comparison
 
     if picture is not None:
@@ -60,7 +60,7 @@ def _open(history: History, language: Language) -> bool:
 
 
 def draw_in_terminal(history: History, language: Language) -> None:
-    """The loss, drawn with characters."""
+    """Draw the loss with characters."""
     from vario.reports.progress import shown_loss
     from vario.reports.terminal_plot import line_plot, spans_decades
     from vario.runs.views.downsample import downsample

@@ -1,4 +1,4 @@
-"""`vario progress --watch`: in place on a terminal, new rows as lines elsewhere."""
+"""`vario progress --watch`: updates in place on a terminal, prints new rows as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def watch(find: Callable[[], History], language: Language, is_terminal: bool, sleep: Callable[[float], None]) -> None:
-    """Follow a run until it is finished, or until Ctrl-C: stopping to look is no error."""
+    """Follow a run until it ends or until Ctrl-C, which is not an error."""
     try:
         if is_terminal:
             _in_place(find, language, sleep)

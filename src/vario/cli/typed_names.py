@@ -1,4 +1,4 @@
-"""Errors about what was typed: the flags of `convert` and `import` instead of the arguments of msprobe's functions."""
+"""Error messages that name the flags of `convert` and `import` instead of msprobe's function arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPED = {
 
 @contextmanager
 def named_as_typed() -> Iterator[None]:
-    """A ConfigError that begins with the name of an argument begins with the flag's instead."""
+    """Replace the argument's name at the start of a ConfigError with the flag's."""
     try:
         yield
     except ConfigError as error:

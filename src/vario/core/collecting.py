@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept from work that is in vain."""
+"""Avoids useless runs of Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def no_collections() -> Iterator[None]:
-    """Keep the garbage collector from running.
+    """Disable the garbage collector temporarily.
 
-    Watching a model of very many parts makes very many objects, all of which stay. The collector would look through
-    them, and through the model, again and again.
+    Watching a very large model creates very many objects that all stay alive. The collector would scan them, and the
+    model, again and again.
     """
     was_enabled = gc.isenabled()
     gc.disable()

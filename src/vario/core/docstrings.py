@@ -1,4 +1,4 @@
-"""The docstrings under the fields of a class, which Python itself does not keep."""
+"""Reads the docstrings under the fields of a class, which Python itself discards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 
 def field_docs(owner: type[object]) -> dict[str, str]:
-    """The docstring under each field of a class and of its bases in the same file, each on one line."""
+    """Return the docstring under each field of a class and of its bases in the same file, each on one line."""
     classes = _classes(owner.__module__)
     found: dict[str, str] = {}
     waiting = [owner.__name__]

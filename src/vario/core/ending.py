@@ -1,4 +1,4 @@
-"""How a run ended, judged by what its script raised."""
+"""How a run ended, from the exception of its script."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from vario.core.text import reason
 
 FINISHED, CRASHED, INTERRUPTED = "finished", "crashed", "interrupted"
 OVER = (FINISHED, CRASHED, INTERRUPTED)
-"""States of a run after which no step follows."""
+"""States of a run after which no more steps follow."""
 
 _STOPPED_BY = {128 + signal.SIGINT: "SIGINT", 128 + signal.SIGTERM: "SIGTERM"}
-"""Exit codes of scripts that catch such a signal and leave."""
+"""Exit codes of scripts that catch such a signal and exit."""
 
 
 def ending(error: BaseException | None) -> tuple[str, str | None]:
-    """State and error of a run whose script ended with this exception, or with none.
+    """Return state and error of a run whose script ended with this exception, or with none.
 
-    Somebody who stops a training (Ctrl-C, or a signal that the script turns into an exit) has not crashed it.
+    Stopping a run (Ctrl-C, or a signal that the script turns into an exit) is not a crash.
     """
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, str(error) or None

@@ -6,12 +6,12 @@
     |-- ConfigError      an option, quantity, statistic or target that cannot be used
     |-- ModelError       a model or optimizer that cannot be watched
     |-- RunError         a run folder that cannot be read or written
-    |   |-- RunNotFound      nothing there, or nothing of ours
-    |   |-- RunCorrupt       ours, but damaged beyond the torn tail a kill leaves
+    |   |-- RunNotFound      there is no run
+    |   |-- RunCorrupt       a run, but damaged beyond the truncated end a kill leaves
     |   |-- RunTooNew        written by a newer vario
     |   `-- RunTaken         the folder already belongs to another run
-    |-- TrainingStop     the end of a training that was asked for; passes everything that guards the training
-    |-- UnsupportedRelease   Python, torch or a trainer is older than what vario works with
+    |-- TrainingStop     ends the training on request; not caught by the guards around training
+    |-- UnsupportedRelease   Python, torch or a trainer is too old for vario
     `-- MissingExtra     an optional package is not installed; the message is its install line
 """
 
@@ -33,7 +33,7 @@ class ModelError(VarioError):
 
 
 class TrainingStop(VarioError):
-    """The training ends here, as its user asked for; it passes everything that keeps errors from the training."""
+    """Ends the training as the user requested; not caught by the guards that keep errors away from training."""
 
 
 class RunError(VarioError):
@@ -41,11 +41,11 @@ class RunError(VarioError):
 
 
 class RunNotFound(RunError):
-    """There is no run at that place."""
+    """There is no run at that path."""
 
 
 class RunCorrupt(RunError):
-    """The folder is a run, but a file in it cannot be understood."""
+    """The folder is a run, but a file in it is damaged."""
 
 
 class RunTooNew(RunError):
@@ -57,7 +57,7 @@ class RunTaken(RunError):
 
 
 class UnsupportedRelease(VarioError):
-    """Python, torch or a trainer is older than what vario works with; the message says how to upgrade."""
+    """Python, torch or a trainer is too old for vario; the message says how to upgrade."""
 
 
 class MissingExtra(VarioError):

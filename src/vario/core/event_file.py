@@ -1,9 +1,9 @@
 """TensorBoard event files, written and read without TensorBoard.
 
-An event file is a chain of TFRecords, each one protobuf `Event` between checksums (CRC-32C). Readers skip what they do
-not know and stop at a wrong checksum, so appending is all a writer has to do. One event holds one number, as in files
-that TensorBoard's own writer makes. The bytes of all events of one step are made at once: per set of tags a template is
-kept in which only the moment, the values and the checksums change, and a checksum is linear in the bits it covers.
+An event file is a chain of TFRecords, each one a protobuf `Event` between checksums (CRC-32C). Readers skip what they
+do not know and stop at a wrong checksum, so a writer only has to append. One event contains one number, as in files of
+TensorBoard's own writer. The bytes of all events of one step are built at once: for each set of tags there is a
+template in which only the time, the values and the checksums change, and a checksum is linear in the bits it covers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
 
 TEMPLATES_KEPT = 32
-"""Sets of tags whose events are remembered."""
+"""The number of sets of tags whose templates are cached."""
 
 LANE = 256
 """Bytes that one lane of a long checksum covers."""
@@ -41,8 +41,8 @@ class EventFile:
 
     def __init__(self, folder: Path, started: float, suffix: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads the files of a folder in the order of their names, so the start has ten digits.
-        stem = f"events.out.tfevents.{int(started):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        # TensorBoard reads the files of a folder in name order, so numbers have a fixed number of digits.
+        stem = f"events.out.tfevents.{int(started):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):06d}"
         self.path = folder / f"{stem}{suffix}"
         self._file = open(self.path, "xb")  # noqa: SIM115 - lives as long as this object
         self._templates: OrderedDict[tuple[tuple[str, ...], int], _Template] = OrderedDict()
@@ -64,13 +64,21 @@ class EventFile:
         self._file.write(template.fill(moment, floats).data)
 
     def add_image(self, tag: str, png: bytes, width: int, height: int, step: int, time: float) -> None:
-        """Append one picture."""
+        """Append one image."""
         dimensions = _number(1, height) + _number(2, width) + _number(3, 4)  # 4: colours with transparency
         value = _field(1, tag.encode()) + _field(4, dimensions + _field(4, png))
         self._file.write(_record(_moment(time, step) + _field(5, _field(1, value))))
 
+    def add_text(self, tag: str, text: str, step: int, time: float) -> None:
+        """Append one text, shown on TensorBoard's TEXT page as Markdown."""
+        metadata = _field(1, _field(1, b"text"))  # the plug-in that shows it
+        shape = _field(2, _field(2, _number(1, 1)))
+        tensor = _number(1, 7) + shape + _field(8, text.encode())  # 7: strings
+        value = _field(1, tag.encode()) + _field(9, metadata) + _field(8, tensor)
+        self._file.write(_record(_moment(time, step) + _field(5, _field(1, value))))
+
     def flush(self) -> None:
-        """Hand everything to the system."""
+        """Flush to the operating system."""
         self._file.flush()
 
     def close(self) -> None:
@@ -80,20 +88,20 @@ class EventFile:
 
 @dataclass(frozen=True)
 class _Template:
-    """The events of one step, where only the moment, the values and the checksums are still to be filled in."""
+    """The events of one step, except time, values and checksums."""
 
     content: Bytes
     moment_at: Positions
-    """Where the bytes of each event's moment go."""
+    """The offset of each event's time."""
     value_at: Positions
     checksum_at: Positions
     tag_lengths: Positions
-    """Bytes between the moment and the value."""
+    """Bytes between the time and the value."""
     tag_remainders: Words
     """What these bytes contribute to the checksum."""
 
     def fill(self, moment: bytes, values: npt.NDArray[np.float32]) -> Bytes:
-        """The bytes of all events; the same array each time."""
+        """Return the bytes of all events; reuses one array."""
         self.content[self.moment_at] = np.frombuffer(moment, np.uint8)
         self.content[self.value_at] = values.view(np.uint8).reshape(-1, 4)
         states = [_advance(0xFFFFFFFF, moment)]
@@ -133,7 +141,7 @@ def _make_template(tags: Sequence[str], moment_length: int) -> _Template:
 
 
 def _as_float32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 is inf, as TensorBoard's own writer has it
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 is inf, as in TensorBoard's own writer
         return np.ascontiguousarray(values, dtype="<f4").reshape(-1)
 
 
@@ -164,7 +172,7 @@ def _moment(time: float, step: int) -> bytes:
 
 
 def fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field of a protobuf message: a whole number, or the bytes that stand there."""
+    """Yield number and value of each field of a protobuf message: an integer, or bytes."""
     at = 0
     while at < len(content):
         key, at = _read_varint(content, at)
@@ -178,7 +186,7 @@ def fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
-            raise ValueError(f"protobuf: no such kind of field: {kind}")
+            raise ValueError(f"protobuf: unknown wire type: {kind}")
         if at + length > len(content):
             raise ValueError("protobuf: the message ends inside a field")
         yield key >> 3, content[at : at + length]
@@ -206,7 +214,7 @@ def _record(content: bytes) -> bytes:
 
 
 def read_records(content: bytes) -> Iterator[bytes]:
-    """The records of a file up to its end, or up to the first that is torn or has a wrong checksum."""
+    """Yield the records of a file up to its end, or up to the first that is truncated or has a wrong checksum."""
     at = 0
     while at + 12 <= len(content):
         (length,) = struct.unpack_from("<Q", content, at)
@@ -226,7 +234,7 @@ def _mask(checksum: int) -> int:
 
 def _masked(checksums: Words) -> Words:
     turned = checksums >> np.uint32(15) | checksums << np.uint32(17)
-    return turned + np.uint32(0xA282EAD8)  # overflow is meant
+    return turned + np.uint32(0xA282EAD8)  # overflow is intended
 
 
 # -- CRC-32C -------------------------------------------------------------------------------------------------------
@@ -248,11 +256,11 @@ _TABLE: list[int] = _TABLES[0].tolist()
 
 
 def crc32c(content: bytes) -> int:
-    """The checksum of some bytes: CRC-32C, also called Castagnoli."""
+    """Return the CRC-32C (Castagnoli) checksum of some bytes."""
     if len(content) < 4 * LANE:
         return _advance(0xFFFFFFFF, content) ^ 0xFFFFFFFF
-    # Starting from ones is the same as starting from zero with the first four bytes inverted, and from zero on
-    # leading zeros change nothing: so the bytes can be cut into lanes of one width that are worked on side by side.
+    # Starting from ones is the same as starting from zero with the first four bytes inverted, and from zero, leading
+    # zeros change nothing: so the bytes can be split into lanes of equal width that are processed in parallel.
     num_lanes = -(-len(content) // LANE)
     padded = np.zeros(num_lanes * LANE, np.uint8)
     start = len(padded) - len(content)

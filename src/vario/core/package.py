@@ -1,29 +1,48 @@
-"""This package: its version, the folder it lies in, and the versions of what it builds on.
+"""This package: its version, its folder, and the versions of its dependencies.
 
-Nothing here asks for installed metadata first: a copy on PYTHONPATH has none, and conda or system packages may lack it.
+Installed metadata is only a fallback: a copy on PYTHONPATH has none, and conda or system packages may lack it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from vario.core.errors import UnsupportedRelease
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 VERSION = "0.1.0"
-"""The one place where the version stands; the wheel takes it from here."""
+"""The version; the wheel takes it from here."""
 
 FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep
-"""Where this package lies, as its code objects name it; decides which frames of a stack are ours."""
+"""This package's folder, as in its code objects; decides which stack frames are ours."""
 
 
 def is_own_file(filename: str) -> bool:
-    """Whether a file belongs to this package, whatever the folders above it are called."""
+    """Whether a file belongs to this package, whatever the names of its parent folders."""
     return filename.startswith(FOLDER)
 
 
+def docs_folder() -> Path:
+    """Return the folder of the documentation: of the installed package, or of the checkout."""
+    from pathlib import Path  # not at the top, to keep `import vario` fast
+
+    package = Path(FOLDER)
+    installed = package / "demo_text"
+    return installed if installed.is_dir() else package.parents[1] / "docs"
+
+
+def read_docs(name: str) -> str:
+    """Return the text of a page of the documentation; empty if it is not installed."""
+    path = docs_folder() / name
+    return path.read_text(encoding="utf8") if path.is_file() else ""
+
+
 def versions() -> dict[str, str]:
-    """Versions of Python, vario, numpy and pyarrow; a package whose version cannot be found is left out."""
+    """Return the versions of Python, vario, numpy and pyarrow; skips a package whose version is unknown."""
     found = {"python": sys.version.split()[0], "vario": VERSION}
     for name in ("numpy", "pyarrow"):
         if version := _version_of(name):
@@ -38,26 +57,26 @@ def _version_of(name: str) -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        # Metadata that is there but damaged gives None.
+        # Damaged metadata gives None.
         return version(name) or None
     except (PackageNotFoundError, KeyError):
         return None
 
 
 def release_of(version: str) -> tuple[int, int] | None:
-    """Major and minor number of a version such as `2.6.0a0+ecf3bae.nv25.01`; None where it does not begin so."""
-    import re  # not at the top: `import vario` is to stay quick
+    """Return major and minor number of a version such as `2.6.0a0+ecf3bae.nv25.01`; None if it has no such prefix."""
+    import re  # not at the top, to keep `import vario` fast
 
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def refuse_older(package: str, version: str, oldest: tuple[int, int], what: str) -> None:
-    """Raise for a release that is too old for `what`. A version that cannot be read is let through."""
+    """Raise if a release is too old for `what`. A version that cannot be parsed passes."""
     release = release_of(version)
     if release is not None and release < oldest:
         needed = ".".join(map(str, oldest))
         raise UnsupportedRelease(
-            f"{what} needs {package} {needed} or newer, and this is {package} {version}. "
+            f"{what} needs {package} {needed} or newer; this is {package} {version}. "
             f"Upgrade with: pip install --upgrade '{package}>={needed}'"
         )

@@ -1,4 +1,4 @@
-"""Which process wrote something, and whether it is still there."""
+"""Identifies the process that wrote something, and whether it still exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def this_process() -> dict[str, Any]:
-    """What tells this process from all others, for a JSON file."""
+    """Return what identifies this process, for a JSON file."""
     pid = os.getpid()
     return {"host": socket.gethostname(), "pid": pid, "machine": _machine(), "born": _born(pid)}
 
@@ -25,10 +25,10 @@ def is_this(record: Mapping[str, Any]) -> bool:
 
 
 def is_gone(record: Mapping[str, Any]) -> bool | None:
-    """Whether the process that a record names has ended; None where it cannot be looked up from here.
+    """Whether the process in a record has ended; None if that cannot be determined from here.
 
-    That is on another host, and in another container: process numbers mean nothing there. A process with the same
-    number that began at another time is another one.
+    That is the case on another host or in another container, where process ids mean nothing. A process with the same id
+    but another start time is a different one.
     """
     pid = record.get("pid")
     if not isinstance(pid, int) or record.get("host") != socket.gethostname():
@@ -41,13 +41,13 @@ def is_gone(record: Mapping[str, Any]) -> bool | None:
         return not _exists(pid)
     if machine is not None and born is not None:
         return bool(now_born != born)
-    # Written by an older vario: a process that is younger than the record only inherited the number.
+    # Written by an older vario: a process that is younger than the record only reuses the id.
     opened = record.get("opened")
     return isinstance(opened, (int, float)) and _unix_seconds(now_born) > opened
 
 
 def _born(pid: int) -> int | None:
-    """When a process of this machine began, in ticks since boot; None when it is gone or the system does not tell."""
+    """The start time of a local process, in ticks since boot; None if it is gone or unknown."""
     try:
         # Fields after the command's closing parenthesis; the 20th of them is the start.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -57,7 +57,7 @@ def _born(pid: int) -> int | None:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is such a process, where nothing says when it began."""
+    """Whether such a process exists, if its start time is unknown."""
     try:
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
             return False
@@ -68,13 +68,13 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        return True  # somebody else's
+        return True  # another user's
     return True
 
 
 @cache
 def _machine() -> str | None:
-    """One boot of one machine, and one space of process numbers on it; None where the system does not tell."""
+    """Identifies one boot of one machine and one process namespace on it; None if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return hashlib.sha256(f"{boot} {os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
 """What can be watched: every quantity that a probe declares.
 
-The list is the folder `probes/` and the entry points beside it. It is read on first use, and by name, so that the core
-knows what exists without importing it.
+The list comes from the folder `probes/` and entry points. It is read on first use, and by name, so that the core knows
+what exists without importing it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from vario.core.registry import Registry
 from vario.core.run_format import ROLLUPS, SNAPSHOTS
 
 SCALAR = "scalar"
-"""Plain numbers: what you log, step time, memory. They are always kept."""
+"""Plain numbers: what you log, step time, memory. They are always recorded."""
 
 LOSS, LOSS_LOCAL, LOSS_BACKWARD = LOSSES = "loss", "loss_local", "loss_backward"
-"""Plain numbers that are the loss: as somebody logs it, as the model returns it, as backward is called on it."""
+"""Names of the loss: as logged, as returned by the model, or as the tensor backward() was called on."""
+
+GRADIENT_NORM = "gradient_norm"
+"""The plain number that an overhead budget keeps at every step: the norm of all gradients, before clipping."""
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -25,7 +28,7 @@ _RESERVED = (ROLLUPS, SNAPSHOTS)
 
 
 def is_quantity(name: str) -> bool:
-    """Whether a quantity can have this name, which becomes that of folders, of files and of views in SQL."""
+    """Whether this is a valid name for a quantity, which is used for folders, files and SQL views."""
     return _NAME.fullmatch(name) is not None and name not in _RESERVED
 
 
@@ -34,7 +37,7 @@ def _probe_name(part: object) -> str | None:
     if not isinstance(part, type) or not isinstance(quantity, str) or not hasattr(part, "attach"):
         return None
     if not is_quantity(quantity):
-        raise TypeError(f"a quantity cannot be called {quantity!r}: letters, digits and _ only, 64 at most")
+        raise TypeError(f"invalid name of a quantity {quantity!r}: use letters, digits and _ only, at most 64")
     return f"{quantity}:{part.__name__}" if quantity == SCALAR else quantity
 
 
@@ -43,10 +46,15 @@ PROBES: Registry[Any] = Registry("quantities", "vario.probes", _probe_name)
 
 
 def watchable() -> list[str]:
-    """All quantities a Monitor can be asked for."""
+    """Return all quantities a Monitor can watch."""
     return [found.name for found in PROBES if found.part.quantity != SCALAR]
 
 
+def first_steps(quantity: str) -> int:
+    """Return how many steps from the first on a quantity is watched in, whatever its default interval."""
+    return int(getattr(PROBES.get(quantity, "every"), "first_steps", 0))
+
+
 def default_every(quantity: str) -> int:
-    """How often a quantity is watched unless said otherwise: cheap ones each step, dear ones rarer."""
+    """Return the default interval of a quantity: every step for cheap ones, more for expensive ones."""
     return int(getattr(PROBES.get(quantity, "every"), "every", 1))

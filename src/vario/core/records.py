@@ -1,11 +1,12 @@
-"""The nouns that travel from a tensor to a curve: Quantity, Summary, Frame, Scalars.
+"""The records between a tensor and a curve: Quantity, Summary, Frame, Scalars.
 
-A Summary is what one pass over a tensor yields. It is kept as one row of a float64 table, its columns in the
-order of `COLUMNS`; every statistic is a function of those columns and Summaries of the same target merge exactly.
+A Summary is the result of one pass over a tensor. It is one row of a float64 table with the columns in `COLUMNS`. Every
+statistic is a function of those columns, and Summaries of the same target merge exactly.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ COLUMNS = ("count", "sum", "sum_squares", "min", "max", "nans", "infs", "zeros")
 COUNT, SUM, SUM_SQUARES, MIN, MAX, NANS, INFS, ZEROS = range(len(COLUMNS))
 
 TensorSpec = tuple[Sequence[int], Any]
-"""Shape and dtype of a tensor, as its framework has them."""
+"""Shape and dtype of a tensor, in its framework's terms."""
 
 StepId = tuple[int, int]
 """A step and a micro-step."""
@@ -38,10 +39,10 @@ class Frame:
     micro_step: int
     targets: Sequence[str]
     order: npt.NDArray[np.int32]
-    """When each row was observed within its step, counted over all quantities: what went bad first has the lowest."""
+    """The position of each row within its step, over all quantities: the first non-finite tensor has the lowest."""
     summaries: Table
-    forms: Sequence[TensorSpec] | None = None
-    """Shape and dtype of each row's tensor, where a sink asked for them."""
+    specs: Sequence[TensorSpec] | None = None
+    """Shape and dtype of each row's tensor, if a sink asked for them."""
 
 
 @dataclass(frozen=True)
@@ -50,75 +51,80 @@ class Scalars:
 
     step: int
     time: float
-    """Unix seconds when the step ended."""
+    """Unix time at the end of the step."""
     values: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Collective:
-    """What all calls of one collective operation at one place in the code have in common."""
+    """One collective operation at one place in the code."""
 
     target: str
     """`all_reduce@train.py[31]`; its rows are this with `:input`, `:output` and `:seconds`."""
     operation: str
     site: str
-    """Path and line, `.../train.py[31]`; without them where no code of the user is on the stack."""
+    """Path and line, `.../train.py[31]`; empty if no user code is on the stack."""
     group: str
     ranks: tuple[int, ...]
     dtype: str
     num_bytes: int
-    """What this rank hands over in one call, or receives where it hands over nothing; of the first call."""
+    """The bytes this rank sends in the first call, or receives if it sends nothing."""
     is_async: bool
     stack: tuple[str, ...]
-    """`path[line] function`, the innermost first."""
+    """`path[line] function`, innermost first."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one step left behind: what sinks and rules are handed.
+    """The records of one step, as passed to sinks and rules.
 
-    A step comes in one record when its updates are complete; what is logged after that comes in further ones. A frame
-    may be of an earlier step: what an asynchronous collective has brought is known when it has been waited for.
+    A step is one record, created when its updates are complete; what is logged later comes in further records. A frame
+    may belong to an earlier step: the result of an asynchronous collective is known only after it was waited for.
     """
 
     step: int
     frames: Sequence[Frame]
     scalars: Scalars
     collectives: Sequence[Collective] = ()
-    """Those seen for the first time."""
+    """Collectives seen for the first time."""
 
 
 Structure = dict[str, Any]
-"""What `structure.json` holds: modules, parameters, shapes, dtypes."""
+"""The content of `structure.json`: modules, parameters, shapes, dtypes."""
 
 HELD = frozenset({"weight", "weight_before", "gradient", "gradient_applied", "moment", "moment_before", "update"})
-"""Quantities of which each rank has its share of a parameter: shares add up to the whole, replicas are the same."""
+"""Quantities of which each rank has its part of a parameter: shards add up to the whole, replicas are equal."""
 
 Mesh = dict[str, tuple[int, int]]
-"""The dimensions ranks are arranged in: their sizes, and where one rank is."""
+"""The device mesh: the size of each dimension, and one rank's coordinates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which part of a parameter one rank holds, and who else holds the same."""
+    """Which part of a parameter one rank has, and which ranks have the same."""
 
     shape: tuple[int, ...]
-    """Of the whole parameter."""
+    """The shape of the whole parameter."""
     box: tuple[tuple[int, int], ...] | None = None
-    """First and last (exclusive) index held, per dimension; None: all."""
+    """First and last (exclusive) index of this part, per dimension; None: all."""
     range: tuple[int, int] | None = None
-    """First and last (exclusive) element held of the flattened box; None: all."""
+    """First and last (exclusive) element of the flattened box; None: all."""
     replicas: tuple[int, ...] = ()
-    """The ranks known to hold the same, this one included; empty where nobody knows."""
+    """The ranks known to have the same part, this one included; empty if unknown."""
+
+    @property
+    def size(self) -> int:
+        """The elements of the whole parameter."""
+        return math.prod(self.shape)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in `structure.json`; what is whole or unknown is left out."""
+        """Return the entry for `structure.json`, without what is whole or unknown."""
         found = {"shape": list(self.shape), "box": self.box, "range": self.range}
         return {key: value for key, value in found.items() if value or key == "shape"}
 
 
 def empty_table(num_rows: int) -> Table:
-    """Summaries of nothing: counts of zero, and no minimum or maximum yet."""
+    """Return empty Summaries: counts of zero, no minimum or maximum."""
     table = np.zeros((num_rows, len(COLUMNS)))
     table[:, MIN] = np.nan
     table[:, MAX] = np.nan
@@ -126,29 +132,29 @@ def empty_table(num_rows: int) -> Table:
 
 
 def merge(summaries: Table, groups: npt.NDArray[np.int64], num_groups: int) -> Table:
-    """Summaries that share a group number, merged: sums add, minima and maxima fold, nothing non-finite is lost."""
+    """Merge Summaries by group number: sums add, extremes fold, and no NaN or Inf is lost."""
     merged = empty_table(num_groups)
     with np.errstate(invalid="ignore"):
         for column in (COUNT, SUM, SUM_SQUARES, NANS, INFS, ZEROS):
             np.add.at(merged[:, column], groups, summaries[:, column])
-        # fmin and fmax skip the NaN that stands for "no finite element seen".
+        # fmin and fmax skip NaN, which means "no finite element yet".
         np.fmin.at(merged[:, MIN], groups, summaries[:, MIN])
         np.fmax.at(merged[:, MAX], groups, summaries[:, MAX])
     return merged
 
 
 def merge_all(summaries: Table) -> Table:
-    """All rows merged into one."""
+    """Merge all rows into one."""
     return merge(summaries, np.zeros(len(summaries), dtype=np.int64), 1)
 
 
 @dataclass(frozen=True)
 class HostCopy:
-    """What was copied of a tensor to the host."""
+    """A copy of a tensor, or of a sample of it, on the host."""
 
     array: npt.NDArray[Any]
     dtype: str
-    """The tensor's own, which numpy may not have."""
+    """The tensor's dtype, which numpy may not have."""
     shape: tuple[int, ...]
     stride: int
-    """1: all elements, in that shape; else every so-many-th of them in a row."""
+    """1: all elements, in that shape; n: every n-th element, flattened."""

@@ -1,4 +1,4 @@
-"""Parts found by their presence: a module in or below the part's folder, or another package's entry point."""
+"""Finds parts: modules in or below the part's folder, and other packages' entry points."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Broken:
 class Registry(Generic[Part]):
     """All parts of one kind, by name.
 
-    `accepts` names a module-level object that is such a part, or answers None for anything else. Folders are read
-    on first use, so that importing vario imports none of them.
+    `accepts` returns the name of a module-level object that is such a part, or None for anything else. Folders are read
+    on first use, so importing vario imports none of them.
     """
 
     def __init__(self, kind: str, package: str, accepts: Callable[[object], str | None]) -> None:
@@ -60,11 +60,11 @@ class Registry(Generic[Part]):
     def _load(self) -> dict[str, Found[Part]]:
         if self._found is not None:
             return self._found
-        with self._lock:  # threads may begin to watch at the same time; none may see a table that is being filled
+        with self._lock:  # several threads may start watching at once; none may see a half-filled table
             if self._found is None and not self._filling:
                 self._fill()
                 self._found = self._filling
-            return self._filling  # not yet full for a plug-in that asks while it is loaded
+            return self._filling  # incomplete for a plug-in that asks while it is loaded
 
     def _fill(self) -> None:
         package = importlib.import_module(self.package)
@@ -75,7 +75,7 @@ class Registry(Generic[Part]):
         self._load_plugins()
 
     def _load_plugins(self) -> None:
-        # importlib.metadata costs as much to import as the rest of the core, so it waits until it is needed.
+        # importlib.metadata takes as long to import as the rest of the core, so import it only when needed.
         from importlib.metadata import entry_points
 
         try:
@@ -86,13 +86,13 @@ class Registry(Generic[Part]):
         for entry in entries:
             try:
                 if not self._take(entry.load(), entry.value):
-                    raise TypeError("it is not such a part")
+                    raise TypeError("not such a part")
             except (Exception, SystemExit) as error:  # noqa: BLE001 - another package's code: whatever it raises
                 self._leave_out(entry.name, entry.value, error)
 
     def _leave_out(self, name: str, origin: str, error: BaseException) -> None:
         self._broken.append(Broken(name, origin, reason(error)))
-        log.warning("%s: the plug-in '%s' (%s) is left out. %s", self.kind, name, origin, reason(error))
+        log.warning("%s: the plug-in '%s' (%s) was not loaded. %s", self.kind, name, origin, reason(error))
 
     def _take(self, part: Part, origin: str) -> bool:
         name = self._accepts(part)
@@ -101,27 +101,29 @@ class Registry(Generic[Part]):
         return name is not None
 
     def get(self, name: str, key: str = "") -> Part:
-        """The part of that name, or a ConfigError that suggests the nearest one."""
+        """Return the part of that name, or raise ConfigError with the closest name."""
         found = self._load().get(name)
         if found is None:
             raise ConfigError(self.refusal(name, key))
         return found.part
 
     def refusal(self, name: str, key: str = "", known: Iterable[str] | None = None) -> str:
-        """Why there is no part of that name: its plug-in was left out, or nobody knows it."""
+        """Return why there is no part of that name: its plug-in was not loaded, or it is unknown."""
         found = self._load() if known is None else known
         for broken in self._broken:
             if broken.name == name:
-                return f"{key or self.kind}: '{name}' is a plug-in ({broken.origin}) that was left out. {broken.error}"
+                return (
+                    f"{key or self.kind}: '{name}' is a plug-in ({broken.origin}) that was not loaded. {broken.error}"
+                )
         return unknown(key or self.kind, name, found)
 
     def names(self) -> list[str]:
-        """Names of all parts, sorted."""
+        """Return the names of all parts, sorted."""
         return sorted(self._load())
 
     @property
     def broken(self) -> list[Broken]:
-        """Plug-ins that were left out."""
+        """Plug-ins that were not loaded."""
         self._load()
         return list(self._broken)
 

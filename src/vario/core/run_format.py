@@ -1,11 +1,11 @@
-"""What the files of a run are called: one table for those who write and those who read. See docs/run-format.md."""
+"""The names of a run's files, for writers and readers. See docs/run-format.md."""
 
 from __future__ import annotations
 
 import re
 
 FORMAT = 1
-"""The version of the run format; readers refuse a newer one."""
+"""The version of the run format; readers reject a newer one."""
 
 RUN = "run.json"
 RANK = "rank.json"
@@ -13,16 +13,19 @@ STRUCTURE = "structure.json"
 COLLECTIVES = "collectives.json"
 ALERTS = "alerts.jsonl"
 INCIDENTS = "incidents.jsonl"
+RULE_MEMORY = "rules.npz"
 ACTIONS = "actions.jsonl"
+INTERVALS = "intervals.json"
 
 LIVE = ".live.arrow"
-"""What the name of a quantity's stream ends with while it grows."""
+"""The suffix of a quantity's live stream."""
 PART = re.compile(r"part-([0-9]{6,12})\.(arrow|parquet)")
-"""A closed part: its number, and whether it is still a stream."""
+"""The name of a closed part: its number, and whether it is still a stream."""
 ROLLUPS = "outlines"
+"""Named when rollups were called so; changing it would hide those of older runs."""
 SNAPSHOTS = "snapshots"
 
 
 def part_name(number: int, kind: str) -> str:
-    """What a part is called; `kind` is arrow or parquet."""
+    """Return the name of a part; `kind` is arrow or parquet."""
     return f"part-{number:06d}.{kind}"

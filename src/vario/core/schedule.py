@@ -15,7 +15,9 @@ class Schedule:
 
     def watches(self, step: int) -> bool:
         """Whether that step is watched."""
-        if step < self.start:
-            return False
-        nth, rest = divmod(step - self.start, self.every)
-        return rest == 0 and (self.count is None or nth < self.count)
+        return self.next_from(step) == step
+
+    def next_from(self, step: int) -> int | None:
+        """The first step from that one on that is watched; None: there is none any more."""
+        nth = max(0, -(-(step - self.start) // self.every))
+        return self.start + nth * self.every if self.count is None or nth < self.count else None

@@ -1,4 +1,4 @@
-"""Running a script as `python` would: the same `__main__`, paths, traceback and exit code."""
+"""Runs a script as `python` would: the same `__main__`, paths, traceback and exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vario.core.package import is_own_file
 
 
 class ScriptRaised(BaseException):
-    """What a script raised, on its way past everything that words our own errors."""
+    """Carries a script's exception past the code that formats our own errors."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -25,7 +25,7 @@ class ScriptRaised(BaseException):
 
 
 def execute(target: str, arguments: Sequence[str], is_module: bool) -> BaseException | None:
-    """Run a script or module to its end; the answer is what it raised, with a traceback that begins in the script."""
+    """Run a script or module and return the exception it raised, with a traceback that starts in the script."""
     kept = sys.argv, list(sys.path), sys.modules["__main__"]
     main = sys.modules["__main__"] = ModuleType("__main__")
     vars(main).update(__builtins__=builtins, __annotations__={})
@@ -36,7 +36,7 @@ def execute(target: str, arguments: Sequence[str], is_module: bool) -> BaseExcep
         else:
             _run_file(target, arguments, main)
         for thread in threading.enumerate():
-            # As the interpreter does before it exits: one of them may be training.
+            # As the interpreter does before it exits: one of the threads may be training.
             if thread not in threads and not thread.daemon:
                 thread.join()
     except BaseException as error:  # noqa: BLE001 - whatever a script raises is the answer
@@ -68,12 +68,12 @@ def _run_module(target: str, arguments: Sequence[str]) -> None:
 
 
 def passed_on(error: BaseException) -> BaseException:
-    """What the script raised, for the interpreter to show and to exit with as it would have without us."""
+    """Return the script's exception for the interpreter to print and exit with, as it would without vario."""
     traceback, show = error.__traceback__, sys.excepthook
 
     def show_script(kind: type[BaseException], shown: BaseException, found: TracebackType | None) -> None:
         if shown is error:
-            found = traceback  # without the frames between the interpreter and the script
+            found = traceback  # skip the frames between the interpreter and the script
             shown = error.with_traceback(found)
         show(kind, shown, found)
 
@@ -82,7 +82,7 @@ def passed_on(error: BaseException) -> BaseException:
 
 
 def _of_script(error: BaseException) -> TracebackType | None:
-    """The traceback without our frames; those in which something of ours failed stay."""
+    """The traceback without our frames, except those in which our code failed."""
     frames: list[TracebackType] = []
     at = error.__traceback__
     while at is not None:

@@ -13,7 +13,7 @@ from vario.core.text import suggestion
 
 
 def pattern_matcher(pattern: str, key: str = "targets") -> re.Pattern[str]:
-    """A pattern as a compiled expression: `re:` in front makes it a regular expression, otherwise it is a glob."""
+    """Compile a pattern: a regular expression after `re:`, otherwise a glob."""
     if pattern.startswith("re:"):
         try:
             return re.compile(pattern[3:])
@@ -23,21 +23,22 @@ def pattern_matcher(pattern: str, key: str = "targets") -> re.Pattern[str]:
 
 
 def place_matcher(pattern: str, key: str) -> re.Pattern[str]:
-    """A place in the code, to be searched for in a call stack: `train.py[31]` as it stands, a pattern after `re:`."""
+    """Compile a place in the code to search for in a call stack: `train.py[31]`, or a regular expression after
+    `re:`."""
     if pattern.startswith("re:"):
         return pattern_matcher(pattern, key)
-    # `train.py[31]` is no place in `pretrain.py`.
+    # `train.py[31]` must not match `pretrain.py`.
     return re.compile(r"(?<![\w.-])" + re.escape(pattern))
 
 
 def ancestors(name: str) -> list[str]:
-    """A dotted name and every module name above it, the name itself first."""
+    """Yield a dotted name and every parent module's name, the name itself first."""
     parts = name.split(".")
     return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
 def modules_matching(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The modules of these names that match any of the patterns; a pattern that matches none is refused."""
+    """Return the modules that match any of the patterns; raises for a pattern that matches none."""
     expressions = [pattern_matcher(pattern) for pattern in patterns]
     for pattern, expression in zip(patterns, expressions, strict=True):
         if not any(expression.fullmatch(name) for name in names):
@@ -49,39 +50,39 @@ class Choice(Protocol):
     """Chooses targets of a model by their names."""
 
     def modules(self, names: Iterable[str]) -> list[str]:
-        """The chosen modules."""
+        """Return the selected modules."""
 
     def parameters(self, names: Iterable[str]) -> list[str]:
-        """The chosen parameters."""
+        """Return the selected parameters."""
 
     def check(self, modules: Sequence[str], parameters: Sequence[str]) -> None:
-        """Refuse a choice that does not fit a model with these names."""
+        """Raise ConfigError for a choice that does not fit a model with these names."""
 
 
 @dataclass(frozen=True)
 class Selector:
-    """Chooses modules by their own name, and parameters by their own name or that of a module they belong to.
+    """Selects modules by name, and parameters by their name or the name of a module they belong to.
 
-    No patterns choose everything; `invert` chooses what the patterns leave out.
+    Without patterns everything is selected; `invert` selects what the patterns do not match.
     """
 
     patterns: Sequence[str] = ()
     invert: bool = False
 
     def modules(self, names: Iterable[str]) -> list[str]:
-        """The chosen modules."""
+        """Return the selected modules."""
         expressions = self._expressions()
         return [name for name in names if self._chosen([name], expressions)]
 
     def parameters(self, names: Iterable[str]) -> list[str]:
-        """The chosen parameters."""
+        """Return the selected parameters."""
         expressions = self._expressions()
         if not expressions:
             return list(names)
         return [name for name in names if self._chosen(ancestors(name), expressions)]
 
     def check(self, modules: Sequence[str], parameters: Sequence[str]) -> None:
-        """Refuse a pattern that none of these names matches, and patterns that leave nothing."""
+        """Raise ConfigError for a pattern that matches no name, and for patterns that select nothing."""
         names = [*modules, *parameters]
         for pattern in self.patterns:
             expression = pattern_matcher(pattern)
@@ -89,7 +90,7 @@ class Selector:
                 raise ConfigError(f"targets: '{pattern}' matches nothing in this model. {suggestion(pattern, names)}")
 
         if not self.modules(modules) and not self.parameters(parameters):
-            raise ConfigError("targets: they leave nothing to watch. Drop `invert`, or some of them.")
+            raise ConfigError("targets: nothing is left to watch. Remove `invert`, or some of the patterns.")
 
     def _expressions(self) -> list[re.Pattern[str]]:
         return [pattern_matcher(pattern) for pattern in self.patterns]

@@ -14,9 +14,9 @@ _told: set[str] = set()
 
 
 def is_off(enabled: bool = True) -> bool:
-    """Whether nothing is to be watched: the environment says so, or `enabled` does."""
+    """Whether watching is off, by the environment or by `enabled`."""
     word = os.environ.get(VARIABLE, "").strip().lower()
     if word not in (*_ON, *_OFF) and word not in _told:
         _told.add(word)
-        log.warning("%s=%s is not understood and has no effect. Use off or on.", VARIABLE, os.environ[VARIABLE])
+        log.warning("%s=%s is unknown and has no effect. Use off or on.", VARIABLE, os.environ[VARIABLE])
     return not enabled or word in _OFF

@@ -1,4 +1,4 @@
-"""Words for people: nearest names, numbers, durations and sizes; and values as JSON has them."""
+"""Text for people: closest names, numbers, durations and sizes; and JSON values."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ _NOT_SHOWN = re.compile(
 
 
 def shown(text: str) -> str:
-    """Text as a terminal may get it: what would move its cursor, change its colours or turn letters round is escaped.
+    """Escape text for a terminal: control sequences and characters that reverse the text direction.
 
-    Names of runs and tensors come from whoever wrote them. Line ends and tabs stay.
+    Names of runs and tensors may come from anybody. Line ends and tabs are kept.
     """
     return _NOT_SHOWN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """A sentence that helps with a name nobody knows: the nearest known one, or the whole short list."""
+    """Return a sentence that helps with an unknown name: the closest known one, or the list."""
     names = sorted(set(known))
     near = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
     if near:
         return f"Did you mean '{near[0]}'?"
     if not names:
-        return "There is nothing to choose from."
+        return "There are none."
     return f"Known: {', '.join(names[:12])}{' and others' if len(names) > 12 else ''}."
 
 
 def unknown(key: str, word: str, known: Iterable[str]) -> str:
-    """The text of an error about one unknown name under one key."""
+    """Return the error text for an unknown name under a key."""
     return f"{key}: unknown '{word}'. {suggestion(word, known)}"
 
 
 def reason(error: BaseException) -> str:
-    """An exception in one line: its type, and its text as far as that is short."""
+    """Format an exception in one line: its type and its text, shortened."""
     text = " ".join(str(error).split())
     text = text if len(text) <= 300 else f"{text[:300]} ..."
     return f"{type(error).__name__}: {text.rstrip('.')}" if text else type(error).__name__
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number as a person reads it: four digits, exponents only when they help."""
+    """Format a number with four digits, and an exponent only if it helps."""
     if value is None:
         return "-"
     if math.isnan(value):
@@ -59,7 +59,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that fits: 850 us, 12.3 ms, 4.20 s, 3 min 05 s, 2 h 10 min."""
+    """Format seconds in a suitable unit: 850 us, 12.3 ms, 4.20 s, 3 min 05 s, 2 h 10 min."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} us"
     if seconds < 1:
@@ -74,7 +74,7 @@ def duration(seconds: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes in binary units: 512 B, 1.5 KiB, 24.0 MiB."""
+    """Format bytes in binary units: 512 B, 1.5 KiB, 24.0 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(num_bytes) < 1024:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
@@ -83,7 +83,7 @@ def size(num_bytes: float) -> str:
 
 
 def json_value(value: Any, odd: Callable[[float], Any], array: Callable[[Any], Any] | None = None) -> Any:
-    """A value in JSON's own types: `odd` says what a NaN or an infinity becomes, `array` what an array does."""
+    """Convert a value to JSON's types; `odd` converts NaN and infinities, `array` converts arrays."""
 
     def plain(value: Any) -> Any:
         if value is None or isinstance(value, (bool, int, str)):

@@ -1,4 +1,4 @@
-"""Whole numbers of a variable length, as Protocol Buffers and Thrift write them."""
+"""Variable-length integers of Protocol Buffers and Thrift."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _MOST_BITS = 64
 
 
 def read_varint(content: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at a place, and where it ends; IndexError where the bytes end inside it."""
+    """Read the number at a position and return it with its end; raises IndexError if the bytes end inside it."""
     value = shift = 0
     while True:
         byte = content[at]

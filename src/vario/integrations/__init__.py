@@ -1,1 +1,1 @@
-"""Trainers of other packages: each module turns one trainer's events into calls of a Monitor."""
+"""Integrations with other packages' trainers: each module turns one trainer's events into calls of a Monitor."""

@@ -1,4 +1,4 @@
-"""accelerate: `watch` records a loop that an Accelerator drives, with what `accelerator.log` is given."""
+"""accelerate: `watch` records a loop with an Accelerator, including what `accelerator.log` logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError as error:
 
 
 class RunLog(GeneralTracker):  # type: ignore[misc]
-    """Takes what `accelerator.log` is given into the run, among the Accelerator's other places for it."""
+    """A tracker that records `accelerator.log` calls in the run, beside the Accelerator's other trackers."""
 
     name = "vario"
     requires_logging_directory = False
@@ -36,14 +36,14 @@ class RunLog(GeneralTracker):  # type: ignore[misc]
         return self._monitor
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """The run keeps its own; nothing to do."""
+        """Do nothing: the run stores its own config."""
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Keep the numbers, at the step that was updated last: the run counts updates, whatever `step` counts."""
+        """Record the numbers at the last updated step: the run counts updates, whatever `step` counts."""
         log_numbers(self._monitor, values)
 
     def finish(self) -> None:
-        """`accelerator.end_training()` ends the run."""
+        """End the run, on `accelerator.end_training()`."""
         self._monitor.close()
 
 
@@ -60,7 +60,7 @@ def watch(
 ) -> Monitor:
     """Watch a prepared model: `vario.watch` for a loop with an Accelerator, after `prepare`.
 
-    Steps are updates, however many batches `accelerator.accumulate` makes of one. Only the main process prints.
+    Steps are updates, however many batches `accelerator.accumulate` combines. Only the main process prints.
     """
     check_interval(gradient_check_steps)
     settings = make_config(options, config)

@@ -1,7 +1,7 @@
-"""What incidents ask of a trainer, decided alike on all ranks: one that stops or saves alone leaves the others waiting.
+"""Actions that a trainer must take on all ranks: a rank that stops or saves alone would leave the others waiting.
 
-Ranks agree by the trainer's own reduction, and only where `actions` has `checkpoint` or `stop`. A reduction that one
-rank never calls would hang the others, so ranks first make sure, without one, that all of them take part.
+Ranks agree through the trainer's own reduction, and only if `actions` has `checkpoint` or `stop`. A reduction that one
+rank never calls would hang the others, so ranks first check without a reduction that all of them take part.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from vario.training.monitor import Monitor
 log = logging.getLogger("vario")
 
 STEPS_BETWEEN = 10
-"""Ranks ask each other once in so many steps: each time the host waits for the device."""
+"""How often ranks agree, in steps: each time the host waits for the device."""
 WAIT_SECONDS = 30.0
-"""How long the first question waits for ranks that have not begun yet."""
+"""How long the first agreement waits for ranks that have not started yet."""
 
 _num_trainings = 0
 
 
 class Decisions:
-    """The wishes of one training's Monitor, once per step, on every rank."""
+    """The requested actions of one Monitor, once per step, on every rank."""
 
     def __init__(self, config: Config, world_size: int, any_rank: Callable[[bool], bool]) -> None:
-        """`any_rank` is the trainer's reduction: whether it is true on any rank. All ranks must make this object."""
+        """`any_rank` is the trainer's reduction: whether it is true on any rank. All ranks must create this object."""
         self._wishes = [action for action in ("checkpoint", "stop") if config.takes(action)]
         self._is_alone = world_size == 1
         self._any_rank = any_rank
@@ -39,9 +39,10 @@ class Decisions:
             self._roll_call = _RollCall(world_size)
 
     def take(self, monitor: Monitor | None) -> tuple[bool, bool]:
-        """Whether all ranks are to save a checkpoint now, and whether to stop; call it after every step on every rank.
+        """Return whether all ranks must save a checkpoint now, and whether to stop; call it after every step on every
+        rank.
 
-        It goes by the config alone whether ranks ask each other, not by what this rank's Monitor has met.
+        Whether ranks communicate depends only on the config, not on what this rank's Monitor found.
         """
         if not self._wishes:
             return False, False
@@ -61,14 +62,14 @@ class Decisions:
             self._all_take_part = self._roll_call.is_complete()
             if not self._all_take_part:
                 log.warning(
-                    "%s after an incident is left out: not every rank has this callback with the same actions",
+                    "%s after an incident is disabled: not every rank has this callback with the same actions",
                     " and ".join(self._wishes),
                 )
         return self._all_take_part
 
 
 class _RollCall:
-    """Whether all ranks take part, by the key-value store the job was started with: no rank waits for ever."""
+    """Checks that all ranks take part, through the job's key-value store, without waiting forever."""
 
     def __init__(self, world_size: int) -> None:
         global _num_trainings
@@ -80,7 +81,7 @@ class _RollCall:
             self._store.add(self._key, 1)
 
     def is_complete(self) -> bool:
-        """The same answer on all ranks that ask: whoever is first to know writes it down."""
+        """Return the same answer on all ranks: the first rank to know stores it."""
         if self._store is None:
             return False
         deadline = time.monotonic() + WAIT_SECONDS
@@ -97,6 +98,6 @@ def _store() -> Any:
 
         return distributed_c10d._get_default_store() if is_available() and is_initialized() else None
     except Exception:
-        # Without a store ranks cannot agree, and then nothing is decided.
-        log.warning("ranks cannot agree on a checkpoint or an end: there is no store of this job", exc_info=True)
+        # Without a store ranks cannot agree, so no action is taken.
+        log.warning("ranks cannot agree on a checkpoint or a stop: this job has no key-value store", exc_info=True)
         return None

@@ -1,7 +1,7 @@
-"""Lightning: `MonitorCallback` records a training as `vario.watch` does, with what the LightningModule logs.
+"""Lightning: `MonitorCallback` records a run like `vario.watch`, including what the LightningModule logs.
 
-Steps are numbered from 0 as in Lightning's own loggers: one for each batch, or group of accumulated batches, after
-which the weights were updated.
+Steps are numbered from 0 as in Lightning's own loggers: one per update of the weights, after one batch or a group of
+accumulated batches.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from vario.backends.base import Watched
-from vario.config import Config
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.capabilities import TrainerPasses
 from vario.core.ending import ending
 from vario.integrations.deciding import Decisions
-from vario.integrations.recording import Recording
+from vario.integrations.recording import RecordingCallback
 from vario.probes import Recorder
-from vario.training.monitor import Monitor
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -35,19 +34,20 @@ else:
 
 
 class _Passes:
-    """Says where passes begin and end: Lightning calls `training_step`, not the module that the optimizer trains."""
+    """Marks the start and end of passes: Lightning calls `training_step`, not the module that the optimizer trains."""
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Keep the model under watch."""
-        self.began = recorder.guarded("passes", watched.pass_began)
-        self.ended = recorder.guarded("passes", watched.pass_ended)
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Watch the model."""
+        passes = needed(backend, TrainerPasses)
+        self.began = recorder.guarded("passes", passes.pass_began)
+        self.ended = recorder.guarded("passes", passes.pass_ended)
 
 
 PRECISIONS = {"16-mixed": "fp16-mixed", "bf16-mixed": "bf16-mixed", "16-true": "fp16", "bf16-true": "bf16"}
-"""Lightning's words for what a step computes in, and ours; others leave the model as it is."""
+"""Lightning's names for precisions, and ours; others leave the model unchanged."""
 
 
 class _TrainingStep(torch.nn.Module):
@@ -58,52 +58,27 @@ class _TrainingStep(torch.nn.Module):
         self.trained = trained
 
     def forward(self, batch: Any) -> Any:
-        """The loss of one batch."""
+        """Return the loss of one batch."""
         step: Any = self.trained.training_step
         takes_number = len(inspect.signature(step).parameters) > 1
         made = step(batch, 0) if takes_number else step(batch)
         return made["loss"] if isinstance(made, Mapping) else made
 
 
-class MonitorCallback(Callback):
+class MonitorCallback(RecordingCallback, Callback):
     """Watches each `fit` of a Lightning Trainer: `Trainer(callbacks=[MonitorCallback()])`.
 
     `print_model_summary` prints the model's parameters at the start. `log_gpu_memory` logs GPU memory to the Trainer's
-    loggers. `check_gradients` looks at the gradients before clipping, every `gradient_check_steps` steps, and prints
-    what is wrong with them, once. `predict_memory` predicts the peak of a step before the first one runs; the report
-    shows it beside what was measured. Everything else is an option of `vario.watch`.
+    loggers. `check_gradients` checks the gradients before clipping, every `gradient_check_steps` steps, and prints each
+    problem once. `predict_memory` predicts the peak memory of a step before the first one runs; the report compares it
+    with the measured peak. Everything else is an option of `vario.watch`.
     """
 
-    def __init__(
-        self,
-        print_model_summary: bool = True,
-        log_gpu_memory: bool = True,
-        check_gradients: bool = False,
-        gradient_check_steps: int = 100,
-        *,
-        predict_memory: bool = False,
-        config: Config | None = None,
-        scaler: Any = None,
-        **options: Any,
-    ) -> None:
-        self._recording = Recording(
-            print_model_summary=print_model_summary,
-            log_gpu_memory=log_gpu_memory,
-            check_gradients=check_gradients,
-            gradient_check_steps=gradient_check_steps,
-            predict_memory=predict_memory,
-            config=config,
-            scaler=scaler,
-            options=options,
-        )
-        self.run_folder: str | None = None
-        """Where the latest training is recorded; checkpoints carry it."""
-        self._next_step: int | None = None
-        self._passes = _Passes()
-        self._decisions: Decisions | None = None
-        self._begin()
+    _next_step: int | None = None
+    _decisions: Decisions | None = None
 
     def _begin(self) -> None:
+        self._passes = _Passes()
         self._waits_for_batch = False
         self._was_updated = False
         self._update_was_unseen = False
@@ -112,30 +87,20 @@ class MonitorCallback(Callback):
         self._seen: dict[str, Any] = {}
         self._reported: set[str] = set()
 
-    @property
-    def monitor(self) -> Monitor | None:
-        """The Monitor of the training in progress."""
-        return self._recording.shown_monitor
-
-    @property
-    def path(self) -> Path | None:
-        """The folder of the latest run, for `vario.open_run`."""
-        return None if self.run_folder is None else Path(self.run_folder)
-
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: which run this is, and the number of its next step."""
+        """Return what a checkpoint stores: the run, and the number of its next step."""
         next_step = self._next_step if self._recording.monitor is None else self._recording.monitor.next_step_number
         return {"run_folder": self.run_folder, "next_step": next_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it from there."""
+        """Restore it from a checkpoint."""
         self.run_folder = state_dict.get("run_folder")
         self._next_step = state_dict.get("next_step")
 
     # Lightning's events
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin a run, or go on with the one the checkpoint names."""
+        """Start a run, or resume the one the checkpoint names."""
         if self._recording.is_off:
             return
         resumed = trainer.global_step > 0
@@ -162,7 +127,7 @@ class MonitorCallback(Callback):
         )
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """A pass begins; what was logged after the last one still belongs to it."""
+        """Start a pass; what was logged after the last one still belongs to that one."""
         if self._waits_for_batch:
             self._waits_for_batch = False
             self._predict(trainer, pl_module, batch)
@@ -176,12 +141,12 @@ class MonitorCallback(Callback):
                 self._update_was_unseen = False
                 monitor.step()
             self._passes.began()
-            # The module itself is not called with it: training_step is.
+            # training_step is called with it, not the module itself.
             monitor.batch(batch)
 
     def _predict(self, trainer: Any, pl_module: Any, batch: Any) -> None:
         if not pl_module.automatic_optimization or len(trainer.optimizers) != 1:
-            self._recording.say("peak memory is not predicted: the module updates its weights by hand")
+            self._recording.say("peak memory is not predicted: the module uses manual optimization")
             return
         self._recording.foretell(
             _TrainingStep(pl_module),
@@ -195,17 +160,17 @@ class MonitorCallback(Callback):
         )
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Keep the learning rate this update uses."""
+        """Record the learning rate of this update."""
         if self._recording.monitor is not None:
             self._was_updated = True
             position = next((nth for nth, known in enumerate(trainer.optimizers) if _is_same(known, optimizer)), 0)
             suffix = f"_{position}" if len(trainer.optimizers) > 1 else ""
-            # A module without optimizers gets one without parameters.
+            # A module without optimizers gets an empty one.
             rates = [group["lr"] for group in optimizer.param_groups[:1] if "lr" in group]
             self._recording.log({f"learning_rate{suffix}": float(rate) for rate in rates})
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """A pass is done; if it ended in an update, keep its loss and what was logged."""
+        """End a pass; if it made an update, record its loss and what was logged."""
         self._keep_pass(trainer, pl_module, outputs)
         if self._decisions is not None:
             checkpoint, stop = self._decisions.take(self._recording.monitor)
@@ -220,10 +185,10 @@ class MonitorCallback(Callback):
         self._passes.ended()
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
         if loss is not None:
-            # Lightning hands over the loss divided by the number of accumulated batches.
+            # Lightning passes the loss divided by the number of accumulated batches.
             self._losses.append(loss.detach() * trainer.accumulate_grad_batches)
         if not self._was_updated:
-            self._what_is_new(trainer)  # of a pass that others are added to; the last one's numbers are the step's
+            self._what_is_new(trainer)  # a pass of an accumulation; the numbers of the last one are the step's
             return
         self._was_updated = False
         self._is_between_steps = True
@@ -231,7 +196,7 @@ class MonitorCallback(Callback):
         self._log_what_is_new(trainer)
         if self._losses:
             loss = sum(self._losses) / len(self._losses)
-            # The module's own word for something else, or for the mean over ranks.
+            # The module uses this name for something else, or for the mean over ranks.
             if "loss" not in self._seen:
                 self._recording.log({"loss": loss})
         self._losses.clear()
@@ -241,12 +206,12 @@ class MonitorCallback(Callback):
             pl_module.log_dict(added)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Keep what the validation logged."""
+        """Record what the validation logged."""
         if not trainer.sanity_checking:
             self._log_what_is_new(trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Keep what the epoch before logged at its end."""
+        """Record what the previous epoch logged at its end."""
         self._log_what_is_new(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -261,7 +226,7 @@ class MonitorCallback(Callback):
         self._close(*ending(exception))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Let go of the model, whatever happened."""
+        """Release the model, whatever happened."""
         self._close()
 
     def _close(self, state: str = "finished", error: str | None = None) -> None:
@@ -274,18 +239,18 @@ class MonitorCallback(Callback):
             self._recording.log(self._what_is_new(trainer))
 
     def _what_is_new(self, trainer: Any) -> dict[str, Any]:
-        """The numbers logged since the last look: Lightning shows the old ones beside them."""
+        """The numbers logged since the last call: Lightning keeps the old ones beside them."""
         new = {}
         for name, value in trainer.logged_metrics.items():
             seen = self._seen.get(name)
             if name not in self._reported and (seen is None or seen.data_ptr() != value.data_ptr()):
-                # Kept alive, so that its address is nobody else's.
+                # Kept alive, so that its id is not reused.
                 new[name] = self._seen[name] = value
         return new
 
 
 def _checkpoint_folder(trainer: Any) -> Path:
-    """Where the Trainer's own checkpoints go, the same on all ranks."""
+    """The folder of the Trainer's own checkpoints, the same on all ranks."""
     saving = trainer.checkpoint_callback
     return Path(getattr(saving, "dirpath", None) or trainer.default_root_dir)
 

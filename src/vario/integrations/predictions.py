@@ -1,4 +1,4 @@
-"""The memory of a training, predicted when its first batch is known: before the step in which it would run out."""
+"""Predicts memory when the first batch is known: before the step that would run out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("vario")
 
 
 class FirstBatch:
-    """Waits for the first batch of a model, predicts the peak of a step from its shapes, and tells it once."""
+    """Waits for a model's first batch, predicts the peak of a step from its shapes, and reports it once."""
 
     def __init__(self, model: Any, told: Callable[[MemoryPrediction], None], **options: Any) -> None:
         self._model = model
@@ -25,7 +25,7 @@ class FirstBatch:
         self._handle = model.register_forward_pre_hook(_not_compiled(self._called), with_kwargs=True)
 
     def stop(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self._handle.remove()
 
     def _called(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -36,10 +36,10 @@ class FirstBatch:
 
 
 def predict_for(told: Callable[[MemoryPrediction], None], model: Any, batch: Callable[[], Any], **options: Any) -> None:
-    """Tell the peak of a step, or warn of what stands in the way; training goes on in either case."""
+    """Report the peak of a step, or warn why it cannot be predicted; training continues in either case."""
     try:
         with warnings.catch_warnings():
-            # Of what a module does without its trainer, such as logging.
+            # Warnings about a module without its trainer, for example about logging.
             warnings.simplefilter("ignore")
             found = predict_memory(model, batch(), **options)
     except Exception as error:  # noqa: BLE001 - training goes on without a prediction
@@ -49,7 +49,7 @@ def predict_for(told: Callable[[MemoryPrediction], None], model: Any, batch: Cal
 
 
 def _not_compiled(hook: Callable[..., None]) -> Callable[..., None]:
-    """The hook of a model that is compiled runs outside of what the compiler takes in."""
+    """Keep a compiled model's hook out of the compiled graph."""
     if "torch._dynamo" not in sys.modules:
         return hook
     import torch
@@ -59,7 +59,7 @@ def _not_compiled(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 def prediction_line(found: MemoryPrediction) -> str:
-    """A prediction in one line, for the output of a training."""
+    """Format a prediction in one line, for the training output."""
     where = "the optimizer" if found.phase == "optimizer" else f"the {found.phase} pass"
     room = f" of {size(found.gpu_bytes)}" if found.gpu_bytes else ""
     reserved = size(found.reserved_bytes)

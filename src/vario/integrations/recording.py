@@ -1,4 +1,4 @@
-"""What the callbacks of all trainers share: one run per training, and what is printed and reported beside it."""
+"""Shared by all trainers' callbacks: one run per training, and what is printed and reported."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from vario.training.succession import new_group
 log = logging.getLogger("vario")
 
 _KNOWN_TO_THE_TRAINER = {
-    "first_step": "steps are numbered as the trainer numbers them",
-    "resume": "a training that goes on from a checkpoint goes on with its run by itself",
+    "first_step": "steps are numbered by the trainer",
+    "resume": "resuming from a checkpoint resumes its run automatically",
 }
 
 
 class Recording:
-    """The runs of one callback, one after the other; `monitor` is that of the training in progress."""
+    """The runs of one callback, one after another; `monitor` is the current one."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Recording:
     ) -> None:
         for key, reason in _KNOWN_TO_THE_TRAINER.items():
             if key in options:
-                raise ConfigError(f"{key}: {reason}. Leave it out.")
+                raise ConfigError(f"{key}: {reason}. Remove this option.")
         check_interval(gradient_check_steps)
         self.config = make_config(options, config)
         self.is_off = is_off(self.config.enabled)
@@ -66,7 +66,7 @@ class Recording:
 
     @property
     def shown_monitor(self) -> Monitor | None:
-        """The Monitor for users of the callback: one that does nothing where everything is switched off."""
+        """The Monitor for users of the callback; one that does nothing if watching is off."""
         return idle_monitor() if self.is_off else self.monitor
 
     def start(
@@ -81,8 +81,8 @@ class Recording:
         speaks: bool,
         probes: Sequence[Probe] = (),
     ) -> Monitor:
-        """Begin to watch: a new run, or with `resumed` the one in `stored_folder`, rewound to `first_step`."""
-        self.close("crashed", "the training ended without saying so")
+        """Start watching: a new run, or with `resumed` the one in `stored_folder`, rewound to `first_step`."""
+        self.close("crashed", "the training ended without an event")
         self._speaks = speaks
         config = replace(self.config, first_step=first_step, start=max(self.config.start, counts_from))
         config = self._continued(config, stored_folder) if resumed else self._named_anew(config)
@@ -96,13 +96,13 @@ class Recording:
         return self.monitor
 
     def foretell_when_called(self, model: Any, device: Any, **options: Any) -> Callable[[], None]:
-        """Predict the peak of a step when the model gets its first batch; how to stop waiting for it."""
+        """Predict the peak of a step when the model gets its first batch; returns a function that cancels it."""
         from vario.integrations.predictions import FirstBatch
 
         return FirstBatch(model, self._foretold, gpu=_gpu(device), **options).stop
 
     def foretell(self, model: Any, batch: Any, device: Any, **options: Any) -> None:
-        """Predict the peak of a step with this batch; `options` are those of `vario.predict_memory`."""
+        """Predict the peak of a step with this batch; `options` are passed to `vario.predict_memory`."""
         from vario.integrations.predictions import predict_for
 
         predict_for(self._foretold, model, lambda: batch, gpu=_gpu(device), **options)
@@ -114,7 +114,7 @@ class Recording:
         self.log(found.scalars())
 
     def _continued(self, config: Config, stored_folder: str | None) -> Config:
-        """The run to go on with: where it was, or under the folder of runs if it has been moved there."""
+        """The run to resume: at its old path, or under the folder of runs if it was moved there."""
         candidates = [] if stored_folder is None else [Path(stored_folder)]
         candidates += [Path(config.directory) / candidate.name for candidate in candidates]
         if config.name is not None:
@@ -125,26 +125,26 @@ class Recording:
                 return replace(config, directory=str(folder.parent), name=folder.name, resume=True)
         if stored_folder is not None:
             log.warning(
-                "the run this training began with, %s, is gone: a new one begins at step %d",
+                "the run of this training, %s, no longer exists: a new one starts at step %d",
                 stored_folder,
                 config.first_step,
             )
         return config
 
     def _named_anew(self, config: Config) -> Config:
-        """A second training of the same callback, as in a search, gets a folder of its own."""
+        """Give a second training of the same callback, as in a search, its own folder."""
         if config.name is None:
             return config
         nth = self._names_used[config.name] = self._names_used.get(config.name, 0) + 1
         return config if nth == 1 else replace(config, name=f"{config.name}-{nth}")
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Keep the numbers among these."""
+        """Record the numbers among these."""
         if self.monitor is not None:
             log_numbers(self.monitor, values)
 
     def for_reports(self, device: Any) -> dict[str, float]:
-        """What to add to the trainer's own reports: GPU memory, and what the last check of gradients found."""
+        """Return what to add to the trainer's own reports: GPU memory, and the last gradient check."""
         added = self._checks.take_latest() if self._checks is not None else {}
         if self.log_gpu_memory and getattr(device, "type", None) == "cuda":
             from vario.backends.torch.gpu_memory import gpu_memory
@@ -157,19 +157,19 @@ class Recording:
         return added
 
     def say(self, text: str) -> None:
-        """Print, on one rank of all."""
+        """Print on one rank only."""
         if self._speaks:
             say(text)
 
     def close(self, state: str = "finished", error: str | None = None) -> None:
-        """End the run of the training in progress, if there is one."""
+        """End the current run, if there is one."""
         monitor, self.monitor = self.monitor, None
         if monitor is not None:
             monitor.close(state, error)
 
 
 def _gpu(device: Any) -> Gpu | str:
-    """The GPU a training runs on; one to speak of where it runs on none."""
+    """The GPU a training runs on; a default if it runs on none."""
     from vario.backends.torch.gpu_memory import gpu_here
 
     return (gpu_here(device) if getattr(device, "type", None) == "cuda" else None) or "h100"
@@ -182,7 +182,7 @@ def say(text: str) -> None:
 
 
 def log_numbers(monitor: Monitor, values: Mapping[str, Any]) -> None:
-    """Keep the numbers among these; every rank logs the same, so the leading one keeps them."""
+    """Record the numbers among these; every rank logs the same, so only the leading one records them."""
     if monitor.is_leading:
         monitor.log(**{name: value for name, value in values.items() if is_number(value)})
 
@@ -190,11 +190,55 @@ def log_numbers(monitor: Monitor, values: Mapping[str, Any]) -> None:
 def make_monitor(
     model: Any, optimizer: Any, config: Config, scaler: Any, probes: Sequence[Probe], group: str | None = None
 ) -> Monitor:
-    """A Monitor that goes by this optimizer, or by whatever updates the model."""
+    """Create a Monitor for this optimizer, or for whatever updates the model."""
     try:
         return Monitor(model, optimizer, config, scaler, probes=probes, group=group)
     except ModelError:
         if optimizer is None:
             raise
-        # It updates copies of the parameters, or is none of torch's.
+        # It updates copies of the parameters, or is not a torch optimizer.
         return Monitor(model, None, config, scaler, probes=probes, group=group)
+
+
+class RecordingCallback:
+    """The options of every trainer's callback, the Monitor of its training and the folder of its run."""
+
+    def __init__(
+        self,
+        print_model_summary: bool = True,
+        log_gpu_memory: bool = True,
+        check_gradients: bool = False,
+        gradient_check_steps: int = 100,
+        *,
+        predict_memory: bool = False,
+        config: Config | None = None,
+        scaler: Any = None,
+        **options: Any,
+    ) -> None:
+        self._recording = Recording(
+            print_model_summary=print_model_summary,
+            log_gpu_memory=log_gpu_memory,
+            check_gradients=check_gradients,
+            gradient_check_steps=gradient_check_steps,
+            predict_memory=predict_memory,
+            config=config,
+            scaler=scaler,
+            options=options,
+        )
+        self.run_folder: str | None = None
+        """The folder of the latest run, which is stored in checkpoints."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set what belongs to one training; called when the callback is made."""
+        raise NotImplementedError
+
+    @property
+    def monitor(self) -> Monitor | None:
+        """The Monitor of the training in progress."""
+        return self._recording.shown_monitor
+
+    @property
+    def path(self) -> Path | None:
+        """The folder of the latest run, for `vario.open_run`."""
+        return None if self.run_folder is None else Path(self.run_folder)

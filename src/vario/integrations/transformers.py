@@ -1,7 +1,7 @@
-"""Hugging Face's Trainer: `MonitorCallback` records a training as `vario.watch` does, with what the Trainer logs.
+"""Hugging Face's Trainer: `MonitorCallback` records a run like `vario.watch`, including what the Trainer logs.
 
-The run's step N is the update that brought the Trainer's `global_step` to N: the number that its logs, its reports and
-its checkpoints show. What is logged before the first update, by `eval_on_start`, is step 0.
+The run's step N is the update that brought the Trainer's `global_step` to N: the number in its logs, reports and
+checkpoints. What is logged before the first update, by `eval_on_start`, is step 0.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from vario.config import Config
 from vario.core.ending import ending
 from vario.core.package import refuse_older
 from vario.integrations.deciding import Decisions
-from vario.integrations.recording import Recording
+from vario.integrations.recording import RecordingCallback
 from vario.notices import without_secrets
 from vario.rules import choose, to_options
 from vario.training.monitor import Monitor
@@ -34,62 +32,29 @@ except ImportError as error:
 
 _LOOP_PARTS = ("_run_epoch", "_evaluate", "_finalize_training")
 _LOOP_PARTS_OF_OLDER_TRAINERS = ("training_step", "get_batch_samples", "_maybe_log_save_evaluate")
-"""Methods of a Trainer through which an exception of the training passes on its way out."""
+"""Methods of a Trainer through which an exception of the training propagates."""
 
 
-class MonitorCallback(TrainerCallback, ExportableState):
+class MonitorCallback(RecordingCallback, TrainerCallback, ExportableState):
     """Watches each training of a Trainer: `Trainer(..., callbacks=[MonitorCallback()])`.
 
-    `print_model_summary` prints the model's parameters at the start. `log_gpu_memory` adds GPU memory to whatever the
-    Trainer reports to. `check_gradients` looks at the gradients before clipping, every `gradient_check_steps` steps,
-    and prints what is wrong with them, once. `predict_memory` predicts the peak of a step before the first one runs;
-    the report shows it beside what was measured. Everything else is an option of `vario.watch`.
+    `print_model_summary` prints the model's parameters at the start. `log_gpu_memory` adds GPU memory to the Trainer's
+    reports. `check_gradients` checks the gradients before clipping, every `gradient_check_steps` steps, and prints each
+    problem once. `predict_memory` predicts the peak memory of a step before the first one runs; the report compares it
+    with the measured peak. Everything else is an option of `vario.watch`.
     """
 
-    def __init__(
-        self,
-        print_model_summary: bool = True,
-        log_gpu_memory: bool = True,
-        check_gradients: bool = False,
-        gradient_check_steps: int = 100,
-        *,
-        predict_memory: bool = False,
-        config: Config | None = None,
-        scaler: Any = None,
-        **options: Any,
-    ) -> None:
-        self._recording = Recording(
-            print_model_summary=print_model_summary,
-            log_gpu_memory=log_gpu_memory,
-            check_gradients=check_gradients,
-            gradient_check_steps=gradient_check_steps,
-            predict_memory=predict_memory,
-            config=config,
-            scaler=scaler,
-            options=options,
-        )
-        self.run_folder: str | None = None
-        """Where the latest training is recorded; checkpoints carry it."""
+    def _begin(self) -> None:
         self._undo: list[Callable[[], None]] = []
         self._update_was_unseen = False
         self._decisions: Decisions | None = None
         self._total_steps = 0
 
-    @property
-    def monitor(self) -> Monitor | None:
-        """The Monitor of the training in progress."""
-        return self._recording.shown_monitor
-
-    @property
-    def path(self) -> Path | None:
-        """The folder of the latest run, for `vario.open_run`."""
-        return None if self.run_folder is None else Path(self.run_folder)
-
     def state(self) -> dict[str, Any]:
-        """What trainer_state.json keeps of this callback: how it was made, and which run it writes."""
+        """Return what trainer_state.json stores: the callback's arguments, and its run."""
         recording = self._recording
         options = recording.config.to_json()
-        # A checkpoint is passed around as a run is: ways to tell incidents that hold a secret are not in it.
+        # Checkpoints are shared like runs: do not store notification channels that contain a secret.
         options["notify"] = without_secrets(recording.config.notify)
         options["rules"] = to_options(choose(recording.config.rules))
         for key in ("first_step", "resume"):
@@ -110,11 +75,11 @@ class MonitorCallback(TrainerCallback, ExportableState):
     # The Trainer's events
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin a run, or go on with the one the checkpoint names."""
+        """Start a run, or resume the one the checkpoint names."""
         self._let_go()
         resumed = state.global_step > 0
         if self._recording.is_off:
-            # Named in this training's checkpoints as well: a later one may go on with the run.
+            # Stored in this training's checkpoints as well, so that a later training can resume the run.
             self.run_folder = self._folder_in(state) if resumed else None
             self._name_in(state)
             return
@@ -156,7 +121,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
             monitor.number_next_step(state.global_step + 1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """See whether the update was noticed: an engine may update the weights without a torch optimizer."""
+        """Check that the update was noticed: an engine may update the weights without a torch optimizer."""
         self._update_was_unseen = self._recording.monitor is not None and not self._recording.monitor.is_between_steps
         if self._total_steps > 0:
             self._recording.log({"total_steps": self._total_steps})
@@ -167,11 +132,11 @@ class MonitorCallback(TrainerCallback, ExportableState):
             control.should_training_stop = control.should_training_stop or stop
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Keep what the Trainer logs, then add to it what its reports shall show."""
+        """Record what the Trainer logs, then add numbers for its reports."""
         monitor = self._recording.monitor
         if monitor is None or logs is None:
             return
-        # An evaluation before the first step of a resumed training repeats what the run has of the step before.
+        # An evaluation before the first step of a resumed training repeats what the run has of the previous step.
         if state.global_step >= monitor.step_number:
             self._recording.log(logs)
         if not any(name.startswith(("eval_", "test_")) for name in logs):
@@ -198,11 +163,11 @@ class MonitorCallback(TrainerCallback, ExportableState):
             self._undo.pop()()
 
     def _name_in(self, state: Any) -> None:
-        # A checkpoint written without this callback knows no such entry, and the Trainer would miss it when it saves.
+        # A checkpoint written without this callback has no such entry, and the Trainer would fail when it saves.
         state.stateful_callbacks.setdefault(type(self).__name__, self.state())
 
     def _folder_in(self, state: Any) -> str | None:
-        """The run that a checkpoint's trainer_state.json names."""
+        """The run in a checkpoint's trainer_state.json."""
         kept = state.stateful_callbacks.get(type(self).__name__)
         if isinstance(kept, list):
             kept = kept[0] if kept else None
@@ -210,7 +175,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
         return folder if isinstance(folder, str) else self.run_folder
 
     def _trainer(self, state: Any) -> Any:
-        """The Trainer that calls this callback, or None; no event names it."""
+        """The Trainer that calls this callback, or None; events do not pass it."""
         for candidate in gc.get_objects():
             if issubclass(type(candidate), Trainer) and getattr(candidate, "state", None) is state:
                 handler = getattr(candidate, "callback_handler", None)
@@ -220,7 +185,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
 
 
 def _any_rank(wish: bool) -> bool:
-    """Whether any rank wishes so, by the reduction of the library that the Trainer runs on."""
+    """Whether it is true on any rank, by the reduction of the library that the Trainer uses."""
     import torch
     from accelerate import PartialState  # type: ignore[import-untyped]
     from accelerate.utils import reduce  # type: ignore[import-untyped]
@@ -233,7 +198,7 @@ def _put_first(trainer: Any, callback: MonitorCallback) -> Callable[[], None]:
     """Call this callback before all others, so that those which report see what it adds to the logs."""
     handler = trainer.callback_handler
     position = next(index for index, other in enumerate(handler.callbacks) if other is callback)
-    # New lists: the Trainer may be walking through the old one.
+    # New lists: the Trainer may be iterating over the old one.
     handler.callbacks = [callback, *(other for other in handler.callbacks if other is not callback)]
 
     def undo() -> None:
@@ -245,14 +210,16 @@ def _put_first(trainer: Any, callback: MonitorCallback) -> Callable[[], None]:
 
 
 def _tell_of_exceptions(trainer: Any, call: Callable[[BaseException], None]) -> Callable[[], None]:
-    """Call with whatever exception ends the training: the Trainer has no event for it."""
+    """Call a function with any exception that ends the training: the Trainer has no event for it."""
     parts = [(trainer, name) for name in _LOOP_PARTS]
     if not hasattr(trainer, _LOOP_PARTS[0]):
         parts = [(trainer, name) for name in _LOOP_PARTS_OF_OLDER_TRAINERS]
-        parts.append((trainer.callback_handler, "call_event"))  # what another callback raises passes nothing else
+        parts.append(
+            (trainer.callback_handler, "call_event")
+        )  # an exception of another callback passes only through here
     followed = [(owner, name) for owner, name in parts if hasattr(owner, name) and name not in vars(owner)]
     for owner, name in followed:
-        setattr(owner, name, _telling(getattr(owner, name), call))
+        setattr(owner, name, _reporting(getattr(owner, name), call))
 
     def undo() -> None:
         for owner, name in followed:
@@ -261,7 +228,7 @@ def _tell_of_exceptions(trainer: Any, call: Callable[[BaseException], None]) -> 
     return undo
 
 
-def _telling(method: Callable[..., Any], call: Callable[[BaseException], None]) -> Callable[..., Any]:
+def _reporting(method: Callable[..., Any], call: Callable[[BaseException], None]) -> Callable[..., Any]:
     @functools.wraps(method)
     def run(*args: Any, **kwargs: Any) -> Any:
         try:

@@ -1,7 +1,7 @@
-"""Logs that other tools leave behind, read into one noun: a History. One format is one file here.
+"""Logs of other tools, read into a History. Each file here is one format.
 
-A file in this folder holds a function decorated with `log_format`, which makes it known; other packages use the entry
-point group `vario.logs`. A format says which files may be its own, by name or by a look at the content, and reads one.
+A function decorated with `log_format` registers a format; other packages use the entry point group `vario.logs`. A
+format recognizes its files, by name or by content, and reads one.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ class LogFormat:
     name: str
     doc: str
     patterns: tuple[str, ...]
-    """Names its files have, as globs."""
+    """Globs that match the names of its files."""
     order: int
-    """Where several formats are found side by side, the lowest tells most about the run."""
+    """If several formats are found together, the lowest is read: it has the most about the run."""
     looks_right: Look | None
-    """Whether the text of a file is of this format; None where the name alone decides."""
+    """Whether a file's text is of this format; None if the name alone decides."""
     whole_folder: bool
-    """Whether the files of one folder are one log, so that the folder is what is read."""
+    """Whether all files of a folder are one log, so that the folder is read."""
     read: Reader
     module: str
 
     def knows(self, path: Path) -> bool:
-        """Whether a file's name is one of this format's."""
+        """Whether a file's name matches this format."""
         return any(fnmatch(path.name, pattern) for pattern in self.patterns)
 
 
 def log_format(
     name: str, patterns: tuple[str, ...], order: int, looks_right: Look | None = None, whole_folder: bool = False
 ) -> Callable[[Reader], LogFormat]:
-    """Make a function that reads one file a log format; its docstring describes it."""
+    """Register a function that reads one file as a log format; its docstring describes the format."""
 
     def make(read: Reader) -> LogFormat:
         doc = (read.__doc__ or "").strip()
@@ -58,5 +58,5 @@ LOG_FORMATS: Registry[LogFormat] = Registry(
 
 
 def formats() -> list[LogFormat]:
-    """All formats, the most telling first."""
+    """Return all formats, the most informative first."""
     return sorted((found.part for found in LOG_FORMATS), key=lambda each: (each.order, each.name))

@@ -1,4 +1,4 @@
-"""Which of an output folder's checkpoints tells where the run is now."""
+"""Find the checkpoint of an output folder that shows where the run is now."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from vario.logs.text_files import written_at
 from vario.logs.trainer_state import FILE, read_state
 
 NAME = re.compile(r"checkpoint-(\d+)")
-"""The Trainer's own rule; `checkpoint-100-merged` is no checkpoint."""
+"""The Trainer's own pattern; `checkpoint-100-merged` is not a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint folder, complete: the Trainer writes its state last."""
+    """A complete checkpoint folder: the Trainer writes its state last."""
 
     step: int
     state: Path
@@ -28,7 +28,7 @@ class Checkpoint:
 
 
 def list_checkpoints(folder: Path) -> tuple[list[Checkpoint], list[int]]:
-    """Complete checkpoints of an output folder by step, and the steps of those without a state."""
+    """Return the complete checkpoints of an output folder by step, and the steps of those without a state."""
     complete, unfinished = [], []
     for entry in folder.iterdir():
         match = NAME.fullmatch(entry.name)
@@ -43,14 +43,14 @@ def list_checkpoints(folder: Path) -> tuple[list[Checkpoint], list[int]]:
 
 
 def read_checkpoint(folder: Path) -> History:
-    """The history in one checkpoint; its pace comes from the times of its elder siblings."""
+    """Read the history in one checkpoint; the pace comes from the times of earlier checkpoints beside it."""
     history = read_state(folder / FILE)
     siblings, _ = list_checkpoints(folder.absolute().parent)
     return _with_pace(history, siblings)
 
 
 def read_latest(folder: Path) -> History:
-    """The newest history of an output folder: of the live run, though an earlier run may have left higher steps."""
+    """Read the latest history of an output folder: the live run's, even if an earlier run left higher steps."""
     complete, unfinished = list_checkpoints(folder)
     notes: list[Note] = []
     if unfinished:
@@ -73,7 +73,7 @@ def read_latest(folder: Path) -> History:
 
 
 def is_prefix(short: Curve, long: Curve) -> bool:
-    """Whether one loss curve is the beginning of the other, so that both belong to one run."""
+    """Whether one loss curve is a prefix of the other, so that both belong to one run."""
     count = len(short)
     return (
         count <= len(long)
@@ -126,7 +126,7 @@ def _root(folder: Path, notes: list[Note]) -> History | None:
 
 
 def _is_newer(root: History, checkpoint: History) -> bool:
-    """Whether the file in the output folder itself continues a checkpoint, or belongs to a later run than it."""
+    """Whether the state in the output folder itself continues a checkpoint, or belongs to a later run."""
     is_later = (root.written or 0) >= (checkpoint.written or 0)
     if (root.step or 0) >= (checkpoint.step or 0):
         return is_later or is_prefix(checkpoint.loss, root.loss)
@@ -147,10 +147,10 @@ def _nothing(folder: Path, complete: list[Checkpoint], unfinished: list[int], no
     if errors:
         return RunNotFound(errors[0] if len(errors) == 1 else f"{errors[0]} (and {len(errors) - 1} more like it)")
     if complete:
-        return RunNotFound(f"{folder}: no checkpoint whose state belongs to the step in its name")
+        return RunNotFound(f"{folder}: no checkpoint whose state matches the step in its name")
     if unfinished:
-        return RunNotFound(f"{folder}: checkpoint-{unfinished[-1]} has no {FILE} yet: it is not finished")
-    return RunNotFound(f"{folder}: {FILE} has vanished")
+        return RunNotFound(f"{folder}: checkpoint-{unfinished[-1]} has no {FILE} yet, so it is incomplete")
+    return RunNotFound(f"{folder}: {FILE} no longer exists")
 
 
 def _listed(steps: list[int]) -> str:

@@ -1,6 +1,6 @@
-"""What the HF Trainer prints: a dict a line, `{'loss': 3.37, ...}` of 4.x or `{'loss': '3.368', ...}` of 5.x.
+"""The HF Trainer's console output: one dict per line, `{'loss': 3.37, ...}` in 4.x or `{'loss': '3.368', ...}` in 5.x.
 
-The rows name no step, but where the progress bar is in the log too, it is drawn anew right after each row.
+The rows have no step, but if the log contains the progress bar, it is redrawn right after each row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vario.logs.text_files import make_history, read_text, seconds_of
 
 ROW = re.compile(r"\{'[^'{}]+': [^{}]*\}")
 BAR = re.compile(r"^\s*\d+%\|[^|]*\|\s*(\d+)/(\d+) \[([\d:]+)<", flags=re.MULTILINE)
-"""A bar without a name: steps done, steps in all, time since the start. Evaluation has one of another length."""
+"""A bar without a label: steps done, total steps, time since the start. Evaluation has one of another length."""
 BARE = re.compile(r"(?<=: )(nan|-?inf)\b")
 
 
@@ -43,7 +43,7 @@ def trainer_console(path: Path) -> History:
             final = row
             continue
         if row and final and LOSS in row:
-            final = {}  # another training began in the same log
+            final = {}  # another run starts in the same log
         counted += LOSS in row
         epoch = number(row.pop("epoch", None))
         rows.add(_step_at(found.end(), bars) if bars else counted, row, NOT_LOGGED if epoch is None else epoch)
@@ -59,13 +59,13 @@ def trainer_console(path: Path) -> History:
 
 
 def _bars(text: str) -> list[tuple[int, int, int, float]]:
-    """Place in the text, step, steps in all and seconds of every state of the training's bar."""
+    """Position in the text, step, total steps and seconds for every state of the training bar."""
     found = [(match.start(), int(match[1]), int(match[2]), seconds_of(match[3]) or 0.0) for match in BAR.finditer(text)]
     return [bar for bar in found if bar[2] == found[0][2]]
 
 
 def _step_at(place: int, bars: list[tuple[int, int, int, float]]) -> int:
-    """The step of a row: that of the bar drawn next, or of the last one."""
+    """The step of a row: from the next bar, or from the last one."""
     return bars[min(bisect_left(bars, (place,)), len(bars) - 1)][1]
 
 

@@ -1,4 +1,4 @@
-"""The CSV monitor of DeepSpeed: a folder with one file a number, its header repeated after every restart."""
+"""DeepSpeed's CSV monitor: a folder with one file per metric, its header repeated after every restart."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def deepspeed_csv(path: Path) -> History:
         curves.update(found)
         notes += [note for note in went_back if note not in notes]
     if not curves:
-        raise RunCorrupt(f"{path}: no row of numbers in it yet")
-    # Its steps are samples: that is what the monitor counts.
+        raise RunCorrupt(f"{path}: contains no row of numbers yet")
+    # The monitor counts samples, not steps.
     notes.append(Note("steps_are_samples"))
     written = max(map(written_at, files))
     return make_history(path, "deepspeed_csv", renamed(curves, canonical_names(curves)), notes, written=written)

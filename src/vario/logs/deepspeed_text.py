@@ -1,4 +1,4 @@
-"""What DeepSpeed prints: `step=10, skipped=0, lr=[...], mom=[...]`, and its throughput line. There is no loss in it."""
+"""DeepSpeed's text log: `step=10, skipped=0, lr=[...], mom=[...]` and throughput lines. It contains no loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def deepspeed(path: Path) -> History:
     told_by = min(RANK.findall(text), key=int, default="")
     for line in text.splitlines():
         if (rank := RANK.search(line)) and rank[1] != told_by:
-            continue  # ranks tell the same, a little earlier or later: their steps would seem to go back
+            continue  # ranks print the same at slightly different times: steps would seem to go back
         stamp = STAMP.match(line)
         time = unix_time(stamp[1]) if stamp else NOT_LOGGED
         if match := STEP.search(line):

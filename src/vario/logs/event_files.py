@@ -1,4 +1,4 @@
-"""TensorBoard event files, of any writer. The files of one folder are one log: a restarted job opens another."""
+"""TensorBoard event files of any writer. All files of a folder are one log: a restarted job opens a new file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from vario.logs.text_files import files_in, make_history, written_at
 
 PATTERN = "*tfevents*"
 EPOCHS = ("train/epoch", "epoch")
-"""Tags whose value is the epoch of the step."""
+"""Tags whose value is the step's epoch."""
 FINAL = tuple(
     f"train/{name}"
     for name in ("train_loss", "train_runtime", "total_flos", "train_samples_per_second", "train_steps_per_second")
 )
-"""What the HF Trainer writes once, at its end: one point is no curve, and the loss among them is a mean of all."""
+"""What the HF Trainer writes once, at the end: one point is not a curve, and its loss is a mean over the run."""
 
 FLOAT, DOUBLE = 1, 2
-"""Numbers of these element types in a protobuf tensor."""
+"""The numpy dtypes of element types in a protobuf tensor."""
 
 
 @log_format("tensorboard", (PATTERN,), order=20, whole_folder=True)
@@ -43,9 +43,9 @@ def event_files(path: Path) -> History:
                 rows.add(step, {tag: value}, time=time)
                 num_events += 1
         except (ValueError, struct.error) as error:
-            raise RunCorrupt(f"{file}: records that are no TensorBoard events: {error}") from error
+            raise RunCorrupt(f"{file}: contains records that are not TensorBoard events: {error}") from error
     if not num_events:
-        raise RunCorrupt(f"{path}: no TensorBoard scalar in it")
+        raise RunCorrupt(f"{path}: contains no TensorBoard scalar")
     curves, notes = rows.curves()
     if any(tag in curves for tag in FINAL):
         curves = {tag: curve for tag, curve in curves.items() if tag not in FINAL}
@@ -57,7 +57,7 @@ def event_files(path: Path) -> History:
 
 
 def _scalars(file: Path) -> Iterator[tuple[int, float, str, float]]:
-    """Step, wall time, tag and value of every scalar, up to a torn end."""
+    """Yield step, wall time, tag and value of every scalar, up to a truncated end."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -94,7 +94,7 @@ def _value(content: bytes) -> tuple[str, float | None]:
 
 
 def _tensor(content: bytes) -> float | None:
-    """The number of a tensor of one element; None for text, histograms and pictures, which are tensors too."""
+    """The value of a one-element tensor; None for text, histograms and images, which are tensors too."""
     kind, packed = 0, b""
     for number, value in fields(content):
         if number == 1 and isinstance(value, int):
@@ -108,7 +108,7 @@ def _tensor(content: bytes) -> float | None:
 
 
 def _with_epochs(curves: dict[str, Curve]) -> dict[str, Curve]:
-    """The curve of epochs, laid to the points of all others."""
+    """Attach the epochs to the points of all other curves."""
     tag = next((tag for tag in EPOCHS if tag in curves), None)
     if tag is None:
         return curves

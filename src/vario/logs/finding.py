@@ -1,4 +1,4 @@
-"""From whatever a person points at to a History: a file of any known format, a checkpoint, or a folder with some."""
+"""Find a History at any path: a file of a known format, a checkpoint, or a folder that contains some."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from vario.logs.text_files import decoded, read_text, written_at
 from vario.logs.trainer_state import FILE
 
 MAX_DEPTH = 4
-"""Folders below the one that was named: `outputs/run/lightning_logs/version_0` is three."""
+"""How many levels of subfolders to search: `outputs/run/lightning_logs/version_0` is three."""
 SAMPLE_BYTES = 1 << 20
 MAX_TEXT_BYTES = 1 << 28
 SKIPPED = ("__pycache__", "node_modules", "site-packages", "checkpoint-", ".", "global_step")
-"""How folders begin that hold no logs of their own."""
+"""Prefixes of folders that contain no logs."""
 TEXTS_TRIED = 20
 OTHERS_NAMED = 3
 
 
 @dataclass(frozen=True)
 class Place:
-    """A log, found but not read."""
+    """A log that was found but not read yet."""
 
     format: LogFormat | None
-    """None for the output folder of a Trainer, with its checkpoints."""
+    """None for the output folder of a Trainer, with checkpoints."""
     path: Path
     written: float
 
     @property
     def folder(self) -> Path:
-        """The folder it lies in, or is."""
+        """The folder it is in, or the folder itself."""
         return self.path if self.path.is_dir() else self.path.parent
 
     @property
     def order(self) -> int:
-        """The lower, the more it tells."""
+        """The lower, the more informative."""
         return 0 if self.format is None else self.format.order
 
     def read(self) -> History:
@@ -54,7 +54,7 @@ class Place:
 
 
 def find_history(path: str | os.PathLike[str]) -> History:
-    """The history at a path: a log file, a checkpoint, a run, or a folder with any of them below it."""
+    """Read the history at a path: a log file, a checkpoint, a run, or a folder that contains any of them."""
     try:
         return _find(Path(path))
     except OSError as error:
@@ -68,7 +68,7 @@ def _find(place: Path) -> History:
         return read_file(place)
     if not os.path.isdir(place):
         if os.path.exists(place):
-            raise RunNotFound(f"{place}: neither a file nor a folder; what comes through a pipe has to be saved first")
+            raise RunNotFound(f"{place}: neither a file nor a folder. Save the output of a pipe to a file first.")
         raise RunNotFound(_nowhere(place))
     if NAME.fullmatch(place.absolute().name) and os.path.isfile(place / FILE):
         return read_checkpoint(place)
@@ -78,18 +78,18 @@ def _find(place: Path) -> History:
 
 
 def read_file(path: Path) -> History:
-    """The history in one file: its name tells the format, or else its content does."""
+    """Read the history in one file, whose format is known from its name or its content."""
     found = format_of(path)
     if found is not None:
         return found.read(path)
-    raise RunNotFound(f"{path}: in none of the formats known here. Known: {', '.join(f.name for f in formats())}.")
+    raise RunNotFound(f"{path}: unknown log format. Known: {', '.join(f.name for f in formats())}.")
 
 
 def format_of(path: Path) -> LogFormat | None:
-    """The format of a file; None where no format claims it."""
+    """Return the format of a file; None if it is unknown."""
     by_name = [each for each in formats() if each.knows(path)]
     for each in by_name:
-        # A plain name is a clear word; a pattern such as *.log is only a hint.
+        # A plain name is unambiguous; a pattern such as *.log is only a hint.
         if each.looks_right is None or not any("*" in pattern for pattern in each.patterns):
             return each
     others = [each for each in formats() if each not in by_name]
@@ -119,7 +119,7 @@ def _read_folder(folder: Path) -> History:
     if not places:
         raise RunNotFound(_nothing_in(folder))
     newest = places[0]
-    # What lies above or below the newest log is about the same run, and the richest of these is read.
+    # Logs above or below the newest one are about the same run; read the most informative of them.
     group = sorted((place for place in places if _is_related(place, newest)), key=lambda place: place.order)
     main, history = _first_readable(group or [newest])
     seen = {main.order}
@@ -130,11 +130,11 @@ def _read_folder(folder: Path) -> History:
         try:
             found = other.read()
         except RunError:
-            continue  # an extra: what it could have added is only missing
+            continue  # optional: without it some details are missing
         if is_same_run(history, found):
             history = join(history, found)
         elif is_same_run(history, found) is False and other.written > main.written:
-            # A job that was started anew here and has not reached its first checkpoint yet.
+            # A job restarted here and has not reached its first checkpoint yet.
             stale = Note("older_run", {"path": str(main.path), "step": history.step or 0})
             main, history = other, dataclasses.replace(found, notes=(*found.notes, stale))
     elsewhere = [place for place in places if place not in group]
@@ -147,7 +147,7 @@ def _read_folder(folder: Path) -> History:
 
 
 def _newest_last(place: Place) -> tuple[float, int, list[tuple[int, str]]]:
-    """Copies may have one time: then the most telling comes first, and of equals version_10 before version_9."""
+    """Sort key. Copies may have equal times: then the most informative is first, and version_10 before version_9."""
     words = re.findall(r"(\d+)|(\D+)", str(place.path))
     return place.written, -place.order, [(int(digits or 0), text) for digits, text in words]
 
@@ -167,7 +167,7 @@ def _is_related(first: Place, second: Place) -> bool:
 
 
 def _places(folder: Path) -> Iterator[Place]:
-    """Every log in a folder and below it. Whatever vanishes meanwhile, as old checkpoints do, is left out."""
+    """Every log in a folder and its subfolders. Skips what is deleted meanwhile, such as old checkpoints."""
 
     def complain(error: OSError) -> None:
         if error.filename == str(folder):
@@ -190,19 +190,19 @@ def _places(folder: Path) -> Iterator[Place]:
         try:
             found = format_of(path)
         except RunError:
-            continue  # empty, or not ours to read: it may be anything, going by its name
+            continue  # empty or unreadable: its name alone says little
         if found is not None and found.knows(path):
             yield Place(found, path, written_at(path))
 
 
 def _named_logs(folder: Path, names: list[str], texts: list[Path]) -> Iterator[Place]:
-    """The logs of one folder that are known by their names; what has to be looked into goes to `texts`."""
+    """The logs of one folder that are known by name; files whose content decides are added to `texts`."""
     whole: set[str] = set()
     for name in names:
         path = folder / name
         claim = next((each for each in formats() if each.knows(path)), None)
         if claim is None or not path.is_file():
-            continue  # a pipe would be waited for, and a link may lead nowhere
+            continue  # a pipe would block, and a link may be dangling
         if claim.whole_folder:
             if claim.name not in whole:
                 whole.add(claim.name)
@@ -217,12 +217,12 @@ def _nowhere(place: Path) -> str:
     parent = place.parent
     names = [entry.name for entry in parent.iterdir()] if os.path.isdir(parent) else []
     if not names:
-        return f"{place}: there is no such file or folder"
-    return f"{place}: there is no such file or folder. In {parent}: {suggestion(place.name, names)}"
+        return f"{place}: no such file or folder"
+    return f"{place}: no such file or folder. In {parent}: {suggestion(place.name, names)}"
 
 
 def _nothing_in(folder: Path) -> str:
     return (
-        f"{folder}: no checkpoint, no log and no run in it or up to {MAX_DEPTH} folders below. "
+        f"{folder}: no checkpoint, log or run in it or up to {MAX_DEPTH} levels below. "
         "Looked for checkpoint-N/trainer_state.json, event files, metrics.csv, trainer_log.jsonl and text logs."
     )

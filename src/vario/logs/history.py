@@ -1,4 +1,4 @@
-"""What a log told: curves over steps, how far the run is, how fast it goes, and remarks on what was met on the way."""
+"""The content of a log: curves over steps, progress, speed, and notes for the reader."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ Steps = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 
 LOSS, RATE, GRADIENT_NORM = "loss", "learning_rate", "grad_norm"
-"""The names under which every format files these three."""
+"""The names every format uses for these three."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One number over steps, as it was logged; what was not logged is not there."""
+    """One metric over steps, as logged; steps without a value are absent."""
 
     steps: Steps
     values: Values
     epochs: Values
-    """NaN where unknown."""
+    """NaN if unknown."""
     times: Values
-    """Unix seconds; NaN where unknown."""
+    """Unix seconds; NaN if unknown."""
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Curve:
-        """Some of the points."""
+        """Return the selected points."""
         return Curve(self.steps[chosen], self.values[chosen], self.epochs[chosen], self.times[chosen])
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long steps took, measured over stretches of steps, oldest first."""
+    """How long steps took, measured over intervals of steps, oldest first."""
 
     steps: Steps
-    """The step at which each stretch ends."""
+    """The last step of each interval."""
     seconds_per_step: Values
     source: str
-    """What it was derived from, for example `checkpoint_times`."""
+    """Where it comes from, for example `checkpoint_times`."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """The checkpoint a trainer held for the best."""
+    """The checkpoint that a trainer recorded as the best."""
 
     value: float | None
     step: int | None
     checkpoint: str | None
-    """As the trainer wrote it: it may be relative, or the path of another machine."""
+    """As the trainer wrote it: it may be relative, or a path on another machine."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """A remark for the reader: which one, and what it speaks of. Reports have the words for it."""
+    """A remark for the reader: its kind and its values. Reports have the text."""
 
     kind: str
     about: Mapping[str, str | int | float] = field(default_factory=dict)
@@ -66,10 +66,10 @@ class Note:
 
 @dataclass(frozen=True)
 class History:
-    """All that was found about one training run in one place."""
+    """Everything that one log says about a training run."""
 
     path: Path
-    """The file, or the folder, that was read."""
+    """The file or folder that was read."""
     format: str
     curves: Mapping[str, Curve]
     step: int | None
@@ -79,16 +79,16 @@ class History:
     best: Best | None = None
     pace: Pace | None = None
     runtime_seconds: float | None = None
-    """How long the last session took, where the log says so at its end."""
+    """How long the last session took, if the log says so at its end."""
     is_finished: bool | None = None
-    """None where the log cannot tell."""
+    """None if the log does not say."""
     written: float | None = None
     """When the file was last written; Unix seconds."""
     notes: tuple[Note, ...] = ()
 
     @property
     def loss(self) -> Curve:
-        """The training loss; empty where none was logged."""
+        """The training loss; empty if none was logged."""
         return self.curves.get(LOSS, EMPTY)
 
 
@@ -96,8 +96,8 @@ EMPTY = Curve(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
 
 
 def pace_between(steps: Steps, seconds: Values, source: str) -> Pace | None:
-    """The pace between moments; stretches over which steps or clock do not advance are left out."""
-    # A clock that counts whole seconds stands still between steps: only the moments at which it moves tell the pace.
+    """Return the pace between points in time; intervals in which steps or clock do not advance are skipped."""
+    # A clock with whole seconds may not advance between steps: only use the points at which it does.
     known = np.isfinite(seconds)
     steps, seconds = steps[known], seconds[known]
     moved = np.append(True, np.diff(seconds) != 0)[: len(seconds)]
@@ -115,11 +115,11 @@ def last_step(curves: Mapping[str, Curve]) -> int | None:
 
 
 def last_epoch(curves: Mapping[str, Curve]) -> float | None:
-    """The highest epoch noted at any point."""
+    """The highest epoch at any point."""
     known = [curve.epochs[np.isfinite(curve.epochs)] for curve in curves.values()]
     return max((float(epochs.max()) for epochs in known if len(epochs)), default=None)
 
 
 def renamed(curves: Mapping[str, Curve], names: Mapping[str, str]) -> dict[str, Curve]:
-    """The same curves under other names."""
+    """Return the same curves under other names."""
     return {names.get(name, name): curve for name, curve in curves.items()}

@@ -1,4 +1,4 @@
-"""Two logs of one run as one: what is fresher in the second continues the first, and its clock gives the pace."""
+"""Join two logs of one run: newer rows of the second continue the first, and its clock gives the pace."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from vario.logs.history import GRADIENT_NORM, RATE, Curve, History, Note
 from vario.logs.names import is_evaluation
 
 TOLERANCE = 2e-3
-"""Relative difference of two losses that are the same number: some writers round to four digits."""
+"""The largest relative difference between equal losses: some writers round to four digits."""
 COMPARED = 5
 
 COARSE = (None, "checkpoint_times")
-"""Sources of a pace that a clock beside each row beats."""
+"""Sources of a pace that are less precise than a timestamp on each row."""
 
 
 def is_same_run(first: History, second: History) -> bool | None:
-    """Whether the newest losses that two logs share are the same numbers; None when they share no step."""
+    """Whether the newest losses that two logs share are equal; None if they share no step."""
     shared, ours, theirs = np.intersect1d(first.loss.steps, second.loss.steps, return_indices=True)
     if not len(shared):
         return None
@@ -28,7 +28,7 @@ def is_same_run(first: History, second: History) -> bool | None:
 
 
 def join(main: History, other: History) -> History:
-    """The first log, continued and completed by the second."""
+    """Return the first log, continued and completed by the second."""
     end = int(main.loss.steps[-1]) if len(main.loss) else -1
     curves = dict(main.curves)
     gained = False

@@ -1,4 +1,4 @@
-"""metrics.csv as Lightning writes it: a column a number, empty cells, training and validation on rows of their own."""
+"""Lightning's metrics.csv: one column per metric, empty cells, training and validation on separate rows."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def lightning_csv(path: Path) -> History:
     rows = Rows()
     try:
         if "step" not in (reader.fieldnames or ()):
-            raise RunCorrupt(f"{path}: a CSV file without a column 'step'")
+            raise RunCorrupt(f"{path}: the CSV file has no column 'step'")
         for line in reader:
             step = whole(line.pop("step", None))
             if step is None:
-                # The rate monitor of Lightning before 2.5 and a torn last line leave rows that belong to no step.
+                # Lightning's rate monitor before 2.5 and a truncated last line leave rows without a step.
                 continue
             epoch = number(line.pop("epoch", None))
             rows.add(step, line, NOT_LOGGED if epoch is None else epoch)
     except csv.Error as error:
-        raise RunCorrupt(f"{path}: line {reader.line_num} is no CSV: {error}") from error
+        raise RunCorrupt(f"{path}: line {reader.line_num} is not valid CSV: {error}") from error
     curves, notes = rows.curves()
     names = canonical_names(curves)
-    # Lightning counts epochs from 0, and its step is the one before the update: both stay as they were written.
+    # Lightning counts epochs from 0, and its step is the one before the update: keep both as written.
     return make_history(path, "lightning_csv", renamed(curves, names), notes)

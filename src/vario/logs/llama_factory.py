@@ -1,4 +1,4 @@
-"""trainer_log.jsonl of LLaMA-Factory: one JSON object a line, with its own clock."""
+"""trainer_log.jsonl of LLaMA-Factory: one JSON object per line, with its own clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def llama_factory(path: Path) -> History:
         epoch = number(row.get("epoch"))
         rows.add(step, values, NOT_LOGGED if epoch is None else epoch)
     if not len(rows):
-        raise RunCorrupt(f"{path}: no row with 'current_steps' in it")
+        raise RunCorrupt(f"{path}: contains no row with 'current_steps'")
     curves, notes = rows.curves()
     clock = curves.pop("elapsed_seconds", None)
     pace = pace_between(clock.steps, clock.values, "elapsed_time") if clock is not None else None

@@ -1,4 +1,4 @@
-"""What Megatron-LM and its relatives print: `iteration 100/ 5000 | lm loss: 2.5E+00 | ...`."""
+"""Text log of Megatron-LM and its forks: `iteration 100/ 5000 | lm loss: 2.5E+00 | ...`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def megatron(path: Path) -> History:
     max_steps = None
     for line in read_text(path).splitlines():
         if match := EVALUATION.search(line):
-            # Its second number, the perplexity, is the first one raised: not a finding of its own.
+            # The second number, the perplexity, is the exponential of the first: not independent.
             values = {name: value for name, value in _pairs(match[3]).items() if "PPL" not in name}
             rows.add(int(match[1]), {_evaluation_name(name, match[2]): value for name, value in values.items()})
         elif match := HEAD.search(line):
@@ -52,7 +52,7 @@ def _evaluation_name(name: str, dataset: str | None) -> str:
 
 
 def _pairs(text: str) -> dict[str, float]:
-    """Names and numbers of `name: value | name: value`; of `a/b`, as a fork writes it, the first."""
+    """Names and numbers of `name: value | name: value`; for `a/b`, as some forks write, the first."""
     found = {}
     for cell in text.split("|"):
         name, _, value = cell.rpartition(":")

@@ -1,4 +1,4 @@
-"""What other tools call the loss, the rate and the gradient norm."""
+"""Names that other tools use for the loss, the learning rate and the gradient norm."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ WORDS = {
     RATE: ("learning_rate", "lr", "train_lr"),
     GRADIENT_NORM: ("grad_norm", "gradient_norm", "global_grad_norm", "train_grad_norm", "grad_2_0_norm_total"),
 }
-"""For each of our names what it is called elsewhere, the likeliest first, in lower case with underscores."""
+"""For each of our names its names elsewhere, most likely first, in lower case with underscores."""
 
 EVALUATION = re.compile(r"(?:eval|evaluation|val|valid|validation|test)_")
 TRAINING = re.compile(r"(?:train|training)_(?:samples_)?")
 
 
 def canonical_names(found: Iterable[str]) -> dict[str, str]:
-    """Our name for each name of a log; names without a counterpart stay as they are."""
+    """Map each name of a log to ours; names without a counterpart are unchanged."""
     originals = list(found)
     plain = {name: re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") for name in originals}
     renamed: dict[str, str] = {}
@@ -38,7 +38,7 @@ def canonical_names(found: Iterable[str]) -> dict[str, str]:
 
 
 def is_evaluation(name: str) -> bool:
-    """Whether a number is about data that was not trained on."""
+    """Whether a metric is from an evaluation."""
     return EVALUATION.match(name.replace("/", "_")) is not None
 
 

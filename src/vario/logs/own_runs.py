@@ -1,4 +1,4 @@
-"""vario's own runs: the plain numbers logged in one."""
+"""vario's own runs: the plain numbers logged in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @log_format("vario_run", (), order=5)
 def vario_run(path: Path) -> History:
-    """A run of vario, or the newest of a folder of runs."""
+    """A vario run, or the latest run of a folder."""
     from vario.runs.run import open_run
     from vario.runs.views.losses import read_losses
 
@@ -51,7 +51,7 @@ def vario_run(path: Path) -> History:
 
 
 def _with_values(curve: Curve, loss: LossSeries) -> Curve:
-    """A loss of all ranks, with the times at which the first one recorded it."""
+    """The loss over all ranks, with the times of the first rank."""
     if np.array_equal(curve.steps, loss.steps):
         return dataclasses.replace(curve, values=loss.values)
     unknown = np.full(len(loss.steps), np.nan)
@@ -59,7 +59,7 @@ def _with_values(curve: Curve, loss: LossSeries) -> Curve:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run of ours or holds some; asks the half that reads runs only where it looks like one."""
+    """Whether a folder is or contains a vario run; imports the run reader only if it looks like one."""
     if not any(folder.glob("rank*")) and not any(folder.glob("*/rank*")):
         return False
     from vario.runs.files.run_paths import find_run

@@ -1,4 +1,4 @@
-"""Collects the numbers of a log row by row, in little memory, and hands out curves without overlaps."""
+"""Collects the numbers of a log row by row, in little memory, and returns curves without overlaps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rows:
         return len(self._steps)
 
     def add(self, step: int, values: Mapping[str, Any], epoch: float = NOT_LOGGED, time: float = NOT_LOGGED) -> int:
-        """Append one row, less what is no number, and answer its index; NO_ROW if its step is past all counting."""
+        """Append one row without its non-numeric values and return its index; NO_ROW if its step is out of range."""
         index = len(self._steps)
         try:
             self._steps.append(step)
@@ -38,7 +38,7 @@ class Rows:
         self._epochs.append(epoch)
         self._times.append(time)
         for name, value in values.items():
-            # The usual case first: a history may have millions of numbers.
+            # The common case first: a history may have millions of numbers.
             found = value if type(value) is float else number(value)
             if found is not None:
                 column = self._columns.get(name)
@@ -49,7 +49,7 @@ class Rows:
         return index
 
     def curves(self, only: Sequence[int] | None = None) -> tuple[dict[str, Curve], list[Note]]:
-        """A curve for each name, and a note for each time the steps went back; `only` says which rows count."""
+        """Return a curve for each name, and a note for each time the steps went back; `only` selects rows."""
         steps = np.array(self._steps, np.int64)
         epochs, times = np.array(self._epochs), np.array(self._times)
         kept, notes = self._without_overlap(steps)
@@ -68,7 +68,7 @@ class Rows:
         return curves, notes
 
     def _without_overlap(self, steps: Steps) -> tuple[Any, list[Note]]:
-        """Which rows count, when a restarted job went over some steps again: the later ones."""
+        """Which rows to keep if a restarted job repeated some steps: the later ones."""
         main = self._columns.get(LOSS) or max(self._columns.values(), key=lambda column: len(column[0]), default=None)
         kept = np.ones(len(steps), np.bool_)
         if main is None:
@@ -77,7 +77,7 @@ class Rows:
         back = np.flatnonzero(np.diff(steps[at]) < 0) + 1
         if not len(back):
             return kept, []
-        # A row stays if no later restart begins at its step or before it.
+        # Keep a row if no later restart begins at its step or before.
         restarts = np.full(len(steps) + 1, np.iinfo(np.int64).max)
         restarts[at[back]] = steps[at[back]]
         earliest_to_come = np.minimum.accumulate(restarts[::-1])[::-1][1:]
@@ -88,12 +88,12 @@ class Rows:
 
 
 def _last_of_each_step(steps: Steps) -> Steps:
-    """Where each step stands for the last time, in the order of steps."""
+    """The last position of each step, in step order."""
     return len(steps) - 1 - np.unique(steps[::-1], return_index=True)[1]
 
 
 def number(value: Any) -> float | None:
-    """A float from what a log holds: numbers, and text that reads as one; None for anything else."""
+    """Convert a log value to a float: numbers and numeric text; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
@@ -110,6 +110,6 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """A whole number from what a log holds, or None; also for one that is past all counting."""
+    """Convert a log value to an integer; None if it is none or out of range."""
     found = number(value)
     return int(found) if found is not None and abs(found) < 2**63 else None

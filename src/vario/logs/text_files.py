@@ -1,4 +1,4 @@
-"""Text files as they are: whatever their bytes, and with one clear line when there is nothing in them."""
+"""Read text files: whatever their bytes, and with a clear error if they are empty."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, without colour codes; a progress bar's carriage returns become line ends."""
+    """Read a file's text without colour codes; carriage returns of progress bars become line ends."""
     return decoded(read_content(path))
 
 
 def read_content(path: Path) -> bytes:
-    """The bytes of a file in which there is something."""
+    """Read the bytes of a file; raises if it is empty."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -32,18 +32,18 @@ def read_content(path: Path) -> bytes:
 
 
 def decoded(content: bytes) -> str:
-    """The text of some bytes, whatever they are; on Windows they may begin with a mark of their encoding."""
+    """Decode bytes to text, replacing invalid ones; on Windows they may begin with a byte order mark."""
     encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
     return ESCAPES.sub("", content.decode(encoding, errors="replace")).replace("\r", "\n")
 
 
 def files_in(place: Path, pattern: str) -> list[Path]:
-    """The files of a folder with such a name, or the file itself; no pipes, which would be waited for."""
+    """Return the files of a folder that match, or the file itself; no pipes, which would block."""
     return sorted(path for path in place.glob(pattern) if path.is_file()) if place.is_dir() else [place]
 
 
 def written_at(path: Path) -> float:
-    """When a file was last written; 0 where it has vanished."""
+    """Return when a file was last written; 0 if it no longer exists."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -51,7 +51,7 @@ def written_at(path: Path) -> float:
 
 
 def unix_time(text: str) -> float:
-    """Unix seconds of a local time as logs write it, `2026-02-28 16:46:59` or with a fraction; NaN if it is none."""
+    """Parse a local time such as `2026-02-28 16:46:59`, with or without a fraction, to Unix seconds; NaN if invalid."""
     moment, _, fraction = text.replace(",", ".").replace("T", " ").partition(".")
     try:
         return datetime.fromisoformat(moment).timestamp() + float(f"0.{fraction or 0}")
@@ -60,7 +60,7 @@ def unix_time(text: str) -> float:
 
 
 def seconds_of(text: Any) -> float | None:
-    """Seconds of `MM:SS`, `H:MM:SS` or `2 days, H:MM:SS`; None for anything else."""
+    """Parse `MM:SS`, `H:MM:SS` or `2 days, H:MM:SS` to seconds; None for anything else."""
     if not isinstance(text, str) or not text:
         return None
     days, _, clock = text.rpartition(",")
@@ -83,9 +83,9 @@ def make_history(
     pace: Pace | None = None,
     written: float | None = None,
 ) -> History:
-    """A History of curves whose log says nothing about its own end."""
+    """Build a History for a log that does not say whether it is finished."""
     if not curves:
-        raise RunCorrupt(f"{path}: no row of numbers in it yet")
+        raise RunCorrupt(f"{path}: contains no row of numbers yet")
     step = last_step(curves)
     return History(
         path=path,

@@ -18,7 +18,7 @@ from vario.logs.text_files import read_content, written_at
 
 FILE = "trainer_state.json"
 ENDLESS = 2**62
-"""A stream of unknown length has so many epochs, or more."""
+"""A stream of unknown length has this many epochs, or more."""
 JUST_WRITTEN_SECONDS = 10.0
 RETRY_SECONDS = 0.2
 
@@ -26,17 +26,17 @@ FINAL_ROW = -1
 
 
 class _History(Rows):
-    """Takes rows out of the JSON while it is parsed, so that 200,000 of them never lie in memory as dicts."""
+    """Extracts rows while the JSON is parsed, so that 200,000 of them are never in memory as dicts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.final: dict[str, Any] = {}
 
     def take(self, found: dict[str, Any]) -> Any:
-        """A row's index in its place; any other object as it is."""
+        """Replace a row by its index; return any other object unchanged."""
         if "step" not in found:
             return found
-        # The usual types first: this runs once a row.
+        # The common types first: this runs once per row.
         named = found.pop("step")
         step = named if type(named) is int else whole(named)
         if step is None:
@@ -56,7 +56,7 @@ def trainer_state(path: Path) -> History:
 
 
 def read_state(path: Path, pause: Callable[[float], None] = time.sleep, now: float | None = None) -> History:
-    """Read one file. The Trainer writes it in place, so one that ends too early and is fresh gets a second chance."""
+    """Read one file. The Trainer writes it in place, so a recent file that is truncated is read a second time."""
     now = time.time() if now is None else now
     try:
         return _read(path)
@@ -77,7 +77,7 @@ def _read(path: Path) -> History:
     lost = sum(1 for row in history if isinstance(row, dict) or row == NO_ROW)
     if lost:
         notes.append(Note("rows_without_step", {"count": lost}))
-    # Training may have gone on after it: then that row was the end of an earlier session.
+    # Training may have continued after it: then that row ended an earlier session.
     is_ended = FINAL_ROW in history and rows.final.get("step", -1) >= (last_step(curves) or 0)
     step, max_steps = whole(state.get("global_step")), whole(state.get("max_steps"))
     if max_steps is not None and max_steps <= 0:
@@ -111,9 +111,9 @@ def _parse(path: Path, rows: _History) -> dict[str, Any]:
     try:
         state = json.loads(content, object_hook=rows.take)
     except (ValueError, RecursionError) as error:
-        raise RunCorrupt(f"{path}: not whole, or not JSON: {error}") from error
+        raise RunCorrupt(f"{path}: truncated or not valid JSON: {error}") from error
     if not isinstance(state, dict) or not isinstance(state.get("log_history"), list):
-        raise RunCorrupt(f"{path}: JSON, but not the state of a Trainer: it has no list 'log_history'")
+        raise RunCorrupt(f"{path}: not a Trainer state: it has no list 'log_history'")
     return state
 
 

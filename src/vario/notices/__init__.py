@@ -1,7 +1,7 @@
-"""Notices: where incidents are told besides the log.
+"""Notices: where incidents are sent besides the log.
 
-A module in this folder adds a way to tell them by defining a class with a `name`: made with what the option `notify`
-says under that name, it sends one Message at a time from a thread of its own and raises when that fails.
+A module in this folder adds a channel by defining a class with a `name`. It is created with the options under that name
+in `notify`, sends one Message at a time from its own thread, and raises if that fails.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from vario.notices.message import Message
 from vario.rules.api.alerts import SEVERITIES
 
 LEAST = "least"
-"""The key of `notify` that is no way to tell: the least severity that is told."""
+"""The key of `notify` that is not a channel: the lowest severity to send."""
 DEFAULT_LEAST = "warn"
 
 
 class Notice(Protocol):
-    """One way to tell an incident."""
+    """One channel for incidents."""
 
     name: ClassVar[str]
 
     def __init__(self, options: Any, rank: int | None = None) -> None:
-        """`rank` where it is not the one that speaks for all; raises a ConfigError for options that cannot work."""
+        """`rank` is set on ranks other than the leading one; raises ConfigError for options that cannot work."""
         ...
 
     @staticmethod
     def check(options: Any) -> None:
-        """Raise a ConfigError, which names the key below `notify`, for options that cannot be right anywhere."""
+        """Raise a ConfigError that names the key under `notify`, for options that are wrong on any machine."""
         ...
 
     @staticmethod
     def shown(options: Any) -> Any:
-        """The same options as a run may show them to anybody: plain values without secrets."""
+        """Return the options as stored in the run, which anybody may read: plain values without secrets."""
         ...
 
     def send(self, message: Message) -> None:
-        """Tell it, however long that takes; raises when it fails."""
+        """Send it, however long that takes; raises if it fails."""
         ...
 
 
@@ -54,7 +54,7 @@ NOTICES: Registry[type[Notice]] = Registry("notices", __name__, _notice_name)
 
 
 def as_table(notify: Any) -> dict[str, Any]:
-    """What the option `notify` says, as a table: a function alone is told as it is."""
+    """Return the option `notify` as a table; a function alone becomes a callback."""
     if callable(notify):
         return {"callback": notify}
     if not isinstance(notify, Mapping):
@@ -63,17 +63,17 @@ def as_table(notify: Any) -> dict[str, Any]:
 
 
 def ways(notify: Any) -> dict[str, Any]:
-    """The ways to tell incidents that the option asks for, and the options of each."""
+    """Return the channels of the option and their options."""
     return {name: options for name, options in as_table(notify).items() if name != LEAST}
 
 
 def least(notify: Any) -> str:
-    """The least severity that is told."""
+    """Return the lowest severity to send."""
     return str(as_table(notify).get(LEAST, DEFAULT_LEAST))
 
 
 def check(notify: Any) -> None:
-    """Refuse ways that do not exist and options that they cannot use."""
+    """Raise ConfigError for unknown channels and invalid options."""
     table = as_table(notify)
     if table.get(LEAST, DEFAULT_LEAST) not in SEVERITIES:
         known = ", ".join(SEVERITIES)
@@ -85,13 +85,13 @@ def check(notify: Any) -> None:
 
 
 def shown(notify: Any) -> dict[str, Any]:
-    """What the option says as a run may show it: without secrets."""
+    """Return the option without secrets, as stored in the run."""
     table = as_table(notify)
     return {name: value if name == LEAST else NOTICES.get(name).shown(value) for name, value in table.items()}
 
 
 def without_secrets(notify: Any) -> dict[str, Any]:
-    """The part of the option that can be written down and used again: ways that show all they say."""
+    """Return the channels of the option that contain no secrets, so that they can be stored and used again."""
     return {name: value for name, value in shown(notify).items() if value == as_table(notify)[name]}
 
 

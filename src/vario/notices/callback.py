@@ -1,4 +1,4 @@
-"""A Python function as a way to tell incidents."""
+"""Sends incidents to a Python function."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Callback:
 
     @staticmethod
     def check(options: Any) -> None:
-        """Refuse what cannot be called."""
+        """Raise ConfigError for anything that is not callable."""
         if not callable(options):
             raise ConfigError(
                 f"notify.callback: expected a function of one argument, the incident, got {options!r}. "
-                "In a config file use command."
+                "In a config file, use command."
             )
 
     @staticmethod
@@ -33,5 +33,5 @@ class Callback:
         return str(getattr(options, "__qualname__", type(options).__qualname__))
 
     def send(self, message: Message) -> None:
-        """Call it."""
+        """Call the function."""
         self._call(message.incident)

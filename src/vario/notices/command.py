@@ -1,4 +1,4 @@
-"""A shell command as a way to tell incidents."""
+"""Sends incidents to a shell command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vario.notices.secrets import check_text, mask, reveal
 
 TIMEOUT_SECONDS = 30.0
 LONGEST_SECONDS = 45
-"""Where the training is killed while the command runs, nobody is left to end it after its time: `timeout` is."""
+"""If the training is killed while the command runs, only `timeout` can still end it."""
 
 
 class Command:
@@ -30,17 +30,17 @@ class Command:
 
     @staticmethod
     def check(options: Any) -> None:
-        """Refuse what is no command line."""
+        """Raise ConfigError for anything that is not a command line."""
         check_text(options, "notify.command", "a shell command")
 
     @staticmethod
     def shown(options: Any) -> str:
-        """Nothing of it: a token is easily part of a command."""
+        """Return nothing of the command: it may contain a token."""
         return mask(options)
 
     def send(self, message: Message) -> None:
-        """Run it; an exit code other than 0 is a failure, and so is taking too long."""
-        # What it writes to its standard error is for the console, and for nobody's files: it may hold secrets.
+        """Run the command; raises for a non-zero exit code and for a timeout."""
+        # Its standard error goes to the console but not to files: it may contain secrets.
         limit = ["timeout", "-s", "KILL", str(LONGEST_SECONDS)] if shutil.which("timeout") else []
         if self._is_over:
             raise TimeoutError("the training is over")
@@ -65,15 +65,15 @@ class Command:
             raise OSError(f"the command ended with exit code {process.returncode}")
 
     def give_up(self) -> None:
-        """End what runs, and run nothing more: the training is over and has waited long enough."""
+        """Stop the running command and start no more: the training is over and has waited long enough."""
         self._is_over = True
         if (process := self._process) is not None:
             _kill(process)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the shell and what it started: the one alone would leave the other behind."""
-    # One that has ended and was not waited for keeps its number, so the group is its own.
+    """Kill the shell and its children: killing the shell alone would leave them running."""
+    # A process that has ended but was not waited for keeps its id, so the group is its own.
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""E-mail as a way to tell incidents."""
+"""Sends incidents by e-mail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Email:
 
     @staticmethod
     def check(options: Any) -> None:
-        """Refuse unknown keys, missing addresses and passwords that anybody could read."""
+        """Raise ConfigError for unknown keys, missing addresses and plain-text passwords."""
         if not isinstance(options, Mapping):
             raise ConfigError(f"notify.email: expected a table such as {{to = '...', host = '...'}}, got {options!r}")
         for key, value in options.items():
@@ -56,19 +56,19 @@ class Email:
             raise ConfigError(f"notify.email.starttls: expected true or false, got {options['starttls']!r}")
         if "password" in options and not is_named(options["password"]):
             raise ConfigError(
-                "notify.email.password: expected the name of an environment variable that holds it, as env:NAME; "
-                "passwords do not belong into a config"
+                "notify.email.password: expected the name of an environment variable, as env:NAME. "
+                "Passwords do not belong in a config."
             )
         if ("password" in options) != ("user" in options):
-            raise ConfigError("notify.email: 'user' and 'password' belong together")
+            raise ConfigError("notify.email: set both 'user' and 'password', or neither")
 
     @staticmethod
     def shown(options: Any) -> dict[str, Any]:
-        """All of it: a password is the name of an environment variable."""
+        """Return all options: the password is only the name of an environment variable."""
         return dict(options)
 
     def send(self, message: Message) -> None:
-        """Send it to all addresses."""
+        """Send the message to all addresses."""
         mail = EmailMessage()
         mail["Subject"] = message.title
         mail["From"] = self._from

@@ -1,4 +1,4 @@
-"""What is sent: an incident, the run it belongs to, and both in words."""
+"""The message that is sent: an incident, its run, and the text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vario.rules.api.alerts import Incident
 from vario.rules.api.wording import in_one_line
 
 MOST_ALERTS = 10
-"""So many alerts of an incident stand in a long text."""
+"""The most alerts listed in the long text."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,20 @@ class Message:
 
     @property
     def title(self) -> str:
-        """A few words: how urgent, which run, when, which rule."""
+        """The subject: severity, run, step and rule."""
         incident = self.incident
-        return " ".join(f"[vario] {incident.severity}: {self.run}, step {incident.step}: {incident.lead.rule}".split())
+        urgent = incident.raised_by or incident.lead
+        step = incident.step if incident.raised_by is None else urgent.step
+        return " ".join(f"[vario] {incident.severity}: {self.run}, step {step}: {urgent.rule}".split())
 
     @property
     def line(self) -> str:
-        """What happened, in one line."""
+        """The incident in one line."""
         return " ".join(f"{self.run}, {in_one_line(self.incident)}".split())
 
     @property
     def text(self) -> str:
-        """What happened, what to do next, and the alerts it is made of."""
+        """The incident, what to do next, and its alerts."""
         incident = self.incident
         lines = [self.line, "", f"Next: {incident.advice}", "", "Alerts:"]
         for alert in incident.alerts[:MOST_ALERTS]:
@@ -44,5 +46,5 @@ class Message:
         return "\n".join(lines) + "\n"
 
     def to_json(self) -> dict[str, Any]:
-        """The incident as it stands in the run's files, and with it `run` and `text`."""
+        """Return the incident as stored in the run, plus `run` and `text`."""
         return {"run": self.run, "text": self.line, **self.incident.to_json()}

@@ -1,4 +1,4 @@
-"""A file for Prometheus as a way to tell incidents."""
+"""Publishes incidents in a file for Prometheus."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from vario.notices.message import Message
 from vario.notices.secrets import check_text, reveal
 
 REFRESH_SECONDS = 15.0
-"""How old the last step in the file gets."""
+"""The longest time between two updates of the last step in the file."""
 
 
 class Prometheus:
-    """A file that node_exporter's textfile collector reads: incidents, alerts and the last step, replaced at once."""
+    """A file for node_exporter's textfile collector: incidents, alerts and the last step, replaced atomically."""
 
     name: ClassVar[str] = "prometheus"
     refresh_seconds: ClassVar[float] = REFRESH_SECONDS
 
     def __init__(self, options: str, rank: int | None = None) -> None:
         path = Path(reveal(options, "notify.prometheus"))
-        # Ranks that tell what only they know must not overwrite each other.
+        # Ranks that report their own incidents must not overwrite each other's file.
         self._path = path if rank is None else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
         if not path.parent.is_dir():
-            raise ConfigError(f"notify.prometheus: there is no folder '{path.parent}'")
+            raise ConfigError(f"notify.prometheus: no folder '{path.parent}'")
         self._labels = {} if rank is None else {"rank": str(rank)}
         self._incidents: Counter[tuple[str, str, str]] = Counter()
         self._alerts: Counter[tuple[str, str]] = Counter()
@@ -35,18 +35,18 @@ class Prometheus:
 
     @staticmethod
     def check(options: Any) -> None:
-        """Refuse what the collector does not read."""
+        """Raise ConfigError for a path the collector would ignore."""
         check_text(options, "notify.prometheus", "the path of a .prom file")
         if not options.startswith("env:") and not options.endswith(".prom"):
             raise ConfigError(f"notify.prometheus: expected a path that ends with .prom, got '{options}'")
 
     @staticmethod
     def shown(options: Any) -> str:
-        """The path."""
+        """Return the path."""
         return str(options)
 
     def send(self, message: Message) -> None:
-        """Count it and replace the file."""
+        """Count the incident and replace the file."""
         incident, run = message.incident, message.run
         self._incidents[run, incident.severity, incident.lead.rule] += 1
         self._alerts.update((run, alert.rule) for alert in incident.alerts)
@@ -54,14 +54,14 @@ class Prometheus:
         self._write()
 
     def refresh(self, run: str, step: int) -> None:
-        """Say how far training is."""
+        """Update the last step."""
         if self._last_step.get(run) != step:
             self._last_step[run] = step
             self._write()
 
     def _write(self) -> None:
         lines = [
-            *_family("vario_incidents_total", "counter", "Incidents told, by severity and by the rule that leads."),
+            *_family("vario_incidents_total", "counter", "Incidents sent, by severity and leading rule."),
             *(
                 self._sample("vario_incidents_total", count, run=run, severity=severity, rule=rule)
                 for (run, severity, rule), count in sorted(self._incidents.items())
@@ -76,7 +76,7 @@ class Prometheus:
             *_family("vario_last_step", "gauge", "Last step recorded."),
             *(self._sample("vario_last_step", step, run=run) for run, step in self._last_step.items()),
         ]
-        # The collector reads whenever it likes: a file is there as a whole, or as it was before.
+        # The collector may read at any time: it sees either the whole new file or the old one.
         half = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         half.write_text("\n".join(lines) + "\n", encoding="utf8")
         os.replace(half, self._path)

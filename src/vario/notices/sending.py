@@ -1,4 +1,4 @@
-"""Sending notices: each way has a thread and a short queue of its own, so that nothing waits for it."""
+"""Sending notices: each channel has its own thread and short queue, so nothing waits for it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from vario.rules.api.alerts import SEVERITIES, Incident
 log = logging.getLogger("vario")
 
 MOST_WAITING = 64
-"""Messages that may wait for one way; what comes on top of them is not sent."""
+"""The most messages in one channel's queue; further ones are dropped."""
 MOST_FAILURES = 3
-"""Failures in a row after which a way is given up."""
+"""Failures in a row after which a channel is disabled."""
 CLOSE_SECONDS = 5.0
-"""How long the end of a run waits for what has not been sent yet."""
+"""How long the end of a run waits for unsent messages."""
 
 GIVE_UP_SECONDS = 1.0
-"""How long it waits for a way that was told to end what it started."""
+"""How long it waits for a channel to stop what it started."""
 
 Failed = Callable[[str, Exception], None]
 
 
 class Notifying(Protocol):
-    """What holds the option `notify`: a Config."""
+    """Anything with the option `notify`: a Config."""
 
     @property
     def notify(self) -> Any:
@@ -39,10 +39,11 @@ class Notifying(Protocol):
 
 
 class Notices:
-    """Tells incidents in all the ways a config asks for. Nothing here waits or raises, except making it."""
+    """Sends incidents to all channels of a config. Nothing here blocks or raises, except the constructor."""
 
     def __init__(self, config: Notifying, rank: int | None = None, failed: Failed | None = None) -> None:
-        """`rank` where this one does not speak for all ranks; `failed` is told which way was given up, and why."""
+        """`rank` is set on ranks other than the leading one; `failed` is called with a disabled channel and the
+        reason."""
         self._least = SEVERITIES.index(least(config.notify))
         self._is_leading = rank is None
         self._failed = failed
@@ -53,12 +54,12 @@ class Notices:
         self._every: list[_Way] = []
 
     def on_incident(self, call: Callable[[Incident], Any]) -> None:
-        """Call with every incident, whatever its severity, on a thread of its own."""
+        """Call a function with every incident, whatever its severity, on its own thread."""
         Callback.check(call)
         self._every.append(_Way(Callback(call), "callback", self._given_up, self._progress))
 
     def send(self, incident: Incident, run_name: str) -> None:
-        """Tell an incident: what is urgent enough, and of that on a rank which does not lead only what pages."""
+        """Send an incident if it is severe enough; ranks other than the leading one send only pages."""
         message = Message(incident, run_name)
         for way in self._every:
             way.put(message)
@@ -68,7 +69,7 @@ class Notices:
                 way.put(message)
 
     def stepped(self, step: int, run_name: str) -> None:
-        """Training has come so far."""
+        """Record the latest step."""
         is_first = self._step is None
         self._run, self._step = run_name, step
         if is_first:
@@ -76,7 +77,7 @@ class Notices:
                 way.start_refreshing()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Wait for what has not been sent, not longer than this."""
+        """Wait for unsent messages, no longer than this."""
         deadline = time.monotonic() + seconds
         for way in (*self._ways, *self._every):
             way.stop()
@@ -84,18 +85,18 @@ class Notices:
             way.join(max(deadline - time.monotonic(), 0.0))
 
     def _progress(self) -> tuple[str, int] | None:
-        # A rank that does not lead has nothing to say before it has met something that only it knows.
+        # A rank other than the leading one has nothing to send until it finds something only it knows.
         return None if self._step is None or not self._is_leading else (self._run, self._step)
 
     def _given_up(self, name: str, error: Exception) -> None:
         if self._failed is not None:
             self._failed(f"notice {name}", error)
         else:
-            log.warning("notices by %s are given up after %d failures in a row", name, MOST_FAILURES)
+            log.warning("notices by %s are disabled after %d failures in a row", name, MOST_FAILURES)
 
 
 class _Way:
-    """One way to tell incidents, on a thread of its own."""
+    """One channel, on its own thread."""
 
     def __init__(
         self, notice: Notice, name: str, given_up: Failed, progress: Callable[[], tuple[str, int] | None]
@@ -112,41 +113,41 @@ class _Way:
         self._thread: threading.Thread | None = None
 
     def start_refreshing(self) -> None:
-        """Begin to say how far training is, if this way can."""
+        """Start publishing the latest step, if this channel can."""
         if hasattr(self._notice, "refresh") and self._progress() is not None:
             self.start()
 
     def put(self, message: Message) -> None:
-        """Take a message to send; one too many is lost."""
+        """Queue a message; dropped if the queue is full."""
         if self._is_off:
             return
         self.start()
         try:
             self._queue.put_nowait(message)
         except queue.Full:
-            self._tell("full", f"notices by {self._name} are slow: {MOST_WAITING} wait already, so some are not sent")
+            self._tell("full", f"notices by {self._name} are slow: {MOST_WAITING} are queued, so some are dropped")
 
     def start(self) -> None:
-        """Begin to wait for messages; a run without incidents needs no threads."""
+        """Start the thread; a run without incidents needs none."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"vario-notice-{self._name}", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Send what waits, then end."""
+        """Send the queued messages, then stop."""
         self._closing.set()
-        # A full queue needs no such sign: `_closing` is looked at after each message.
+        # A full queue needs no such sign: `_closing` is checked after each message.
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
 
     def join(self, seconds: float) -> None:
-        """Wait for that."""
+        """Wait until it has stopped."""
         if self._thread is None:
             return
         self._thread.join(seconds)
         if self._thread.is_alive():
-            self._tell("late", f"notices by {self._name} take too long: not all have been sent")
-            # A thread that sends ends with the process; a process that it started would not.
+            self._tell("late", f"notices by {self._name} take too long: some were not sent")
+            # A sending thread ends with this process; a process that it started would not.
             if (give_up := getattr(self._notice, "give_up", None)) is not None:
                 self._is_off = True
                 give_up()

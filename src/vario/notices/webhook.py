@@ -1,4 +1,4 @@
-"""A webhook as a way to tell incidents: Slack, Discord, or anything that takes JSON."""
+"""Sends incidents to a webhook: Slack, Discord, or anything that accepts JSON."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from vario.notices.secrets import MASK, check_text, is_named, reveal
 
 TIMEOUT_SECONDS = 10.0
 PAUSE_SECONDS = 0.5
-"""Before the second and last try."""
+"""The pause before the second and last attempt."""
 MOST_CHARACTERS = 1900
-"""Discord takes 2,000."""
+"""Discord accepts 2,000."""
 _WORDS_ONLY = ("slack.com", "discord.com", "discordapp.com")
 
 
 class Webhook:
-    """A POST of JSON to a URL: `text` for Slack, `content` for Discord; others get the whole incident as well."""
+    """POSTs JSON to a URL: `text` for Slack, `content` for Discord, and the whole incident for others."""
 
     name: ClassVar[str] = "webhook"
 
     def __init__(self, options: str, rank: int | None = None) -> None:
         self._url = reveal(options, "notify.webhook")
         _check_url(self._url)
-        # One of its own, which goes by the proxies of now, not by those of whoever asked first in this process.
+        # Its own opener, with the current proxies, not those of the first caller in this process.
         self._opener = urllib.request.build_opener()
 
     @staticmethod
     def check(options: Any) -> None:
-        """Refuse what is no URL of the web."""
+        """Raise ConfigError for anything that is not an http(s) URL."""
         check_text(options, "notify.webhook", "a URL")
         if not is_named(options):
             _check_url(options)
 
     @staticmethod
     def shown(options: Any) -> str:
-        """The host alone: whoever knows the rest of the URL can write there."""
+        """Return only the host: anybody who knows the full URL can post there."""
         if is_named(options):
             return str(options)
         url = urlsplit(options)
         return f"{url.scheme}://{url.hostname}/{MASK}"
 
     def send(self, message: Message) -> None:
-        """Send it, once more if the server or the way to it fails."""
+        """Send it, and retry once if the server or the network fails."""
         body = json.dumps(self._content(message), allow_nan=False).encode()
         try:
             self._post(body)
         except OSError as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
-                # Whatever is wrong with this request is wrong with the next one like it.
+                # Retrying the same request would fail again.
                 if error.code < 500 and error.code != 429:
                     raise
             threading.Event().wait(PAUSE_SECONDS)
@@ -91,5 +91,5 @@ def _check_url(url: str) -> None:
     except ValueError:
         is_url = False
     if not is_url or any(character.isspace() for character in url):
-        # Without the value: it is as good as a password.
+        # Without the value, which works like a password.
         raise ConfigError("notify.webhook: expected a URL that begins with http:// or https://")

@@ -1,8 +1,9 @@
-"""Probes: each attaches to a watched model and yields the tensors of the quantity it declares.
+"""Probes: each attaches to a watched model and provides the tensors of one quantity.
 
-A module in this folder adds a probe by defining a class with a `quantity`, the interval `every` at which it is watched
-unless said otherwise, and an `attach`; its docstring says what the quantity is. Probes never import a framework: the
-watched model knows where its tensors are (`vario.backends.base.Watched`).
+A module in this folder adds a probe by defining a class with a `quantity`, a default interval `every` and an `attach`;
+its docstring says what the quantity is. Probes never import a framework: the backend knows where tensors are
+(`vario.backends.protocols`). A probe that needs more than every backend has lists it in `needs`, and is attached only
+if the backend offers it.
 """
 
 from __future__ import annotations
@@ -10,14 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
-from vario.backends.base import LateObserver, Observer, StepIdObserver, Watched
+from vario.backends.protocols.backend import Backend
+from vario.backends.protocols.observing import Observer
 from vario.config import Config
 from vario.core.quantities import PROBES
 from vario.training.step_buffer import StepFrames
 
+Needs = tuple[type, ...]
+"""Capabilities a probe requires: protocols of `vario.backends.protocols.capabilities`."""
 
-class ProbeObserver(Observer, LateObserver, StepIdObserver, Protocol):
-    """One quantity's way into the step in progress."""
+
+class OptimizerParams(Protocol):
+    """Takes the settings of optimizers that are found while the model trains."""
+
+    def optimizer_came(self, optimizer: Any, number: int) -> None:
+        """Note an optimizer: the first, second, ... that updates the model."""
 
 
 class Recorder(Protocol):
@@ -32,29 +40,33 @@ class Recorder(Protocol):
 
     @property
     def is_leading(self) -> bool:
-        """Whether this rank speaks for all."""
+        """Whether this rank reports for all ranks."""
 
-    def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> ProbeObserver:
-        """A quantity's way into the step in progress; what it sees is divided by `scale()`."""
+    @property
+    def params(self) -> OptimizerParams:
+        """The hyper-parameters of the run, for what finds more of them."""
+
+    def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> Observer:
+        """Return the Observer of a quantity; it divides tensors by `scale()`."""
 
     def guarded(self, part: str, call: Callable[..., None]) -> Callable[..., None]:
-        """The same call, which switches the part off instead of raising."""
+        """Return the same call, which switches the part off instead of raising."""
 
     def log(self, **values: Any) -> None:
-        """Keep plain numbers of this step."""
+        """Log plain numbers of this step."""
 
     def on_step_ended(self, call: Callable[[float], None]) -> None:
-        """Call with the seconds since the step before, when the step's updates are complete."""
+        """Call `call` with the seconds since the previous step, when the step's updates are complete."""
 
 
 class Probe(Protocol):
-    """Yields one quantity."""
+    """Records one quantity. It may also have `needs`: the capabilities without which it is not attached."""
 
     quantity: ClassVar[str]
     every: ClassVar[int]
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to the watched model's events."""
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Subscribe to the events of the watched model."""
 
 
 __all__ = ["PROBES", "Probe", "Recorder"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from vario.backends.base import Watched
-from vario.probes import Recorder
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.capabilities import ModuleTensors
+from vario.probes import Needs, Recorder
 
 
 class Activations:
@@ -13,10 +14,11 @@ class Activations:
 
     quantity: ClassVar[str] = "activation"
     every: ClassVar[int] = 10
+    needs: ClassVar[Needs] = (ModuleTensors,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to module calls."""
-        watched.on_module_values(recorder.observer(self.quantity))
+        needed(backend, ModuleTensors).on_module_values(recorder.observer(self.quantity))
 
 
 class ActivationGradients:
@@ -24,7 +26,9 @@ class ActivationGradients:
 
     quantity: ClassVar[str] = "activation_gradient"
     every: ClassVar[int] = 10
+    needs: ClassVar[Needs] = (ModuleTensors,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to the gradients of what modules take and return."""
-        watched.on_module_gradients(recorder.observer(self.quantity, watched.loss_scale))
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Subscribe to the gradients of module inputs and outputs."""
+        tensors = needed(backend, ModuleTensors)
+        tensors.on_module_gradients(recorder.observer(self.quantity, tensors.loss_scale))

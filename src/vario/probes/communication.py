@@ -1,4 +1,4 @@
-"""What travels between ranks."""
+"""Communication between ranks."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
-from vario.backends.base import StepIdObserver, Tensor, Watched
-from vario.backends.collectives import CallObserver
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.capabilities import Collectives
+from vario.backends.protocols.collectives import CallObserver
+from vario.backends.protocols.observing import Observer, Tensor
 from vario.core.records import Collective, StepId
 from vario.core.selector import place_matcher
 from vario.core.text import size
-from vario.probes import Recorder
+from vario.probes import Needs, Recorder
 
 log = logging.getLogger("vario")
 
 _LISTED_STEPS = 2
-"""Calls of so many steps are listed in the log."""
+"""Calls of this many steps are listed in the log."""
 _MAX_KNOWN = 4096
-"""Calls whose target is remembered; code that is made anew all the time does not fill the memory."""
+"""The most calls whose target is remembered: code generated again and again must not fill the memory."""
 
 
 class Communication:
-    """Collectives by operation and place: `:input`, `:output` and `:seconds` of `all_reduce@train.py[31]`."""
+    """Collectives by operation and call site: `:input`, `:output` and `:seconds` of `all_reduce@train.py[31]`."""
 
     quantity: ClassVar[str] = "communication"
     every: ClassVar[int] = 10
+    needs: ClassVar[Needs] = (Collectives,)
 
     def __init__(
         self,
@@ -37,14 +40,15 @@ class Communication:
         *,
         per_pass: bool = True,
     ) -> None:
-        """Of calls that `is_chosen`, by default those at the places `communication` names, keep these rows.
+        """Record these rows of the calls that `is_chosen` accepts.
 
-        A row is of one micro-step, or of the whole step unless `per_pass`.
+        By default those at the call sites `communication` names. A row covers the whole step, or one micro-step with
+        `per_pass`.
         """
         self.collectives: dict[str, Collective] = {}
-        """All that were seen, by target."""
+        """All collectives seen, by target."""
         self.num_calls: Counter[str] = Counter()
-        """How often, in the first two steps."""
+        """Calls in the first two steps, by target."""
         self._is_chosen = is_chosen
         self._sides = sides
         self._per_pass = per_pass
@@ -54,25 +58,25 @@ class Communication:
         self._num_steps = 0
         self._error: Exception | None = None
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Follow all collectives of the process."""
-        self._observer: StepIdObserver = recorder.observer(self.quantity)
+        self._observer: Observer = recorder.observer(self.quantity)
         self._is_leading = recorder.is_leading
         if self._is_chosen is None:
             places = [place_matcher(place, self.quantity) for place in recorder.config.communication]
             self._is_chosen = lambda call: not places or any(place.search(";".join(call.stack)) for place in places)
-        watched.on_collectives(self)
+        needed(backend, Collectives).on_collectives(self)
         recorder.on_step_ended(recorder.guarded(self.quantity, self._step_ended))
 
-    # What the watched model asks and tells, from any thread
+    # Called by the watched model, from any thread
 
     @property
     def listening(self) -> bool:
-        """Whether this step is watched, or its calls are still to be listed."""
+        """Whether this step is recorded, or its calls are still to be listed."""
         return self._observer.watching or self._num_steps < _LISTED_STEPS
 
     def called(self, call: Collective) -> CallObserver | None:
-        """One is called; who takes its tensors."""
+        """Take a call; return the observer of its tensors, if any."""
         known = self._known.get(id(call))
         if known is None or known[0] is not call:
             if len(self._known) >= _MAX_KNOWN:
@@ -90,11 +94,11 @@ class Communication:
         return _Call(self._observer, (step, micro_step if self._per_pass else 0), target, self._sides)
 
     def failed(self, error: Exception) -> None:
-        """Remember it for the training thread."""
+        """Keep the error for the training thread."""
         self._error = self._error or error
 
     def _named(self, call: Collective) -> str | None:
-        """The target of a call: calls at one place that differ in group or dtype are told apart by a number."""
+        """Return the target of a call; calls at one place that differ in group or dtype get different numbers."""
         assert self._is_chosen is not None
         if not self._is_chosen(call):
             return None
@@ -122,7 +126,7 @@ class Communication:
 
 
 def listing(communication: Communication) -> str:
-    """A line for each target: what it is, and how often it was called."""
+    """Return one line per target: what it is, and how often it was called."""
     return "\n".join(
         f"  {target}  {communication.num_calls[target]} x {size(call.num_bytes)}, {call.dtype or 'no tensor'}, "
         f"group {call.group} of {len(call.ranks)} ranks{', async' if call.is_async else ''}"
@@ -131,20 +135,20 @@ def listing(communication: Communication) -> str:
 
 
 class _Call:
-    """One call under way: its rows belong to the step it was made in, whenever its result comes."""
+    """A call in progress: its rows belong to the step it was made in, whenever its result arrives."""
 
-    def __init__(self, observer: StepIdObserver, step_id: StepId, target: str, sides: tuple[str, ...]) -> None:
+    def __init__(self, observer: Observer, step_id: StepId, target: str, sides: tuple[str, ...]) -> None:
         self._observer = observer
         self._step_id = step_id
         self._target = target
         self._sides = sides
 
     def observe(self, side: str, tensors: list[Tensor]) -> None:
-        """Take its input or output."""
+        """Record its input or output."""
         if side in self._sides:
             self._observer.observe_at(self._step_id, f"{self._target}:{side}", tensors)
 
     def took(self, seconds: float) -> None:
-        """Take how long it took."""
+        """Record its duration."""
         if "seconds" in self._sides:
-            self._observer.keep(self._step_id, f"{self._target}:seconds", seconds)
+            self._observer.observe_at(self._step_id, f"{self._target}:seconds", seconds)

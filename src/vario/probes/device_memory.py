@@ -5,32 +5,50 @@ from __future__ import annotations
 import os
 from typing import ClassVar
 
-from vario.backends.base import Watched
-from vario.probes import Recorder
+from vario.backends.protocols import capabilities as offered
+from vario.backends.protocols.backend import Backend, needed
+from vario.probes import Needs, Recorder
 
 _STATM = "/proc/self/statm"
 
 
 class DeviceMemory:
-    """`process_memory_bytes`, and per device what is allocated, its peak and what is reserved."""
+    """Per device: allocated memory, its peak, and reserved memory."""
+
+    quantity: ClassVar[str] = "scalar"
+    every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (offered.DeviceMemory,)
+
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Log memory at the end of each step."""
+        memory = needed(backend, offered.DeviceMemory)
+
+        def step_ended(seconds: float) -> None:
+            recorder.log(**memory.device_scalars())
+
+        recorder.on_step_ended(recorder.guarded("device_memory", step_ended))
+
+
+class ProcessMemory:
+    """`process_memory_bytes`: the host memory of the training process."""
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Log memory at the end of each step."""
-        page_bytes = os.sysconf("SC_PAGE_SIZE") if os.path.exists(_STATM) else 0
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Log memory at the end of each step, if the system reports it."""
+        if not os.path.exists(_STATM):
+            return
+        page_bytes = os.sysconf("SC_PAGE_SIZE")
 
         def step_ended(seconds: float) -> None:
-            recorder.log(**watched.targets.device_scalars())
-            if page_bytes:
-                recorder.log(process_memory_bytes=int(_read(_STATM).split()[1]) * page_bytes)
+            recorder.log(process_memory_bytes=int(_read(_STATM).split()[1]) * page_bytes)
 
         recorder.on_step_ended(recorder.guarded("device_memory", step_ended))
 
 
 def _read(path: str) -> bytes:
-    """A short file, in a tenth of the time that a file object of Python takes."""
+    """Read a short file, in a tenth of the time of a Python file object."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, 256)

@@ -1,28 +1,30 @@
-"""How evenly routers spread tokens over experts."""
+"""How evenly routers distribute tokens over experts."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any, ClassVar
 
-from vario.backends.base import Watched
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.capabilities import Routers
 from vario.core.errors import ConfigError
-from vario.probes import Recorder
+from vario.probes import Needs, Recorder
 
 log = logging.getLogger("vario")
 
 
 class Experts:
-    """`load`: for each expert of a router, the tokens sent to it over the mean of all its experts."""
+    """`load`: for each expert of a router, the tokens sent to it divided by the mean of its experts."""
 
     quantity: ClassVar[str] = "expert"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (Routers,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to what the routers return that `experts` names, or else all that are found."""
-        named = recorder.config.experts
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Subscribe to the outputs of the routers that `experts` names; by default of all routers found."""
+        named, modules = recorder.config.experts, needed(backend, Routers)
         try:
-            routers = watched.modules_matching(named) if named else watched.inside.routers()
+            routers = modules.modules_matching(named) if named else modules.routers()
         except ConfigError as error:
             raise ConfigError(f"experts: {error}") from None
         observer = recorder.observer(self.quantity)
@@ -31,13 +33,13 @@ class Experts:
         def returned(name: str, items: tuple[Any, ...]) -> None:
             if not observer.watching or name in silent:
                 return
-            load = watched.inside.expert_load(name, items)
+            load = modules.expert_load(name, items)
             if load is not None:
                 observer.observe(f"{name}:load", load)
             elif named:
-                raise ValueError(f"'{name}' returns neither logits of experts nor a choice of them")
+                raise ValueError(f"'{name}' returns neither logits of experts nor chosen experts")
             else:
                 silent.add(name)
-                log.warning("'%s' looks like a router, but what it returns does not say which experts it chose", name)
+                log.warning("'%s' looks like a router, but its output does not say which experts it chose", name)
 
-        watched.inside.on_modules_returned(routers, recorder.guarded(self.quantity, returned))
+        modules.on_modules_returned(routers, recorder.guarded(self.quantity, returned))

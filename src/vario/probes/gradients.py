@@ -1,28 +1,31 @@
-"""Gradients at the four points where they mean different things."""
+"""Gradients at four points of a step."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from vario.backends.base import Tensor, Watched
-from vario.probes import Recorder
+from vario.backends.protocols import capabilities as offered
+from vario.backends.protocols import gradients as pushed
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.observing import Tensor
+from vario.probes import Needs, Recorder
 
 
 class Gradients:
-    """Each gradient when backward has ended: accumulated over micro-steps, reduced over ranks, not yet clipped."""
+    """Each gradient after backward: accumulated over micro-steps, reduced over ranks, before clipping."""
 
     quantity: ClassVar[str] = "gradient"
     every: ClassVar[int] = 1
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the end of backward; the last backward of a step wins."""
         observer = recorder.observer(self.quantity)
 
-        def backward_ended() -> None:
+        def backward_ended(gradients: pushed.Gradients) -> None:
             if observer.watching:
-                observer.observe_all(*watched.gradients(), watched.loss_scale())
+                observer.observe_all(*gradients.named(), gradients.scale)
 
-        watched.on_backward_ended(recorder.guarded(self.quantity, backward_ended))
+        backend.on_backward_ended(recorder.guarded(self.quantity, backward_ended))
 
 
 class LocalGradients:
@@ -30,33 +33,37 @@ class LocalGradients:
 
     quantity: ClassVar[str] = "gradient_local"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (offered.LocalGradients,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to each parameter's gradient."""
-        observer = recorder.observer(self.quantity, watched.loss_scale)
+        passes = needed(backend, offered.LocalGradients)
+        observer = recorder.observer(self.quantity, passes.loss_scale)
 
         def gradient_came(name: str, gradient: Tensor) -> None:
             if observer.watching:
                 observer.observe(name, gradient)
 
-        watched.on_local_gradients(recorder.guarded(self.quantity, gradient_came))
+        passes.on_local_gradients(recorder.guarded(self.quantity, gradient_came))
 
 
 class AccumulatedGradients:
-    """What this rank's micro-steps add up to, before ranks share it; on one rank the same as `gradient`."""
+    """The sum over this rank's micro-steps, before ranks reduce it; on one rank the same as `gradient`."""
 
     quantity: ClassVar[str] = "gradient_accumulated"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (offered.LocalGradients,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to each parameter's accumulation; the last of a step wins."""
-        observer = recorder.observer(self.quantity, watched.loss_scale)
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Subscribe to each parameter's accumulation; the last one of a step wins."""
+        passes = needed(backend, offered.LocalGradients)
+        observer = recorder.observer(self.quantity, passes.loss_scale)
 
         def accumulated(name: str, gradient: Tensor) -> None:
             if observer.watching:
-                observer.observe_latest(name, gradient)
+                observer.observe(name, gradient, is_latest=True)
 
-        watched.on_accumulated_gradients(recorder.guarded(self.quantity, accumulated))
+        passes.on_accumulated_gradients(recorder.guarded(self.quantity, accumulated))
 
 
 class AppliedGradients:
@@ -64,13 +71,14 @@ class AppliedGradients:
 
     quantity: ClassVar[str] = "gradient_applied"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (offered.AppliedGradients,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to the beginning of updates."""
-        observer = recorder.observer(self.quantity)
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Subscribe to the start of updates."""
+        observer, applied = recorder.observer(self.quantity), needed(backend, offered.AppliedGradients)
 
         def update_began(optimizer: Any) -> None:
             if observer.watching:
-                observer.observe_all(*watched.gradients(optimizer), watched.optimizer_scale(optimizer))
+                observer.observe_all(*applied.applied_gradients(optimizer), applied.optimizer_scale(optimizer))
 
-        watched.on_update_began(recorder.guarded(self.quantity, update_began))
+        backend.on_update_began(recorder.guarded(self.quantity, update_began))

@@ -1,26 +1,39 @@
-"""How fast the optimizer is told to learn."""
+"""The learning rate."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from vario.backends.base import Later, Watched
-from vario.probes import Recorder
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.capabilities import OptimizerState
+from vario.backends.protocols.observing import Later
+from vario.probes import Needs, Recorder
 
 
 class LearningRate:
-    """`lr` of the first group of parameters as an update uses it; `lr/1`, ... of further groups that differ from it."""
+    """`lr` of the first parameter group as used by the update; `lr/1`, ... of further groups that differ from it.
+
+    `lr_scheduled`: whether a scheduler set it, logged when that changes.
+    """
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (OptimizerState,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to updates; the groups of several optimizers are counted in the order these update."""
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Subscribe to updates; groups of several optimizers are numbered in the order of their updates."""
+        state = needed(backend, OptimizerState)
         of_step: list[Later] = []
+        was_scheduled: bool | None = None
 
         def update_called(optimizer: Any) -> None:
+            nonlocal was_scheduled
             if optimizer is not None:
-                of_step.append(watched.learning_rates(optimizer))
+                of_step.append(state.learning_rates(optimizer))
+                is_scheduled = state.is_scheduled(optimizer)
+                if is_scheduled is not None and is_scheduled != was_scheduled:
+                    was_scheduled = is_scheduled
+                    recorder.log(lr_scheduled=float(is_scheduled))
 
         def step_ended(seconds: float) -> None:
             fetches = of_step.copy()
@@ -35,5 +48,5 @@ class LearningRate:
             if fetches:
                 recorder.frames.log_when(recorder.guarded("learning_rate", fill))
 
-        watched.on_update_called(recorder.guarded("learning_rate", update_called))
+        backend.on_update_called(recorder.guarded("learning_rate", update_called))
         recorder.on_step_ended(recorder.guarded("learning_rate", step_ended))

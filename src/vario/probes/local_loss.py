@@ -1,4 +1,4 @@
-"""The loss of this rank, found without anybody logging it."""
+"""The loss of this rank, found without logging by the script."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from vario.backends.base import Inputs, Later, Watched
-from vario.backends.losses import BackwardLoss
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.capabilities import Losses
+from vario.backends.protocols.events import Inputs
+from vario.backends.protocols.losses import BackwardLoss
+from vario.backends.protocols.observing import Later
 from vario.core.quantities import LOSS_BACKWARD, LOSS_LOCAL
-from vario.probes import Recorder
+from vario.probes import Needs, Recorder
 
 _SHARED_COUNT = "num_items_in_batch"
-"""A model of transformers called with it divides its loss by the items of the whole step."""
+"""A transformers model called with it divides its loss by the items of the whole step."""
 _ALMOST = 1e-3
 _PADDED = 1.5
-"""Two micro-steps that are averaged over their own items have shares of at least 2."""
+"""Two micro-steps that are each averaged over their own items have shares of at least 2."""
 
 
 @dataclass
@@ -25,11 +28,11 @@ class _Objective:
 
     added: list[BackwardLoss] = field(default_factory=list)
     handed: list[BackwardLoss] = field(default_factory=list)
-    """Those whose gradients the loop was given instead: they count where there are no others."""
+    """Losses whose gradients were returned to the loop instead; they count only if there are no others."""
     num_passes: int = 0
     optimizers: list[Any] = field(default_factory=list)
     is_settled: bool = False
-    """What comes now is the same loss at weights that have been moved, as in a line search."""
+    """Whether further losses are the same loss at moved weights, as in a line search."""
 
     @property
     def losses(self) -> list[BackwardLoss]:
@@ -37,14 +40,15 @@ class _Objective:
 
 
 class LocalLoss:
-    """`loss_local` where the model returns its loss, else `loss_backward`: what backward was called on in this step.
+    """`loss_local` if the model returns its loss, otherwise `loss_backward`: what backward was called on in this step.
 
-    Several backward passes before one update are averaged as the loop averages them. With several optimizers that
-    update different parts, each part has its own: `loss_backward/generator`.
+    Several backward passes before one update are averaged as the loop averages them. If several optimizers update
+    different parts, each part has its own: `loss_backward/generator`.
     """
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (Losses,)
 
     def __init__(self) -> None:
         self._objectives: list[_Objective] = []
@@ -60,15 +64,15 @@ class LocalLoss:
         """Whether the losses of a step's passes are shares of one loss."""
         self._most_passes = 1
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to passes, to backward and to updates."""
-        self._watched = watched
+        self._losses = losses = needed(backend, Losses)
         self._recorder = recorder
-        watched.on_pass_began(recorder.guarded(LOSS_LOCAL, self._pass_began))
-        watched.on_pass_ended(recorder.guarded(LOSS_LOCAL, self._pass_ended))
-        watched.on_backward_loss(recorder.guarded(LOSS_LOCAL, self._backward_reached))
-        watched.on_update_called(recorder.guarded(LOSS_LOCAL, self._update_called))
-        watched.on_update_ended(recorder.guarded(LOSS_LOCAL, self._update_ended))
+        backend.on_pass_began(recorder.guarded(LOSS_LOCAL, self._pass_began))
+        backend.on_pass_ended(recorder.guarded(LOSS_LOCAL, self._pass_ended))
+        losses.on_backward_loss(recorder.guarded(LOSS_LOCAL, self._backward_reached))
+        backend.on_update_called(recorder.guarded(LOSS_LOCAL, self._update_called))
+        backend.on_update_ended(recorder.guarded(LOSS_LOCAL, self._update_ended))
         recorder.on_step_ended(recorder.guarded(LOSS_LOCAL, self._step_ended))
 
     def _pass_began(self, root: str, inputs: Inputs) -> None:
@@ -77,8 +81,8 @@ class LocalLoss:
 
     def _pass_ended(self, output: Any) -> None:
         if self._is_returned and self._goes_back:
-            return  # backward says it all
-        loss = self._watched.loss_in(output)
+            return  # backward has all of it
+        loss = self._losses.loss_in(output)
         if loss is not None:
             self._is_returned = True
             if not self._goes_back:
@@ -114,7 +118,7 @@ class LocalLoss:
         self._is_updating = False
         self._open = None
         if optimizer is not None:
-            # An optimizer that runs in a hook of backward may be ahead of what backward was called on.
+            # An optimizer that runs in a backward hook may be ahead of the loss that backward was called on.
             updated = self._objectives[-1].optimizers if self._objectives else self._early
             updated.append(optimizer)
 
@@ -123,9 +127,9 @@ class LocalLoss:
         self._returned, self._objectives, self._early, self._open = [], [], [], None
         makes: dict[str, Callable[[], float]] = {}
         for found in objectives:
-            part = self._watched.part_updated_by(found.optimizers)
-            # Parts that are trained against each other have terms of their own, not micro-steps.
-            adds_up = self._adds_up or self._watched.losses_add_up or part != ""
+            part = self._losses.part_updated_by(found.optimizers)
+            # Parts that are trained against each other have their own terms, not micro-steps.
+            adds_up = self._adds_up or self._losses.losses_add_up or part != ""
             self._most_passes = max(self._most_passes, found.num_passes)
             makes.setdefault(self._name(part), _course(found, adds_up, self._most_passes))
         if not objectives and returned:
@@ -139,19 +143,19 @@ class LocalLoss:
             self._recorder.frames.log_when(self._recorder.guarded(LOSS_LOCAL, fill))
 
     def _name(self, part: str) -> str:
-        known = LOSS_LOCAL if self._is_returned or self._watched.returns_loss else LOSS_BACKWARD
+        known = LOSS_LOCAL if self._is_returned or self._losses.returns_loss else LOSS_BACKWARD
         return f"{known}/{part}" if part else known
 
 
 def _course(found: _Objective, adds_up: bool, most_passes: int) -> Callable[[], float]:
-    """The loss of a step from those of its backward passes: a mean over micro-steps, a sum over the terms of each."""
+    """Return the loss of a step from those of its backward passes: the mean over micro-steps, the sum over terms."""
     losses = found.losses
     share = 1.0 if adds_up else _share(losses, max(found.num_passes, 1), most_passes)
     return lambda: sum(loss.value() for loss in losses) / share
 
 
 def _share(losses: Sequence[BackwardLoss], num_passes: int, most_passes: int) -> float:
-    """What the loop's own weights of a step's micro-steps add up to."""
+    """Return the sum of the loop's own weights of a step's micro-steps."""
     divisors = [loss.divisor for loss in losses]
     if most_passes == 1:
         return 1.0
@@ -159,8 +163,8 @@ def _share(losses: Sequence[BackwardLoss], num_passes: int, most_passes: int) ->
         return num_passes / most_passes  # below 1 in a step that an epoch's end has cut short
     if len(losses) != num_passes:
         return float(num_passes)
-    # A loop that weights micro-steps makes the weights add up to one; one that does not leaves each as it is.
+    # A loop that weights micro-steps makes the weights add up to one; one that does not leaves each unchanged.
     is_weighted = abs(math.fsum(1 / divisor for divisor in divisors) - 1) < _ALMOST
-    # Sums over items, divided by those of the whole step: padding is in what was added up and not in the divisor.
+    # Sums over items, divided by the items of the whole step: padding is in the sums and not in the divisor.
     shares = math.fsum(loss.num_items / loss.divisor for loss in losses)
     return 1.0 if is_weighted or 1 - _ALMOST < shares < _PADDED else float(num_passes)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from vario.backends.base import Watched
-from vario.probes import Recorder
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.capabilities import OptimizerState
+from vario.probes import Needs, Recorder
 
 
 class Moments:
@@ -13,30 +14,32 @@ class Moments:
 
     quantity: ClassVar[str] = "moment"
     every: ClassVar[int] = 10
+    needs: ClassVar[Needs] = (OptimizerState,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to the end of updates: at the beginning of the first one there is no state yet."""
-        observer = recorder.observer(self.quantity)
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Subscribe to the end of updates: before the first one there is no state yet."""
+        observer, state = recorder.observer(self.quantity), needed(backend, OptimizerState)
 
         def update_ended(optimizer: Any) -> None:
             if observer.watching:
-                observer.observe_all(*watched.targets.moments(optimizer))
+                observer.observe_all(*state.moments(optimizer))
 
-        watched.on_update_ended(recorder.guarded(self.quantity, update_ended))
+        backend.on_update_ended(recorder.guarded(self.quantity, update_ended))
 
 
 class MomentsBefore:
-    """The same tensors as the update finds them; nothing at the first update, which makes them."""
+    """The same tensors before the update; none at the first update, which creates them."""
 
     quantity: ClassVar[str] = "moment_before"
     every: ClassVar[int] = 10
+    needs: ClassVar[Needs] = (OptimizerState,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the calls of updates."""
-        observer = recorder.observer(self.quantity)
+        observer, state = recorder.observer(self.quantity), needed(backend, OptimizerState)
 
         def update_called(optimizer: Any) -> None:
             if observer.watching:
-                observer.observe_all(*watched.targets.moments(optimizer))
+                observer.observe_all(*state.moments(optimizer))
 
-        watched.on_update_called(recorder.guarded(self.quantity, update_called))
+        backend.on_update_called(recorder.guarded(self.quantity, update_called))

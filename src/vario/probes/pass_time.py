@@ -1,11 +1,14 @@
-"""What a rank does by itself, without waiting for others: its passes, its updates, and what comes between."""
+"""The time a rank spends on its own work, without waiting for others: its passes, its updates, and the gaps."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from vario.backends.base import Inputs, TimeMark, Watched
-from vario.probes import Recorder
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.capabilities import DeviceClock
+from vario.backends.protocols.events import Inputs
+from vario.backends.protocols.observing import TimeMark
+from vario.probes import Needs, Recorder
 
 Spans = list[tuple[TimeMark, TimeMark]]
 
@@ -13,31 +16,34 @@ Spans = list[tuple[TimeMark, TimeMark]]
 class PassTime:
     """How long this rank takes for each part of a step.
 
-    `wait_seconds` runs from the update before to the first forward pass, `forward_seconds` inside forward passes,
-    `backward_seconds` from where backward sets out to the last gradient (ranks that reduce gradients meet after it),
-    `update_seconds` inside optimizers' steps. What the monitor looks at around them is in none of these.
+    `wait_seconds` runs from the previous update to the first forward pass, `forward_seconds` inside forward passes,
+    `backward_seconds` from the start of backward to the last gradient (ranks that reduce gradients synchronise after
+    it), `update_seconds` inside optimizer steps. The monitor's own work around them is in none of these.
     """
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (DeviceClock,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to both ends of each part of a step."""
-        self._watched = watched
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Subscribe to the start and end of each part of a step."""
+        self._device = needed(backend, DeviceClock)
+        self._clock = backend.clock
         self._recorder = recorder
         self._updated: TimeMark | None = None
+        self._updated_in = -1
         self._forget()
 
         def guarded(call: Any) -> Any:
             return recorder.guarded("pass_time", call)
 
-        watched.on_pass_began(guarded(self._pass_began))
-        watched.on_pass_ended(guarded(self._pass_ended))
-        watched.on_backward_began(guarded(self._backward_began))
-        watched.on_backward_failed(guarded(self._backward_failed))
-        watched.on_gradients_computed(guarded(self._gradients_computed))
-        watched.on_update_began(guarded(self._update_began))
-        watched.on_update_returned(guarded(self._update_returned))
+        backend.on_pass_began(guarded(self._pass_began))
+        backend.on_pass_ended(guarded(self._pass_ended))
+        backend.on_backward_began(guarded(self._backward_began))
+        backend.on_backward_failed(guarded(self._backward_failed))
+        backend.on_gradients_computed(guarded(self._gradients_computed))
+        backend.on_update_began(guarded(self._update_began))
+        backend.on_update_returned(guarded(self._update_returned))
         recorder.on_step_ended(guarded(self._step_ended))
 
     def _forget(self) -> None:
@@ -50,14 +56,15 @@ class PassTime:
         self._updates: Spans = []
 
     def _pass_began(self, root: str, inputs: Inputs) -> None:
-        self._began = self._watched.time_mark()
+        self._began = self._device.time_mark()
         if self._updated is not None:
-            self._waits.append((self._updated, self._began))
+            if self._updated_in == self._clock.step - 1:
+                self._waits.append((self._updated, self._began))
             self._updated = None
 
     def _pass_ended(self, output: Any) -> None:
         if self._began is not None:
-            self._passes.append((self._began, self._watched.time_mark()))
+            self._passes.append((self._began, self._device.time_mark()))
             self._began = None
 
     def _backward_failed(self) -> None:
@@ -66,26 +73,26 @@ class PassTime:
         self._went_back = None
 
     def _backward_began(self) -> None:
-        self._went_back = self._watched.time_mark()
+        self._went_back = self._device.time_mark()
 
     def _gradients_computed(self) -> None:
         if self._went_back is None:
             return
         if self._backwards and self._backwards[-1][0] is self._went_back:
             self._backwards.pop()
-        self._backwards.append((self._went_back, self._watched.time_mark()))
+        self._backwards.append((self._went_back, self._device.time_mark()))
 
     def _update_began(self, optimizer: Any) -> None:
-        self._update = self._watched.time_mark()
+        self._update = self._device.time_mark()
 
     def _update_returned(self, optimizer: Any) -> None:
-        # None where a closure runs its passes inside the update.
+        # None if a closure runs its passes inside the update.
         if self._update is not None:
-            self._updates.append((self._update, self._watched.time_mark()))
+            self._updates.append((self._update, self._device.time_mark()))
             self._update = None
 
     def _step_ended(self, seconds: float) -> None:
-        now = self._watched.time_mark()
+        now = self._device.time_mark()
         spans = {
             "wait_seconds": self._waits,
             "forward_seconds": self._passes,
@@ -100,4 +107,4 @@ class PassTime:
 
         self._recorder.frames.log_when(self._recorder.guarded("pass_time", fill))
         self._forget()
-        self._updated = now
+        self._updated, self._updated_in = now, self._clock.step

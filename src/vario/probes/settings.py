@@ -1,73 +1,102 @@
-"""Switches that decide what is trained."""
+"""Settings that decide what is trained."""
 
 from __future__ import annotations
 
 import weakref
 from typing import Any, ClassVar
 
-from vario.backends.base import Watched
-from vario.probes import Recorder
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.capabilities import TrainingSettings
+from vario.probes import Needs, Recorder
 
 MOST_NAMED = 8
-"""Modules that are named when they change their mode; of more, only how many."""
+"""The most modules listed by name when they change their mode; beyond that, only their number."""
 MOST_OPTIMIZERS = 16
-"""Optimizers that are told apart; in a model whose parameters have one each, the rest count as one."""
+"""The most optimizers listed separately; in a model with one per parameter, the rest count as one."""
 LOOK_EVERY = 10
-"""Updates between two looks for parameters that are new in the model, which take time in a large one."""
+"""Updates between two checks for new parameters, which take time in a large model."""
+LEAST_CHANGE = 0.1
+"""The relative change of a scheduled option, such as momentum, that is logged."""
 
 
 class Settings:
-    """`setting/...`: modules in evaluation mode, trainable parameters, optimizer options; logged when they change.
+    """`setting/...`: modules in eval mode, trainable parameters, optimizer options; logged when they change.
 
-    A module that changes its mode is named (`setting/eval:NAME`), and so is a parameter that came into the model after
-    it was watched (`setting/new:NAME`).
+    A module that changes its mode is listed by name (`setting/eval:NAME`), and so is a parameter added to the model
+    after `vario.watch` (`setting/new:NAME`) and a number of a module that changed (`setting/attribute:NAME.eps`, with
+    its old value in `setting/was:NAME.eps`).
     """
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (TrainingSettings,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Look at each update."""
-        known: dict[str, float] = {}
-        optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        num_optimizers = 0
-        modes: dict[str, frozenset[str]] = {}
-        new: set[str] = set()
-        num_updates = 0
+    def __init__(self) -> None:
+        self._known: dict[str, float] = {}
+        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._num_optimizers = 0
+        self._in_eval: frozenset[str] | None = None
+        self._new: set[str] = set()
+        self._num_looks = 0
 
-        def update_began(optimizer: Any) -> None:
-            nonlocal num_updates, num_optimizers
-            if optimizer is None:
-                return
-            if optimizer not in optimizers:
-                # One that is made anew in every step does not get a number each time.
-                optimizers[optimizer] = min(num_optimizers, MOST_OPTIMIZERS)
-                num_optimizers += 1
-            number = optimizers[optimizer]
-            where = f"setting/{number}/" if number else "setting/"
-            found = {where + name: value for name, value in watched.targets.settings(optimizer).items()}
-            changed = {name: value for name, value in found.items() if known.get(name) != value}
-            known.update(changed)
-            if f"{where}modules_in_eval" in changed:
-                changed.update(mode_changes())
-            if num_updates % LOOK_EVERY == 0:
-                changed.update(new_parameters())
-            num_updates += 1
-            if changed:
-                recorder.log(**changed)
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Check the settings at each update: an optimizer's options always, the model's if there is time."""
+        self._switches = needed(backend, TrainingSettings)
+        self._recorder = recorder
+        # Not when the update is called: with a closure the pass, and `model.train()` before it, are still to come.
+        backend.on_update_began(recorder.guarded("optimizer_settings", self._look_at_optimizer))
+        backend.on_update_began(recorder.guarded("settings", self._look_at_model))
 
-        def new_parameters() -> dict[str, float]:
-            found = [name for name in watched.targets.unknown_parameters() if name not in new]
-            new.update(found)
-            # What came between watching and the first update, as adapters do, is part of how the training was set up.
-            return {f"setting/new:{name}": 1.0 for name in found[:MOST_NAMED]} if num_updates else {}
+    def _look_at_optimizer(self, optimizer: Any) -> None:
+        if optimizer is None:
+            return
+        if optimizer not in self._optimizers:
+            # An optimizer that is created again in every step does not get a new number each time.
+            self._optimizers[optimizer] = min(self._num_optimizers, MOST_OPTIMIZERS)
+            self._recorder.params.optimizer_came(optimizer, self._num_optimizers)
+            self._num_optimizers += 1
+        number = self._optimizers[optimizer]
+        where = f"setting/{number}/" if number else "setting/"
+        found = self._switches.optimizer_settings(optimizer)
+        changed = {where + name: value for name, value in found.items() if self._is_news(where + name, value)}
+        if changed:
+            self._known.update(changed)
+            self._recorder.log(**changed)
 
-        def mode_changes() -> dict[str, float]:
-            now = frozenset(watched.targets.modules_in_eval())
-            before = modes.get("eval")
-            modes["eval"] = now
-            flipped = sorted(now ^ before) if before is not None else []
-            return {f"setting/eval:{name}": float(name in now) for name in flipped if len(flipped) <= MOST_NAMED}
+    def _is_news(self, name: str, value: float) -> bool:
+        last = self._known.get(name)
+        if last is None or last == value or name.endswith("parameters_in_optimizer"):
+            return last != value
+        # A schedule changes an option a little in every step. Of momentum, what is left to 1 counts.
+        if "beta" in name or "momentum" in name:
+            last, value = 1 - last, 1 - value
+        return abs(value - last) > LEAST_CHANGE * min(abs(last), abs(value))
 
-        # Not when it is called: with a closure the pass, and `model.train()` before it, are still to come.
-        watched.on_update_began(recorder.guarded("settings", update_began))
+    def _look_at_model(self, optimizer: Any) -> None:
+        if optimizer is None:
+            return
+        found = {f"setting/{name}": value for name, value in self._switches.settings().items()}
+        changed = {name: value for name, value in found.items() if self._known.get(name) != value}
+        self._known.update(changed)
+        if "setting/modules_in_eval" in changed:
+            changed.update(self._mode_changes())
+        if self._num_looks % LOOK_EVERY == 0:
+            changed.update(self._new_parameters())
+        for name, (old, new) in list(self._switches.changed_attributes().items())[:MOST_NAMED]:
+            changed[f"setting/was:{name}"] = old
+            changed[f"setting/attribute:{name}"] = new
+        self._num_looks += 1
+        if changed:
+            self._recorder.log(**changed)
+
+    def _new_parameters(self) -> dict[str, float]:
+        found = [name for name in self._switches.unknown_parameters() if name not in self._new]
+        self._new.update(found)
+        # Parameters added before the first update, such as adapters, are part of the setup.
+        return {f"setting/new:{name}": 1.0 for name in found[:MOST_NAMED]} if self._num_looks else {}
+
+    def _mode_changes(self) -> dict[str, float]:
+        now, before = frozenset(self._switches.modules_in_eval()), self._in_eval
+        self._in_eval = now
+        flipped = sorted(now ^ before) if before is not None else []
+        return {f"setting/eval:{name}": float(name in now) for name in flipped if len(flipped) <= MOST_NAMED}

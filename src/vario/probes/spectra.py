@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from vario.backends.base import Tensor, Watched
-from vario.probes import Recorder
+from vario.backends.protocols import capabilities as offered
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.gradients import Gradients
+from vario.probes import Needs, Recorder
 
 
 class Spectra:
@@ -13,23 +15,18 @@ class Spectra:
 
     quantity: ClassVar[str] = "spectrum"
     every: ClassVar[int] = 50
+    needs: ClassVar[Needs] = (offered.Spectra,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to the end of backward: the first one of a step finds the weights its forward used."""
-        observer = recorder.observer(self.quantity)
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Subscribe to the end of backward: at a step's first one, the weights are those its forward pass used."""
+        observer, weights = recorder.observer(self.quantity), needed(backend, offered.Spectra)
         measured_step = -1
 
-        def backward_ended() -> None:
+        def backward_ended(gradients: Gradients) -> None:
             nonlocal measured_step
-            if not observer.watching or watched.clock.step == measured_step:
+            if not observer.watching or backend.clock.step == measured_step:
                 return
-            measured_step = watched.clock.step
-            targets: list[str] = []
-            tensors: list[Tensor] = []
-            for name, matrix in watched.matrices(None).items():
-                norm = watched.spectral_norm(name, matrix)
-                targets += [f"{name}:spectral_norm", f"{name}:stable_rank"]
-                tensors += [norm, watched.stable_rank(matrix, norm)]
-            observer.observe_all(targets, tensors)
+            measured_step = backend.clock.step
+            observer.observe_all(*weights.spectra())
 
-        watched.on_backward_ended(recorder.guarded(self.quantity, backward_ended))
+        backend.on_backward_ended(recorder.guarded(self.quantity, backward_ended))

@@ -1,10 +1,10 @@
-"""How long steps take."""
+"""Step time."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from vario.backends.base import Watched
+from vario.backends.protocols.backend import Backend
 from vario.probes import Recorder
 
 
@@ -14,6 +14,6 @@ class StepTime:
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Log the duration of each step."""
         recorder.on_step_ended(lambda seconds: recorder.log(step_seconds=seconds))

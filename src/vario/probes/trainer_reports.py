@@ -1,32 +1,34 @@
-"""Numbers that a trainer of another package reports by itself."""
+"""Values that a trainer of another package reports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from vario.backends.base import Watched
-from vario.probes import Recorder
+from vario.backends.protocols import capabilities as offered
+from vario.backends.protocols.backend import Backend, needed
+from vario.probes import Needs, Recorder
 
 
 class TrainerReports:
-    """What the Trainer, Lightning, accelerate, ignite or skorch log of this model, under their names."""
+    """Values that the Trainer, Lightning, accelerate, ignite or skorch log for this model, under their names."""
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (offered.TrainerReports,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
-        """Subscribe to reports; every rank has the same, so the leading one keeps them."""
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Subscribe to reports; all ranks get the same ones, so the leading rank records them."""
 
         def reported(values: Mapping[str, Any]) -> None:
             recorder.log(**{str(name): value for name, value in values.items() if is_number(value)})
 
         if recorder.is_leading:
-            watched.on_reported(recorder.guarded("trainer reports", reported))
+            needed(backend, offered.TrainerReports).on_reported(recorder.guarded("trainer reports", reported))
 
 
 def is_number(value: Any) -> bool:
-    """Whether something reported is one number: Python's, numpy's or a tensor's."""
+    """Whether a reported value is one number: Python's, numpy's or a tensor's."""
     if isinstance(value, (bool, str)) or value is None:
         return False
     if isinstance(value, (int, float)):

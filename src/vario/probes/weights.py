@@ -1,20 +1,20 @@
-"""Weights around each update."""
+"""Weights before and after each update."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from vario.backends.base import Watched
+from vario.backends.protocols.backend import Backend
 from vario.probes import Recorder
 
 
 class Weights:
-    """Each parameter after the optimizer's update; frozen ones once, for they do not change."""
+    """Each parameter after the optimizer's update; frozen ones once, because they do not change."""
 
     quantity: ClassVar[str] = "weight"
     every: ClassVar[int] = 10
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the end of updates."""
         observer = recorder.observer(self.quantity)
         frozen_are_known = False
@@ -23,28 +23,28 @@ class Weights:
             nonlocal frozen_are_known
             if not observer.watching:
                 return
-            names, tensors = watched.targets.weights(optimizer)
+            names, tensors = backend.weights(optimizer)
             if not frozen_are_known:
                 frozen_are_known = True
-                frozen_names, frozen_tensors = watched.targets.frozen_weights()
-                names, tensors = names + frozen_names, tensors + frozen_tensors
+                frozen_names, frozen_tensors = backend.frozen_weights()
+                names, tensors = [*names, *frozen_names], [*tensors, *frozen_tensors]
             observer.observe_all(names, tensors)
 
-        watched.on_update_ended(recorder.guarded(self.quantity, update_ended))
+        backend.on_update_ended(recorder.guarded(self.quantity, update_ended))
 
 
 class WeightsBefore:
-    """Each parameter as the optimizer's update finds it: what this step's forward passes used."""
+    """Each parameter before the optimizer's update: what this step's forward passes used."""
 
     quantity: ClassVar[str] = "weight_before"
     every: ClassVar[int] = 10
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the calls of updates."""
         observer = recorder.observer(self.quantity)
 
         def update_called(optimizer: Any) -> None:
             if observer.watching:
-                observer.observe_all(*watched.targets.weights(optimizer))
+                observer.observe_all(*backend.weights(optimizer))
 
-        watched.on_update_called(recorder.guarded(self.quantity, update_called))
+        backend.on_update_called(recorder.guarded(self.quantity, update_called))

@@ -1,1 +1,1 @@
-"""Reports: what a run folder says, as numbers first and as text for people after."""
+"""Reports on a run: functions that find the numbers, and functions that turn them into text."""

@@ -1,4 +1,4 @@
-"""Where two runs part, as a person reads it in a terminal."""
+"""Where two runs diverge, as terminal output."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ ONLY_SHOWN = 5
 
 
 def render_difference(found: Difference) -> RenderableType:
-    """The parting, the targets that differ most, and those that only one run has."""
-    style = "" if found.parting is None else "bold"
+    """Render the divergence, the targets that differ most, and those that only one run has."""
+    style = "" if found.divergence is None else "bold"
     blocks: list[RenderableType] = [Text(difference_text(found), style=style)]
-    if found.most and found.parting is not None:
-        table = Table("differ most at the end", found.a.name, found.b.name, "apart", box=None, pad_edge=False)
-        for entry in found.most:
+    if found.most and found.divergence is not None:
+        table = Table(
+            "largest differences at the end", found.a.name, found.b.name, "difference", box=None, pad_edge=False
+        )
+        for entry in sorted(found.most, key=lambda each: -each.size):
             name = entry.target
             if entry.quantity != "scalar":
                 name = f"{entry.quantity.replace('_', ' ')} {entry.statistic} of {entry.target}"
             table.add_row(Text(name), number(entry.a, 5), number(entry.b, 5), size_words(entry.size))
+        blocks += [Text(), table]
+    if found.settings:
+        table = Table("settings that differ", found.a.name, found.b.name, box=None, pad_edge=False)
+        for name, values in found.settings.items():
+            table.add_row(Text(name), *(Text("-" if value is None else str(value)) for value in values))
         blocks += [Text(), table]
     for name, only in ((found.a.name, found.only_a), (found.b.name, found.only_b)):
         if only:

@@ -1,4 +1,4 @@
-"""A run's rows as plain tables, one file per rank and quantity, with the statistics worked out."""
+"""Exports a run's rows as tables with all statistics, one file per rank and quantity."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ExportedFile:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """Which file gets what; nothing is written yet."""
+    """The files to write; nothing is written yet."""
 
     run: Run
     format: str
@@ -41,7 +41,7 @@ class ExportPlan:
     """Path, rank and quantity."""
 
     def write(self) -> Iterator[ExportedFile]:
-        """Write one file after the other."""
+        """Write the files one by one."""
         for path, rank, quantity in self.files:
             table = statistics_table(self.run, quantity, rank)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,30 +52,30 @@ class ExportPlan:
 
 
 def plan_export(run: Run, format: str, quantity: str | None, output: str | None, force: bool) -> ExportPlan:
-    """Decide on the files, and refuse to overwrite any of them unless forced."""
+    """Choose the files; raises if one exists, unless forced."""
     pairs = [(rank, name) for rank in run.ranks for name in run.quantities(rank) if quantity in (None, name)]
     if not pairs:
         known = [name for rank in run.ranks for name in run.quantities(rank)]
         raise ConfigError(unknown("--quantity", quantity, known) if quantity else f"{run.path}: nothing recorded yet")
     place = Path(output or f"{run.name}_{format}")
     if place.suffix[1:] in FORMATS and place.suffix != f".{format}":
-        raise ConfigError(f"--output: '{place}' does not look like {format}")
+        raise ConfigError(f"--output: '{place}' is not a {format} file name")
     if place.suffix == f".{format}":
         if len(pairs) > 1:
             raise ConfigError(
-                f"--output: {len(pairs)} files do not fit into '{place}'. Name a folder, or one quantity."
+                f"--output: cannot write {len(pairs)} files to '{place}'. Name a folder, or one quantity."
             )
         files = [(place, *pairs[0])]
     else:
         files = [(place / f"rank{rank}_{name}.{format}", rank, name) for rank, name in pairs]
     taken = [str(path) for path, _, _ in files if path.exists()]
     if taken and not force:
-        raise RunError(f"{taken[0]} exists already. Add --force to overwrite it.")
+        raise RunError(f"{taken[0]} already exists. Add --force to overwrite it.")
     return ExportPlan(run, format, files)
 
 
 def statistics_table(run: Run, quantity: str, rank: int) -> Any:
-    """An Arrow table: step, micro-step, order and target, then one column per statistic; scalars as they are."""
+    """Build an Arrow table: step, micro-step, order and target, then one column per statistic; scalars unchanged."""
     import pyarrow as pa
 
     rows = run.to_arrow(quantity, rank)

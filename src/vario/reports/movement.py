@@ -1,4 +1,4 @@
-"""What moved: targets whose norm changed most over a run, and what jumped just before something went bad."""
+"""Targets whose norm changed most over a run, and tensors that jumped just before a NaN or Inf."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from vario.runs.run import Run
 
 NUM_MOVERS = 5
 LEAST_CHANGE = 0.01
-"""A norm that changed by less than a hundredth did not move."""
+"""A norm that changed by less than one per cent did not move."""
 SMALL_SHARE = 0.05
-"""Targets whose norm is below this share of the median one are passed over."""
+"""Targets whose norm is below this share of the median are skipped."""
 FRAMES_READ = 5
-"""Frames taken from each end of the run: enough for a median, few enough for a run of any length."""
+"""Frames read from each end of the run: enough for a median, and few for a run of any length."""
 JUMP_FACTOR = 1e3
-"""A tensor this many times larger than it was the step before did not get there by learning."""
+"""A tensor this many times larger than one step before did not get that way by learning."""
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,24 @@ class Mover:
 
     @property
     def ratio(self) -> float:
-        """How many times larger it is at the end."""
+        """The last norm divided by the first."""
         return self.after / self.before
 
 
 @dataclass(frozen=True)
 class Jump:
-    """A tensor that was finite but suddenly huge."""
+    """A tensor that was finite but suddenly very large."""
 
     step: int
     quantity: str
     target: str
     before: float
-    """Its largest magnitude at the step recorded before."""
+    """Its largest magnitude in the previous recorded step."""
     after: float
 
 
 def find_movers(run: Run, before_step: int | None = None) -> list[Mover]:
-    """The targets that moved most, weights if there are any, else gradients; only steps before `before_step`."""
+    """Return the targets that moved most, weights if recorded, else gradients; only steps before `before_step`."""
     for quantity in ("weight", "gradient"):
         if quantity not in run.quantities("all"):
             continue
@@ -64,7 +64,7 @@ def find_movers(run: Run, before_step: int | None = None) -> list[Mover]:
         tenth = max(1, len(steps) // 10)
         before = _median_norms(run, quantity, _spread(steps[:tenth]))
         after = _median_norms(run, quantity, _spread(steps[-tenth:]))
-        # A bias that starts at zero grows without bound in relative terms, and tells nothing.
+        # The relative growth of a bias that starts at zero means nothing.
         floor = SMALL_SHARE * float(np.median(list(before.values())))
         movers = [
             Mover(quantity, target, before[target], norm)
@@ -77,7 +77,7 @@ def find_movers(run: Run, before_step: int | None = None) -> list[Mover]:
 
 
 def find_jump(run: Run, onset: Onset) -> Jump | None:
-    """The first tensor of the bad step that was still finite but a thousand times what it had been."""
+    """Return the first tensor of the bad step that was still finite but a thousand times larger than before."""
     candidates: list[tuple[int, Jump]] = []
     limit = _order_of(run, onset)
     for quantity in run.quantities(onset.rank):
@@ -110,7 +110,7 @@ def _median_norms(run: Run, quantity: str, steps: Sequence[int]) -> dict[str, fl
 
 def _order_of(run: Run, onset: Onset) -> float:
     if onset.quantity == "scalar":
-        return float("inf")  # plain numbers are known when the step has ended
+        return float("inf")  # plain numbers are known at the end of the step
     frame = run.frame(onset.step, onset.quantity, onset.rank)
     rows = zip(*(frame.column(name).to_pylist() for name in ("target", "micro_step", "order")), strict=True)
     return min(float(order) for target, micro, order in rows if (target, micro) == (onset.target, onset.micro_step))

@@ -1,4 +1,4 @@
-"""Fonts for a plot whose words may be Chinese, on a machine that may have no Chinese font."""
+"""Fonts for plots with Chinese text, also on machines without a Chinese font."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 BUNDLED = Path(__file__).parent / "fonts" / "vario-plot-cjk.otf"
-"""Just the glyphs of our own words; tools/make_font.py makes it."""
+"""Only the glyphs of vario's own text; made by tools/make_font.py."""
 BUNDLED_FAMILY = "Vario Plot CJK"
 LATIN_FAMILY = "DejaVu Sans"
 """Comes with matplotlib."""
@@ -15,14 +15,14 @@ INSTALLED = (
     *("Noto Sans CJK", "Source Han Sans", "WenQuanYi", "PingFang", "Hiragino", "Microsoft YaHei", "SimHei", "SimSun"),
     *("Heiti", "Noto Serif CJK", "AR PL", "Droid Sans Fallback", "Arial Unicode"),
 )
-"""Beginnings of the names of fonts with many glyphs: names of folders may need them."""
+"""Name prefixes of fonts with many glyphs, which folder names may need."""
 
 MISSING = "\N{WHITE SQUARE}"
-"""Stands for a character that no font here has."""
+"""Replaces a character that no available font has."""
 
 
 class PlotFonts:
-    """The families to draw some texts with, and what of the texts they can draw."""
+    """The font families for some texts, and the characters they can draw."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         from matplotlib import font_manager
@@ -40,7 +40,7 @@ class PlotFonts:
                     self._known |= glyphs
 
     def drawable(self, text: str) -> str:
-        """The text, with a square for every character that no font here has."""
+        """Return the text with a square for every character that no available font has."""
         return "".join(character if ord(character) in self._known else MISSING for character in text)
 
 

@@ -1,6 +1,6 @@
-"""What pictures have in common: colours, fonts, thinning of long curves, and the ways to a file or a window.
+"""Shared code for plots: colours, fonts, thinning of long curves, and writing to a file or a window.
 
-Lines differ in lightness and form, not in colour alone, so that they survive a grey printer.
+Lines differ in lightness and style, not only in colour, so that they can be told apart in greyscale.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Draw = Callable[["Figure", PlotFonts], None]
-"""Draws a whole picture into an empty figure."""
+"""Draws a plot into an empty figure."""
 
 FORMATS = ("png", "svg", "pdf")
 MAX_POINTS = 4000
-"""More points than the picture has pixels only make it slow."""
+"""More points than pixels only make a plot slow."""
 DPI = 150
 
 PALE, DARK, WARM, GREEN = "#9ec3e6", "#0b3c6f", "#d9730d", "#1b7f4b"
@@ -59,32 +59,32 @@ STYLE: dict[str, Any] = {
 
 
 def check_picture_path(path: Path) -> None:
-    """Refuse a name that no picture can be written under, before any work is done."""
+    """Raise ConfigError for a path that cannot be written as a picture, before any work is done."""
     ending = path.suffix.lstrip(".").lower()
     if ending not in FORMATS:
         raise ConfigError(f"--save-plot: cannot write '{path.name}' as a picture. {suggestion(ending, FORMATS)}")
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"--save-plot: there is no folder {path.absolute().parent}")
+        raise ConfigError(f"--save-plot: no folder {path.absolute().parent}")
     need_matplotlib()
 
 
 def need_matplotlib() -> None:
-    """Refuse to go on without matplotlib, or with one that does not start."""
+    """Raise an error if matplotlib is missing or does not start."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
         raise MissingExtra("a plot", "plot") from None
     except ValueError as error:
-        # It looks at MPLBACKEND and at its settings file when it is imported.
+        # It reads MPLBACKEND and its settings file on import.
         raise ConfigError(f"matplotlib does not start with its settings: {error}") from error
 
 
 def save_picture(draw: Draw, path: Path, size_inches: tuple[float, float], names: Sequence[str]) -> None:
-    """Write what is drawn as PNG, SVG or PDF; `names` are texts of the user's that stand in it."""
+    """Write a plot as PNG, SVG or PDF; `names` are the user's texts in it."""
     check_picture_path(path)
     from matplotlib.figure import Figure
 
-    # Without the moment of writing, a picture made again from the same numbers is the same file.
+    # Without a timestamp, the same numbers give the same file.
     when = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     ending = path.suffix.lstrip(".").lower()
     with plot_style(names) as fonts:
@@ -97,12 +97,12 @@ def save_picture(draw: Draw, path: Path, size_inches: tuple[float, float], names
 
 
 def open_window(draw: Draw, size_inches: tuple[float, float], names: Sequence[str]) -> bool:
-    """Show what is drawn in a window and wait until it is closed; False where matplotlib can open none."""
+    """Show a plot in a window and wait until it is closed; False if matplotlib cannot open one."""
     need_matplotlib()
     try:
         import matplotlib.pyplot as plt
 
-        # A backend that was asked for by name but cannot be had here raises ImportError too.
+        # A backend that was set explicitly but is not available raises ImportError too.
         canvas = plt.figure().canvas
     except ImportError:
         return False
@@ -117,7 +117,7 @@ def open_window(draw: Draw, size_inches: tuple[float, float], names: Sequence[st
 
 @contextmanager
 def plot_style(names: Sequence[str]) -> Iterator[PlotFonts]:
-    """Our style, for as long as it takes; matplotlib's settings are left as they were found."""
+    """Apply our style temporarily; matplotlib's settings are restored."""
     import matplotlib
 
     fonts = PlotFonts([*names, *WORDS["zh"].values()])
@@ -127,7 +127,7 @@ def plot_style(names: Sequence[str]) -> Iterator[PlotFonts]:
 
 
 def thinned(curve: Curve) -> Curve:
-    """Few enough points to draw, with every extreme and every NaN among them."""
+    """Reduce a curve to few points, keeping every extreme and every NaN."""
     if len(curve) <= MAX_POINTS:
         return curve
     positions = np.arange(len(curve))
@@ -138,20 +138,20 @@ def thinned(curve: Curve) -> Curve:
 
 
 def line_look(index: int) -> tuple[str, Any]:
-    """Colour and form of the line with a number; the first forty look different."""
+    """Return colour and style of the n-th line; the first forty are distinct."""
     return COLORS[index % len(COLORS)], FORMS[index % len(FORMS)]
 
 
 def name_ticks(axis: Any) -> None:
-    """Short numbers at the ticks of an axis, and no exponent in a corner."""
+    """Label the ticks of an axis with short numbers, without an offset exponent."""
     from matplotlib.ticker import FuncFormatter
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
 
 
 def compact(value: float) -> str:
-    """A number as short as it can be read: 12k, 1.5M, 5e-05."""
-    # A thousand reads well in full, so thousands are cut from ten of them on.
+    """Format a number compactly: 12k, 1.5M, 5e-05."""
+    # 1000 is readable in full, so abbreviate from 10,000.
     for start, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= start:
             return f"{value / size:g}{unit}"

@@ -1,4 +1,4 @@
-"""How far a training run is and how it fares: `summarise_progress` finds the numbers, `progress_text` words them."""
+"""Training status: `summarise_progress` finds the numbers, `progress_text` turns them into text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from vario.logs.history import GRADIENT_NORM, LOSS, RATE, Best, Curve, History, 
 from vario.logs.names import is_evaluation
 from vario.reports.trend import Trend, find_trend
 
-RECENT_STRETCHES = 20
-"""The pace is the median of so many stretches."""
+RECENT_INTERVALS = 20
+"""The pace is the median over this many intervals."""
 TIMINGS = ("_runtime", "_per_second", "_time")
-"""Ends of names that tell how long an evaluation took, not how good it was."""
+"""Name suffixes of evaluation timings, which are not results."""
 GREATER_IS_BETTER = ("accuracy", "accuracies", "f1", "bleu", "rouge", "auc", "precision", "recall", "reward", "margins")
 
 
 @dataclass(frozen=True)
 class Course:
-    """A number over the run; of values that cannot be trusted only the last is kept, as `last`."""
+    """A metric over the run; unreliable values are dropped, except the last one, in `last`."""
 
     last: float
     last_step: int
@@ -37,35 +37,35 @@ class Course:
 
 @dataclass(frozen=True)
 class Break:
-    """The run computed something that is not a number."""
+    """The run produced a NaN or Inf."""
 
     step: int
-    """The first row that shows it."""
+    """The step of the first row that shows it."""
     name: str
     value: float
     previous_step: int | None
-    """The last row before it: it happened between the two."""
+    """The step of the last row before: it happened between the two."""
     num_rows: int
     is_lasting: bool
-    """False when later rows are finite again, as after steps that a loss scaler skipped."""
+    """False if later rows are finite again, as after steps that a loss scaler skipped."""
     is_hidden: bool
-    """Whether the loss of those rows looks like a number all the same: trainers may filter it."""
+    """Whether the loss of those rows is finite anyway: trainers may filter it."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast it goes."""
+    """The speed of the run."""
 
     seconds_per_step: float
     source: str
-    num_stretches: int
+    num_intervals: int
     remaining_seconds: float | None
-    """To the last step; None when finished, or when the last step is not known."""
+    """Time to the last step; None if finished, or if the last step is unknown."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One number of an evaluation."""
+    """One metric of an evaluation."""
 
     name: str
     last: float
@@ -76,7 +76,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class ProgressSummary:
-    """Everything the progress report says."""
+    """The content of the progress report."""
 
     path: Path
     format: str
@@ -93,11 +93,11 @@ class ProgressSummary:
     grad_norm: Course | None
     broken: Break | None
     zero_loss_since: int | None
-    """The step since which the loss is exactly 0 though no gradient norm confirms it: a hidden NaN looks like that."""
+    """The step since which the loss is exactly 0 without a gradient norm to confirm it: possibly a hidden NaN."""
     evaluation: list[Evaluation]
     best: Best | None
     others: Mapping[str, float]
-    """Last values of all other numbers."""
+    """The last values of all other metrics."""
     written: float | None
     age_seconds: float | None
     runtime_seconds: float | None
@@ -107,7 +107,7 @@ class ProgressSummary:
 
 @np.errstate(over="ignore", invalid="ignore")
 def summarise_progress(history: History, now: float | None = None) -> ProgressSummary:
-    """Find out what the report says."""
+    """Compute the content of the report."""
     now = time.time() if now is None else now
     broken = find_break(history)
     loss = trusted_loss(history)
@@ -146,7 +146,7 @@ def summarise_progress(history: History, now: float | None = None) -> ProgressSu
 
 
 def find_break(history: History) -> Break | None:
-    """The first row whose loss or gradient norm is no finite number. A NaN norm counts whatever the loss says."""
+    """Find the first row whose loss or gradient norm is not finite. A NaN norm counts whatever the loss is."""
     bad = bad_steps(history)
     if not len(bad):
         return None
@@ -172,20 +172,20 @@ def find_break(history: History) -> Break | None:
 
 
 def trusted_loss(history: History) -> Curve:
-    """The losses that mean something: finite, and of rows whose gradient norm is finite too."""
+    """Return the reliable losses: finite, in rows whose gradient norm is finite too."""
     loss = history.loss
     return loss.where(np.isfinite(loss.values) & ~np.isin(loss.steps, bad_steps(history)))
 
 
 def shown_loss(history: History) -> Curve:
-    """The loss as it should be drawn: a NaN wherever it cannot be trusted, whatever number stands there."""
+    """Return the loss to draw: NaN wherever it is unreliable."""
     loss = history.loss
     values = np.where(np.isin(loss.steps, bad_steps(history)) & np.isfinite(loss.values), np.nan, loss.values)
     return replace(loss, values=values)
 
 
 def bad_steps(history: History) -> Steps:
-    """The steps whose loss or gradient norm is no finite number."""
+    """Return the steps whose loss or gradient norm is not finite."""
     curves = [history.curves[name] for name in (LOSS, GRADIENT_NORM) if name in history.curves]
     bad = [curve.steps[~np.isfinite(curve.values)] for curve in curves]
     return np.unique(np.concatenate([np.zeros(0, np.int64), *bad]))
@@ -203,7 +203,7 @@ def _zero_loss(history: History) -> int | None:
     if GRADIENT_NORM in history.curves or len(loss) < 2 or loss.values[-1] != 0:
         return None
     nonzero = np.flatnonzero(loss.values != 0)
-    # Rewards and margins may well be 0 from the start; a loss that was a number and is exactly 0 is suspicious.
+    # Rewards and margins may be 0 from the start; a loss that was non-zero and is now exactly 0 is suspicious.
     return int(loss.steps[nonzero[-1] + 1]) if len(nonzero) else None
 
 
@@ -253,7 +253,7 @@ def _speed(history: History) -> Speed | None:
     measured = pace.seconds_per_step[(pace.seconds_per_step > 0) & np.isfinite(pace.seconds_per_step)]
     if not len(measured):
         return None
-    recent = measured[-RECENT_STRETCHES:]
+    recent = measured[-RECENT_INTERVALS:]
     seconds = float(np.median(recent))
     remaining = None
     if not history.is_finished and history.max_steps is not None and history.step is not None:

@@ -1,4 +1,4 @@
-"""Several checkpoints or runs side by side: what they share, where they part, and how they stand."""
+"""Compares several checkpoints or runs: what they share, where they diverge, and their current losses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVALUATION_LOSS = "eval_loss"
 
 @dataclass(frozen=True)
 class Entry:
-    """One of the things compared."""
+    """One of the compared checkpoints or runs."""
 
     name: str
     path: Path
@@ -30,38 +30,38 @@ class Entry:
     learning_rate: float | None
     grad_norm: float | None
     part_of: str | None
-    """The entry that continues this one: both are one run."""
+    """The entry that continues this one: both are the same run."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The losses at one place."""
+    """The losses at one step or epoch."""
 
     at: float
     losses: list[float | None]
-    """One for each line, in order; None where it has none."""
+    """One per line, in order; None if it has none there."""
     differences: list[float | None]
-    """Each line's loss less the first line's."""
+    """Each line's loss minus the first line's."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What comparing found out."""
+    """The result of a comparison."""
 
     entries: list[Entry]
     lines: list[str]
-    """Names of the entries that are runs of their own, not the beginning of another."""
+    """Names of the entries that are separate runs, not the beginning of another."""
     axis: str | None
-    """step or epoch: by what the lines are laid side by side; None when nothing overlaps."""
+    """What the lines are aligned by: step or epoch; None if nothing overlaps."""
     same_until: int | None
-    """The last step up to which all lines have the same rows."""
+    """The last step up to which all lines are identical."""
     differ_from: int | None
     """The first step at which they differ."""
     differences: list[Difference]
 
 
 def compare(paths: Sequence[str | Path], histories: Sequence[History]) -> Comparison:
-    """Compare histories; those that only begin another are told apart from runs of their own."""
+    """Compare histories; separates runs from those that are only the beginning of another."""
     names = short_names(paths)
     part_of = [_continued_by(index, histories) for index in range(len(histories))]
     entries = [
@@ -70,13 +70,13 @@ def compare(paths: Sequence[str | Path], histories: Sequence[History]) -> Compar
     ]
     own = [index for index, longer in enumerate(part_of) if longer is None]
     lines = [trusted_loss(histories[index]) for index in own]
-    same_until, differ_from = _parting(lines) if len(lines) > 1 else (None, None)
+    same_until, differ_from = _divergence(lines) if len(lines) > 1 else (None, None)
     axis, differences = _differences(lines, differ_from) if len(lines) > 1 else (None, [])
     return Comparison(entries, [names[index] for index in own], axis, same_until, differ_from, differences)
 
 
 def short_names(paths: Sequence[str | Path]) -> list[str]:
-    """The ends of the paths, as long as it takes to tell them apart."""
+    """Return the shortest ends of the paths that are distinct."""
     parts = [Path(path).absolute().parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-length:]) for part in parts]
@@ -86,7 +86,7 @@ def short_names(paths: Sequence[str | Path]) -> list[str]:
 
 
 def _continued_by(index: int, histories: Sequence[History]) -> int | None:
-    """The longest other history that begins with this one; of equal ones the first stands for all."""
+    """The longest other history that begins with this one; the first of several equal ones."""
     mine = histories[index]
     found: int | None = None
     for other, history in enumerate(histories):
@@ -118,8 +118,8 @@ def _last(curve: Curve | None) -> float | None:
     return float(curve.values[-1]) if curve is not None and len(curve) else None
 
 
-def _parting(lines: list[Curve]) -> tuple[int | None, int | None]:
-    """The last step up to which all have the same rows, and the first at which one has another."""
+def _divergence(lines: list[Curve]) -> tuple[int | None, int | None]:
+    """The last step up to which all rows are identical, and the first at which they differ."""
     shortest = min(map(len, lines))
     first = lines[0]
     same = np.ones(shortest, np.bool_)
@@ -151,7 +151,7 @@ def _differences(lines: list[Curve], differ_from: int | None) -> tuple[str | Non
 
 
 def _difference(at: float, lines: list[Curve], places: list[Values]) -> Difference:
-    """The losses at one place; between two rows of a line they are read off the straight line through both."""
+    """The losses at one step or epoch, interpolated linearly between rows."""
     losses: list[float | None] = [
         float(np.interp(at, place, line.values)) for line, place in zip(lines, places, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The picture of several runs: their losses, with what they share drawn once."""
+"""The plot of several runs: their losses, with the shared part drawn once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MANY_ROWS = 100
 MANY_LINES, MANY_ENDS = 6, 8
-"""More of them get their legend beside the picture, and slanted names."""
+"""Above this number the legend is beside the plot and names are slanted."""
 MUCH = 100
 SIZE_INCHES = (12.0, 6.5)
 
@@ -38,7 +38,7 @@ def save_comparison(
 
 
 def open_comparison(comparison: Comparison, histories: Sequence[History], language: Language = "en") -> bool:
-    """Show the losses of several runs in a window; False where none can be opened."""
+    """Show the losses of several runs in a window; False if none can be opened."""
     names = [entry.name for entry in comparison.entries]
     return open_window(
         lambda figure, fonts: draw_comparison(figure, fonts, comparison, histories, language), SIZE_INCHES, names
@@ -48,7 +48,7 @@ def open_comparison(comparison: Comparison, histories: Sequence[History], langua
 def draw_comparison(
     figure: Figure, fonts: PlotFonts, comparison: Comparison, histories: Sequence[History], language: Language
 ) -> None:
-    """Draw all losses: what they share once, and a mark where a checkpoint ends."""
+    """Draw all losses, the shared part once, with a mark where a checkpoint ends."""
     axes = figure.subplots()
     axes.set_title(say(language, "plot_compare"), fontsize=14)
     by_epoch = comparison.axis == "epoch"
@@ -63,7 +63,7 @@ def draw_comparison(
     for index, name in enumerate(comparison.lines):
         loss = shown_loss(found[name])
         if shared is not None:
-            # From the last shared point on, so that the lines hang together.
+            # Start at the last shared point so that the lines connect.
             loss = loss.where(loss.steps >= shared)
         label = fonts.drawable(name)
         if (broken := find_break(found[name])) is not None and broken.is_lasting:
@@ -84,7 +84,7 @@ def draw_comparison(
 
 
 def spans_much(histories: Iterable[History]) -> bool:
-    """Whether the largest loss is so far above the smallest that only a logarithmic axis shows both."""
+    """Whether the losses span so much that only a logarithmic axis shows them."""
     losses = [trusted_loss(history).values for history in histories]
     values = np.concatenate([np.zeros(0), *losses])
     return bool(len(values) and values.min() > 0 and values.max() > MUCH * values.min())
@@ -97,7 +97,7 @@ def _shared_line(axes: Axes, loss: Curve, until: int, language: Language) -> Non
 
 
 def _line(axes: Axes, loss: Curve, by_epoch: bool, name: str, color: str, form: Any) -> None:
-    """One run's loss; a long one as its average over a pale line of all rows."""
+    """Draw one run's loss; a long one as a moving average over a pale line of all rows."""
     if len(loss) > MANY_ROWS:
         rows = thinned(loss)
         axes.plot(rows.epochs if by_epoch else rows.steps, rows.values, color=color, linewidth=0.8, alpha=0.25)
@@ -108,13 +108,13 @@ def _line(axes: Axes, loss: Curve, by_epoch: bool, name: str, color: str, form: 
 
 
 def _mark_break(axes: Axes, loss: Curve, by_epoch: bool) -> None:
-    """A cross at the last loss that means something."""
+    """Draw a cross at the last reliable loss."""
     whole = loss.where(np.isfinite(loss.values))
     axes.plot((whole.epochs if by_epoch else whole.steps)[-1:], whole.values[-1:], "X", color=RED, ms=9, zorder=5)
 
 
 def _mark_end(axes: Axes, history: History, by_epoch: bool, name: str, slant: int) -> None:
-    """A ring where a checkpoint ends, with its name above."""
+    """Draw a ring where a checkpoint ends, with its name above."""
     loss = history.loss
     if not len(loss):
         return

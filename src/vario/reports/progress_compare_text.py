@@ -1,4 +1,4 @@
-"""A comparison as a person reads it in a terminal."""
+"""A comparison as terminal output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY_LINES = 4
 
 
 def render_comparison(comparison: Comparison, language: Language) -> RenderableType:
-    """The comparison, as something rich can print."""
+    """Render the comparison for rich."""
     blocks: list[RenderableType] = [_entries(comparison, language)]
     blocks += [Text(line) for line in finding_lines(comparison, language)]
     if comparison.differences:
@@ -28,7 +28,7 @@ def render_comparison(comparison: Comparison, language: Language) -> RenderableT
 
 
 def finding_lines(comparison: Comparison, language: Language) -> Iterator[str]:
-    """How the entries belong together."""
+    """Describe how the entries relate to each other."""
     steps = {entry.name: entry.step for entry in comparison.entries}
     for entry in comparison.entries:
         if entry.part_of is not None:
@@ -83,7 +83,7 @@ def _differences(comparison: Comparison, language: Language) -> RenderableType:
 
 
 def _high(comparison: Comparison, language: Language) -> RenderableType:
-    """Many lines: a row for each, a column for each place."""
+    """Many lines: one row per line, one column per step or epoch."""
     table = Table(say(language, f"plot_{comparison.axis}"), box=None, pad_edge=False)
     for place in comparison.differences:
         table.add_column(number(place.at), justify="right")
@@ -93,7 +93,7 @@ def _high(comparison: Comparison, language: Language) -> RenderableType:
 
 
 def _wide(comparison: Comparison, language: Language) -> RenderableType:
-    """Few lines: a row for each place, a column for each line and its distance from the first."""
+    """Few lines: one row per step or epoch, one column per line and its difference from the first."""
     table = Table(say(language, f"plot_{comparison.axis}"), box=None, pad_edge=False)
     for index, name in enumerate(comparison.lines):
         table.add_column(Text(name), justify="right")

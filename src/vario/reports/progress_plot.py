@@ -1,4 +1,4 @@
-"""The picture of one run: loss, learning rate, gradient norm and the distribution of the loss."""
+"""The plot of one run: loss, learning rate, gradient norm and the distribution of the loss."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def save_progress(history: History, path: Path, language: Language = "en") -> No
 
 
 def open_progress(history: History, language: Language = "en") -> bool:
-    """Show the four panels of one run in a window; False where none can be opened."""
+    """Show the four panels of one run in a window; False if none can be opened."""
     return open_window(
         lambda figure, fonts: draw_progress(figure, fonts, history, language), SIZE_INCHES, [str(history.path)]
     )
@@ -62,7 +62,7 @@ def draw_progress(figure: Figure, fonts: PlotFonts, history: History, language: 
     _spread_panel(panels[1, 1], history, language)
     for axes in (panels[0, 0], panels[0, 1], panels[1, 0]):
         left, right = axes.get_xlim()
-        if right - left < 1:  # one step: there is nothing between it and the next
+        if right - left < 1:  # a single step
             axes.set_xlim(round((left + right) / 2) - 1, round((left + right) / 2) + 1)
     title = f"{say(language, 'plot_title')}   {fonts.drawable(_short(history.path))}"
     if history.step is not None:
@@ -85,7 +85,7 @@ def _loss_panel(axes: Axes, history: History, language: Language) -> None:
         label=say(language, "plot_each") if len(loss) else None,
     )  # fmt: skip
     ceiling = _ceiling(loss)
-    window = max(3, len(loss) // 20 | 1)  # odd: a point and as many on each side
+    window = max(3, len(loss) // 20 | 1)  # odd, so that it is symmetric
     if len(loss) >= 2 * window:
         trusted = trusted_loss(history)
         smooth = thinned(moving_average(trusted.where(trusted.values <= ceiling), window))
@@ -140,7 +140,7 @@ def _spread_panel(axes: Axes, history: History, language: Language) -> None:
         _say_missing(axes, language)
         return
     low, high = float(values.min()), float(values.max())
-    # Bars need a width: not of losses that differ by rounding alone.
+    # Bars need a width: skip losses that differ only by rounding.
     size = max(abs(low), abs(high))
     room = (0.05 * size or 0.5) if high - low <= max(1e-9 * size, 1e-300) else 0.0
     bins = int(np.clip(2 * np.sqrt(len(values)), 5, 60))
@@ -156,10 +156,10 @@ def _spread_panel(axes: Axes, history: History, language: Language) -> None:
 
 
 def moving_average(curve: Curve, window: int) -> Curve:
-    """The mean of each point and its neighbours, `window` in all; as many on both sides, so fewer near the ends.
+    """Return the centred moving average over `window` points, fewer near the ends.
 
-    The last points, with less than a quarter of the window after them, are left out: their mean would follow each row
-    and look like a turn.
+    The last points, with less than a quarter of the window after them, are omitted: their mean would follow each row
+    and look like a change of direction.
     """
     sums = np.concatenate([[0.0], np.cumsum(curve.values)])
     at = np.arange(len(curve))
@@ -173,7 +173,7 @@ def _evaluation_losses(history: History) -> list[tuple[str, Curve]]:
 
 
 def _ceiling(loss: Curve) -> float:
-    """The height above which a few wild points are cut off, that they do not press all others flat; else infinity."""
+    """The height above which a few outliers are cut off, so that they do not flatten the rest; else infinity."""
     finite = loss.values[np.isfinite(loss.values)]
     if len(finite) < 50:
         return np.inf
@@ -182,7 +182,7 @@ def _ceiling(loss: Curve) -> float:
 
 
 def _mark_cut(axes: Axes, loss: Curve, ceiling: float, language: Language) -> None:
-    """Arrows at the top where points are cut off, and how high the highest is."""
+    """Draw arrows at the top where points are cut off, with the highest value."""
     cut = loss.where(loss.values > ceiling)
     if not len(cut):
         return
@@ -193,7 +193,7 @@ def _mark_cut(axes: Axes, loss: Curve, ceiling: float, language: Language) -> No
 
 
 def _mark_bad(axes: Axes, history: History, language: Language) -> None:
-    """Where the run was not finite: a red stretch to the end, or single lines where it recovered."""
+    """Mark where the run was not finite: a red area to the end, or single lines if it recovered."""
     broken = find_break(history)
     if broken is None:
         return
@@ -211,7 +211,7 @@ def _mark_bad(axes: Axes, history: History, language: Language) -> None:
 
 
 def _name_log_ticks(axes: Axes, curve: Curve) -> None:
-    """Plain numbers at the ticks of a log axis that spans little: powers of ten alone would leave it bare."""
+    """Label the ticks of a log axis that spans less than a few decades; powers of ten alone would be too few."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     positive = curve.values[np.isfinite(curve.values) & (curve.values > 0)]
@@ -239,7 +239,7 @@ def _say_missing(axes: Axes, language: Language) -> None:
 
 
 def _short(path: Path) -> str:
-    """The end of a path that tells a run: its folder, and the one above a checkpoint."""
+    """The end of a path that identifies a run: its folder, and the one above a checkpoint."""
     parts = path.absolute().parts
     folder = parts[:-1] if path.suffix == ".json" and path.name == "trainer_state.json" else parts
     return "/".join(part for part in folder[-2:] if part != "/")

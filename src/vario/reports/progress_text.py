@@ -1,4 +1,4 @@
-"""The progress of a run as a person reads it in a terminal."""
+"""Training status as terminal output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Line = tuple[str, str]
 
 
 def render_progress(history: History, summary: ProgressSummary, language: Language) -> RenderableType:
-    """The summary, as something rich can print."""
+    """Render the summary for rich."""
     blocks: list[RenderableType] = []
     if verdict := list(verdict_lines(summary, language)):
         blocks.append(Text("\n".join(verdict), style="bold red" if _is_bad(summary) else "yellow"))
@@ -50,7 +50,7 @@ def render_progress(history: History, summary: ProgressSummary, language: Langua
 
 
 def verdict_lines(summary: ProgressSummary, language: Language) -> Iterator[str]:
-    """What is wrong with the run, if anything is."""
+    """Describe what is wrong with the run, if anything."""
     if summary.broken is not None:
         yield _break(summary.broken, language)
         if summary.broken.is_hidden and summary.broken.is_lasting:
@@ -112,7 +112,7 @@ def _loss(summary: ProgressSummary, language: Language) -> Iterator[Line]:
 
 
 def trend_text(summary: ProgressSummary, language: Language) -> str:
-    """Where the loss is heading, with the error bar of its slope."""
+    """Describe the trend of the loss, with the confidence interval of its slope."""
     trend = summary.trend
     if trend is None:
         return say(language, "no_trend_broken" if _is_bad(summary) else "no_trend")
@@ -193,7 +193,7 @@ def _times(summary: ProgressSummary, language: Language) -> Iterator[Line]:
 
 
 def speed_text(speed: Speed, language: Language) -> str:
-    """How fast it goes, and how that is known."""
+    """Describe the speed and where it comes from."""
     seconds = say_duration(language, speed.seconds_per_step)
     rate = number(1 / speed.seconds_per_step, 3)
     return say(language, "speed_is", seconds=seconds, rate=rate, source=WORDS[language].get(speed.source, speed.source))

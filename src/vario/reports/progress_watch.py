@@ -1,4 +1,4 @@
-"""Following a run by reading its log again and again. Clock and screen come in as arguments."""
+"""Follow a run by polling its log. Clock and screen are arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS_BETWEEN_LOOKS = 2.0
 
 @dataclass(frozen=True)
 class Row:
-    """What was logged at one step."""
+    """The values logged at one step."""
 
     step: int
     values: Mapping[str, float]
@@ -29,7 +29,7 @@ def follow(
     show: Callable[[History, list[Row]], None],
     sleep: Callable[[float], None],
 ) -> History:
-    """Show a run whenever its log has grown, until it is finished; answers how it was at last."""
+    """Show a run whenever its log has grown, until it ends; returns its last state."""
     history = find()
     show(history, new_rows(None, history))
     while not _is_over(history):
@@ -37,7 +37,7 @@ def follow(
         try:
             found = find()
         except RunError:
-            continue  # caught half-written; the next look sees it whole
+            continue  # half-written; the next read sees it whole
         rows = new_rows(history, found)
         if rows or found.step != history.step or found.is_finished != history.is_finished:
             show(found, rows)
@@ -50,7 +50,7 @@ def _is_over(history: History) -> bool:
 
 
 def new_rows(before: History | None, after: History) -> list[Row]:
-    """The rows of the loss, rate, gradient norm and evaluations that were not there before, by step."""
+    """Return the new rows of loss, learning rate, gradient norm and evaluations, by step."""
     rows: dict[int, dict[str, float]] = {}
     names = [name for name in (LOSS, RATE, GRADIENT_NORM) if name in after.curves]
     names += [name for name in after.curves if is_evaluation(name) and "loss" in name]

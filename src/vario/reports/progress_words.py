@@ -1,4 +1,4 @@
-"""The words of the progress report, in English and Chinese. Each language has a word for everything."""
+"""The text of the progress report, in English and Chinese. Both languages have every entry."""
 
 # ruff: noqa: RUF001 - Chinese has commas and brackets of its own
 
@@ -35,18 +35,18 @@ ENGLISH: Mapping[str, str] = {
     "mean": "mean",
     "trend": "trend",
     "at_step": "{value} at step {step}",
-    "untrusted": "{value} (not to be trusted)",
+    "untrusted": "{value} (unreliable)",
     "falling": "falling",
     "rising": "rising",
     "flat": "flat",
-    "slope": "{direction}: {slope} a step ({low} to {high}), over steps {first} to {last}",
+    "slope": "{direction}: {slope} per step ({low} to {high}), over steps {first} to {last}",
     "no_trend": "unknown: too few points",
     "no_trend_broken": "none: the run is broken",
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
     "highest_was": "{value} (highest {highest} at step {step})",
-    "total_steps": "steps in all",
-    "total_epochs": "epochs in all",
+    "total_steps": "total steps",
+    "total_epochs": "total epochs",
     "not_logged": "not logged",
     "no_loss": "no training loss was logged",
     "last": "last",
@@ -56,28 +56,27 @@ ENGLISH: Mapping[str, str] = {
     "ago": "{moment} ({age} ago)",
     "runtime": "last session",
     "speed": "speed",
-    "speed_is": "{seconds} a step, {rate} steps a second ({source})",
+    "speed_is": "{seconds} per step, {rate} steps/s ({source})",
     "remaining": "remaining",
     "about": "about {time}",
-    # where a pace comes from
+    # the source of a pace
     "checkpoint_times": "from the times of the last checkpoints",
-    "train_runtime": "from train_runtime beside the rows",
+    "train_runtime": "from train_runtime in the rows",
     "final_row": "mean of the last session, from its final row",
-    "event_times": "from the wall times of events",
-    "elapsed_time": "from elapsed_time beside the rows",
+    "event_times": "from the event times",
+    "elapsed_time": "from elapsed_time in the rows",
     "iteration_time": "from the iteration times in the log",
-    "line_times": "from the times at the lines",
+    "line_times": "from the times of the lines",
     "progress_bar": "from the clock of the progress bar",
     "row_times": "from the times of the rows",
     # verdicts
-    "broken": "Broken: {name} is {value} at step {step}, and it stayed bad to the end.",
-    "shaken": "{name} was {value} at step {step}; {count} rows were bad, later ones are finite again. "
-    "Steps that a loss scaler skips look like this.",
-    "hidden": "The loss in those rows looks like a number, but the trainer filters NaN and Inf out of it: "
-    "do not trust it.",
+    "broken": "Broken: {name} is {value} from step {step} to the end.",
+    "shaken": "{name} was {value} at step {step}. {count} rows were not finite; later ones are. "
+    "This is normal for steps that a loss scaler skips.",
+    "hidden": "The loss in those rows is finite only because the trainer filters NaN and Inf: do not trust it.",
     "between": "It happened after step {previous}.",
-    "zero_loss": "The loss is exactly 0 since step {step} and no gradient norm was logged: "
-    "a filtered NaN looks like this.",
+    "zero_loss": "The loss has been exactly 0 since step {step}, and no gradient norm was logged: "
+    "this may be a filtered NaN.",
     # the plot
     "plot_title": "Training progress",
     "plot_loss": "Training loss",
@@ -92,20 +91,20 @@ ENGLISH: Mapping[str, str] = {
     "plot_count": "rows",
     "plot_median": "median {value}",
     "plot_last": "last {value}",
-    "plot_cut": "outside: {count} rows, up to {highest}",
+    "plot_cut": "cut off: {count} rows, up to {highest}",
     "plot_compare": "Comparison",
     "plot_shared": "shared by all",
     "plot_broken": "broken from step {step}",
     # comparing
     "compare_loss": "loss",
     "compare_loss_log": "loss (logarithmic)",
-    "compare_same": "One run: these are the same history at different steps.",
-    "compare_until": "The same up to step {step}, different from step {next} on.",
-    "compare_apart": "Different from the first row on.",
-    "compare_equal": "The same rows throughout.",
+    "compare_same": "These are one run at different steps.",
+    "compare_until": "Identical up to step {step}, different from step {next} on.",
+    "compare_apart": "Different from the first row.",
+    "compare_equal": "All rows are identical.",
     "compare_table": "Where they differ",
-    "compare_by_epoch": "Compared by epoch: they have no steps in common.",
-    "compare_no_overlap": "They have neither steps nor epochs in common.",
+    "compare_by_epoch": "Compared by epoch, since they share no steps.",
+    "compare_no_overlap": "They share neither steps nor epochs.",
     "difference": "difference",
     "change": "change",
 }
@@ -200,33 +199,32 @@ CHINESE: Mapping[str, str] = {
 }
 
 ENGLISH_NOTES: Mapping[str, str] = {
-    "steps_went_back": "The job was restarted: after step {from} came step {to} again. The later rows are shown.",
-    "steps_went_back_often": "The steps go back {count} times; of each step the last row is shown.",
-    "rows_without_step": "{count} rows name no step and are left out.",
-    "torn_lines": "{count} lines are no JSON and are left out.",
+    "steps_went_back": "The job restarted: step {from} is followed by step {to}. The later rows are shown.",
+    "steps_went_back_often": "The steps go back {count} times. The last row of each step is shown.",
+    "rows_without_step": "{count} rows have no step and are skipped.",
+    "torn_lines": "{count} lines are not valid JSON and are skipped.",
     "ended_early": "Training ended at step {step} of {max_steps}.",
-    "unfinished_checkpoints": "Passed over, as they have no state yet: checkpoint {steps}.",
-    "unreadable_checkpoint": "{checkpoint} was passed over: {error}",
-    "misnamed_checkpoint": "{checkpoint} was passed over: its state is that of step {step}.",
-    "unreadable_root": "The state in the folder itself was passed over: {error}",
-    "stale_checkpoints": "Checkpoint {steps} is left over from an earlier run: the run that wrote last is at step "
-    "{live_step}.",
-    "stale_root": "The state in the folder itself (step {step}) is left over from an earlier run: the run that wrote "
-    "last is at step {live_step}.",
-    "older_run": "{path} is older and of another run, which was at step {step}; it is not shown.",
-    "others_found": "{count} more logs lie there, older or of other runs: {places}.",
-    "joined": "Completed from {file}, which goes to step {step}.",
-    "steps_counted": "This log names no steps: its rows are counted.",
-    "steps_are_samples": "Steps are samples here: that is what this log counts.",
-    "loss_found": "Nobody logged the loss: vario found it itself, as {name}.",
-    "loss_left_out": "{count} rows have no loss. Megatron leaves it out when it is 0 or not a number.",
+    "unfinished_checkpoints": "Skipped because they have no state yet: checkpoint {steps}.",
+    "unreadable_checkpoint": "{checkpoint} was skipped: {error}",
+    "misnamed_checkpoint": "{checkpoint} was skipped: its state is from step {step}.",
+    "unreadable_root": "The state in the folder itself was skipped: {error}",
+    "stale_checkpoints": "Checkpoint {steps} is left over from an earlier run: the latest run is at step {live_step}.",
+    "stale_root": "The state in the folder itself (step {step}) is left over from an earlier run: the latest "
+    "run is at step {live_step}.",
+    "older_run": "{path} belongs to an older run, which was at step {step}, and is not shown.",
+    "others_found": "{count} more logs found, older or from other runs: {places}.",
+    "joined": "Completed from {file}, which continues to step {step}.",
+    "steps_counted": "This log has no steps: its rows are counted instead.",
+    "steps_are_samples": "This log counts samples, not steps.",
+    "loss_found": "The script logged no loss: this is {name}, found by vario.",
+    "loss_left_out": "{count} rows have no loss. Megatron omits it if it is 0 or NaN.",
     "run_crashed": "The run crashed. {error}",
-    "run_interrupted": "Somebody stopped the run. {error}",
-    "run_stalled": "The run says it is running but writes nothing. {error}",
-    "no_display": "There is no display here, so the loss is drawn in the terminal. --save-plot PATH writes a picture.",
+    "run_interrupted": "The run was interrupted. {error}",
+    "run_stalled": "The run should be active but writes nothing. {error}",
+    "no_display": "No display found: the loss is plotted in the terminal. Use --save-plot PATH to write a picture.",
     "saved": "written: {path}",
     "same_as": "{name} is the beginning of {longer}.",
-    "equal_to": "{name} holds the same history as {longer}.",
+    "equal_to": "{name} has the same history as {longer}.",
 }
 
 CHINESE_NOTES: Mapping[str, str] = {
@@ -262,19 +260,19 @@ NOTES: Mapping[Language, Mapping[str, str]] = {"en": ENGLISH_NOTES, "zh": CHINES
 
 
 def say(language: Language, key: str, **values: Any) -> str:
-    """A word or a line in a language."""
+    """Return a text in a language."""
     return WORDS[language][key].format(**values)
 
 
 def say_note(language: Language, kind: str, about: Mapping[str, Any]) -> str:
-    """A remark in a language; one without words is said by its name, so that nothing is lost."""
+    """Return a note in a language; one without a text is shown by its name."""
     if kind not in NOTES[language]:
         return f"{kind}: {', '.join(f'{name} {value}' for name, value in about.items())}"
     return NOTES[language][kind].format(**about).strip()
 
 
 def say_duration(language: Language, seconds: float) -> str:
-    """A stretch of time in a language."""
+    """Format a duration in a language."""
     if language == "en":
         return duration(seconds) if seconds < 86400 else f"{seconds / 86400:.1f} days"
     if seconds < 1:
@@ -289,6 +287,6 @@ def say_duration(language: Language, seconds: float) -> str:
 
 
 def language_of(locale: Mapping[str, str]) -> Language:
-    """The language of an environment's locale: Chinese or, for all others, English."""
+    """Return the language of an environment's locale: Chinese, or English for all others."""
     named = next((locale[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if locale.get(name)), "")
     return "zh" if named.lower().startswith("zh") else "en"

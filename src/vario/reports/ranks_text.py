@@ -1,4 +1,4 @@
-"""The ranks of a run in a line: how many, arranged how, on which hosts, and which of them are in trouble."""
+"""The ranks of a run in one line: how many, in which mesh, on which hosts, and which have failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RANKS_NAMED = 4
 
 
 def ranks_text(summary: RunSummary) -> str:
-    """How many of all ranks recorded, and where they ran."""
+    """Describe how many of all ranks recorded, and where they ran."""
     mesh = " x ".join(f"{name} {size}" for name, size in summary.mesh.items())
     recorded = f"{len(summary.ranks)} of {summary.world_size} recorded" + (f" ({mesh})" if mesh else "")
     hosts: dict[str, list[int]] = {}
@@ -27,7 +27,7 @@ def ranks_text(summary: RunSummary) -> str:
 
 
 def ranks_in_trouble(states: Sequence[RankState]) -> str:
-    """Which ranks died, crashed or wrote nothing for long, the first to fail first; empty when none did."""
+    """Describe the ranks that died, crashed or stalled, the first to fail first; empty if none did."""
     failed = in_order_of_failure(states)
     alone = [state for state in failed if state.victim_of is None] + [s for s in states if s.state == "left"]
     parts = []
@@ -49,7 +49,7 @@ def _after(step: int | None) -> str:
 
 
 def _ranges(ranks: Sequence[int]) -> str:
-    """Numbers in short: 0-3, 6."""
+    """Abbreviate numbers: 0-3, 6."""
     pieces: list[list[int]] = []
     for rank in ranks:
         if pieces and rank == pieces[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""Rules as a person reads about them in a terminal."""
+"""Rules as terminal output."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ OVER = {"rank": "each rank", "ranks": "ranks together"}
 
 
 def rules_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One line for each rule."""
-    table = Table("rule", "kind", "severity", "looks at", "what it finds", box=None, pad_edge=False)
+    """Render one line per rule."""
+    table = Table("rule", "kind", "severity", "checks", "finds", box=None, pad_edge=False)
     for row in rows:
         severity = "report only" if row["is_quiet"] else row["severity"]
         table.add_row(Text(row["name"]), row["kind"], severity, OVER[row["over"]], Text(row["summary"]))
@@ -26,17 +26,19 @@ def rules_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def rules_list(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """A paragraph for each rule: what it finds, why that matters, what is next, and its options."""
+    """Render a paragraph per rule: what it finds, why that matters, what to do, and its options."""
     blocks: list[RenderableType] = []
     for row in rows:
         severity = "for reports only" if row["is_quiet"] else row["severity"]
         heading = Text(row["name"], style="bold")
         heading.append(f"  {row['kind']}, {severity}, {OVER[row['over']]}, from {row['origin']}", style="dim")
         blocks.append(heading)
-        for word in ("summary", "why", "next"):
-            if row[word]:
-                said = row[word] if word == "summary" else f"{word.capitalize()}: {row[word]}"
-                blocks.append(Padding(Text(said), (0, 0, 0, 2)))
+        causes = [
+            (f"Likely cause ({scope})" if scope else "Likely cause", said) for scope, said in row["causes"].items()
+        ]
+        for word, said in [("", row["summary"]), ("Why", row["why"]), *causes, ("Next", row["next"])]:
+            if said:
+                blocks.append(Padding(Text(f"{word}: {said}" if word else said), (0, 0, 0, 2)))
         if row["options"]:
             options = ", ".join(f"{name} = {_value(value)}" for name, value in row["options"].items())
             blocks.append(Padding(Text(f"Options: {options}"), (0, 0, 0, 2)))

@@ -1,4 +1,4 @@
-"""What happened in a run, as numbers: `summarise` finds them, `summary_text.render` words them."""
+"""The content of a report: `summarise` finds the numbers, `summary_text.render` turns them into text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from vario.reports.movement import Jump, Mover, find_jump, find_movers
 from vario.runs.files.arrays import numbers
-from vario.runs.files.status import PartOff, RankState
+from vario.runs.files.status import NotOffered, PartOff, RankState
 from vario.runs.files.unmerged import Unmerged, find_unmerged
 from vario.runs.findings.desync import Desync, first_desync
 from vario.runs.findings.diagnosis import Diagnosis, diagnose
@@ -19,24 +19,25 @@ from vario.runs.findings.onset import Onset, first_bad
 from vario.runs.reader import Series
 from vario.runs.run import Run
 from vario.runs.views.losses import LossSeries, read_losses
+from vario.runs.views.overhead import Overhead, read_overhead
 
 Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The course of the loss."""
+    """The loss over the run."""
 
     first: float
     last: float
     lowest: float | None
-    """The lowest finite value; None when there was none."""
+    """The lowest finite value; None if there is none."""
     lowest_step: int | None
     values: Values
     is_found: bool = False
-    """Whether vario found it, and nobody logged it."""
+    """Whether vario found it because the script logged none."""
     part: str = ""
-    """The part of the model it belongs to, where several are trained against each other."""
+    """The part of the model it belongs to, if several are trained against each other."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class QuantityCount:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Everything the report says."""
+    """The content of the report."""
 
     path: Path
     name: str
@@ -69,31 +70,35 @@ class RunSummary:
     """Median time of one step."""
     loss: Loss | None
     part_losses: list[Loss]
-    """Those of further parts that are trained against the first."""
+    """The losses of further parts that are trained against the first."""
     peak_memory_bytes: dict[str, float]
     """Highest value of `process_memory_bytes` and of each device's `device_memory_peak_bytes`."""
 
     predicted_peak_bytes: float | None
-    """What was predicted for a device's peak, where a prediction was logged."""
+    """The predicted peak of a device, if one was logged."""
+    overhead: Overhead | None
+    """The measured cost of watching, if known."""
     skipped_steps: int
-    """Steps at which a loss scaler held the optimizer back."""
+    """Steps that a loss scaler skipped."""
     first_bad: Onset | None
     jump: Jump | None
-    """What had grown beyond measure just before that, and may be its cause."""
+    """A tensor that became very large just before, and may be the cause."""
     parts_off: list[PartOff]
+    not_offered: list[NotOffered]
+    """Quantities that the model's framework does not offer."""
     unmerged: list[Unmerged]
-    """Tensors of several ranks that have one name and nothing else in common."""
+    """Tensors of several ranks that share only their name."""
     dropped_steps: int
     desync: Desync | None
-    """Where ranks that hold the same began to differ."""
+    """Where replicas began to differ between ranks."""
     diagnosis: Diagnosis
-    """What the rules found, and what was first."""
+    """What the rules found, and what came first."""
     movers: list[Mover]
     counts: list[QuantityCount]
 
 
 def summarise(run: Run) -> RunSummary:
-    """Read what a report needs: scalars whole, of everything else a few frames."""
+    """Read what a report needs: all scalars, and a few frames of everything else."""
     ranks = run.ranks
     rank = ranks[0] if ranks else 0
     scalars = _scalars(run, rank)
@@ -120,10 +125,12 @@ def summarise(run: Run) -> RunSummary:
         part_losses=losses[1:],
         peak_memory_bytes=_peak_memory(scalars),
         predicted_peak_bytes=_predicted(scalars),
+        overhead=read_overhead(run),
         skipped_steps=0 if skipped is None else int(np.nansum(skipped.values)),
         first_bad=onset,
         jump=None if onset is None else find_jump(run, onset),
         parts_off=run.parts_off,
+        not_offered=run.not_offered,
         unmerged=find_unmerged(run),
         dropped_steps=run.dropped_steps,
         desync=first_desync(run),
@@ -134,7 +141,7 @@ def summarise(run: Run) -> RunSummary:
 
 
 def _steps(run: Run, rank: int) -> npt.NDArray[np.int64]:
-    """Steps that have plain numbers, as all have; in a run that was imported without any, those of the tensors."""
+    """The steps with plain numbers, which all steps have; for an imported run without any, those of the tensors."""
     recorded = run.quantities(rank)
     steps = [run.steps(name, rank) for name in (["scalar"] if "scalar" in recorded else recorded)]
     return np.unique(np.concatenate([np.zeros(0, np.int64), *steps]))

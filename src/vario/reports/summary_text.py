@@ -1,4 +1,4 @@
-"""The summary of a run as a person reads it in a terminal."""
+"""The report as terminal output."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vario.reports.summary import Loss, RunSummary
 from vario.reports.terminal_plot import sparkline
 from vario.runs.findings.desync import Desync
 from vario.runs.findings.diagnosis import Diagnosis
-from vario.runs.findings.diagnosis_text import diagnosis_text
+from vario.runs.findings.diagnosis_text import diagnosis_text, source_text
 from vario.runs.findings.onset import Onset
 
 WIDTH = 100
-"""Lines longer than this are hard to read, however wide the terminal."""
+"""Longer lines are hard to read, even in a wide terminal."""
 STATE_STYLES = {"finished": "green", "running": "cyan", "crashed": "bold red"}
 STATE_STYLES |= {"stalled": "yellow", "interrupted": "yellow"}
 CHAIN_SHOWN = 4
@@ -32,11 +32,11 @@ NOUNS = {
     "moment": "optimizer state",
     "scalar": "logged number",
 }
-"""Quantities whose name is not the word for it."""
+"""Quantities that people call by another name."""
 
 
 def render(summary: RunSummary) -> RenderableType:
-    """The report, as something rich can print."""
+    """Render the report for rich."""
     blocks: list[RenderableType] = [_course(summary)]
     blocks.append(_verdict(summary))
     if summary.desync is not None:
@@ -49,6 +49,8 @@ def render(summary: RunSummary) -> RenderableType:
         blocks.append(_movers(summary))
     if summary.counts:
         blocks.append(_recorded(summary))
+    if summary.not_offered:
+        blocks.append(_not_offered(summary))
     spaced = [piece for block in blocks for piece in (block, Text())][:-1]
     return Panel(
         Group(*spaced), title=Text(summary.name, style="bold"), title_align="left", width=WIDTH, padding=(1, 2)
@@ -82,8 +84,10 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
         yield "peak memory", Text(", ".join(peaks))
     if summary.predicted_peak_bytes is not None:
         yield "predicted", Text(_prediction(summary.predicted_peak_bytes, summary.peak_memory_bytes))
+    if summary.overhead is not None:
+        yield "overhead", Text(summary.overhead.text)
     if summary.skipped_steps:
-        yield "skipped", Text(f"{_plural(summary.skipped_steps, 'step')} held back by the loss scaler")
+        yield "skipped", Text(f"{_plural(summary.skipped_steps, 'step')} skipped by the loss scaler")
     if summary.world_size > 1:
         yield "ranks", Text(ranks_text(summary))
         if trouble := ranks_in_trouble(summary.rank_states):
@@ -92,7 +96,7 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
 
 def _loss(loss: Loss) -> Iterator[tuple[str, Text]]:
     lowest = f", lowest {number(loss.lowest)} at step {loss.lowest_step}" if loss.lowest is not None else ""
-    text = Text(f"{number(loss.first)} at first, {number(loss.last)} at last{lowest}")
+    text = Text(f"first {number(loss.first)}, last {number(loss.last)}{lowest}")
     if loss.is_found:
         text.append(" (found by vario)", style="dim")
     yield f"loss {loss.part}".rstrip(), text
@@ -100,10 +104,10 @@ def _loss(loss: Loss) -> Iterator[tuple[str, Text]]:
 
 
 def _prediction(predicted: float, measured: dict[str, float]) -> str:
-    """A predicted peak of device memory beside the measured one."""
+    """Compare the predicted peak of device memory with the measured one."""
     peaks = [peak for name, peak in measured.items() if name.startswith("device_memory_peak_bytes")]
     if not peaks:
-        return f"{size(predicted)} on a GPU; this run used none"
+        return f"{size(predicted)} on a GPU; this run used no GPU"
     off = predicted / max(peaks) - 1
     return f"{size(predicted)}, measured {size(max(peaks))} ({off:+.1%})"
 
@@ -112,12 +116,12 @@ def _verdict(summary: RunSummary) -> RenderableType:
     if summary.first_bad is None:
         num_tensors = sum(count.num_targets for count in summary.counts if count.quantity != "scalar")
         if not num_tensors:
-            return Text("Nothing was recorded yet.", style="yellow")
-        finding = f"o NaN and no Inf in any of {num_tensors:,} tensors watched."
+            return Text("Nothing recorded yet.", style="yellow")
+        finding = f"o NaN or Inf in {num_tensors:,} recorded tensors."
         is_well = summary.state in ("finished", "running", "interrupted") and summary.diagnosis.first is None
         return Text(f"Healthy: n{finding}" if is_well else f"N{finding}", style="bold green" if is_well else "")
     onset = summary.first_bad
-    heading = Text(f"First bad tensor: {onset.target} ({NOUNS.get(onset.quantity, onset.quantity)})", style="bold red")
+    heading = Text(f"First NaN or Inf: {onset.target} ({NOUNS.get(onset.quantity, onset.quantity)})", style="bold red")
     paragraphs = [Text(sentence) for sentence in onset_sentences(onset, summary.jump)]
     return Group(heading, *(Padding(paragraph, (0, 0, 0, 2)) for paragraph in paragraphs))
 
@@ -125,49 +129,51 @@ def _verdict(summary: RunSummary) -> RenderableType:
 def _disagreement(desync: Desync) -> RenderableType:
     odd, others = desync.ranks, [rank for rank in desync.checksums if rank not in desync.ranks]
     sides = f"rank {', '.join(map(str, odd))} and rank {', '.join(map(str, others))}"
-    heading = Text(f"Ranks drift apart: {desync.target} ({desync.quantity})", style="bold red")
-    sentence = f"Since step {desync.step} {sides} no longer hold the same, though they should."
+    heading = Text(f"Ranks out of sync: {desync.target} ({desync.quantity})", style="bold red")
+    sentence = f"Since step {desync.step} {sides} differ, although they should be identical."
     return Group(heading, Padding(Text(sentence), (0, 0, 0, 2)))
 
 
 def _incidents(diagnosis: Diagnosis) -> RenderableType:
     count = len(diagnosis.incidents)
-    heading = Text(f"First cause ({_plural(count, 'incident')})", style="bold yellow")
+    heading = Text(f"Root cause ({_plural(count, 'incident')})", style="bold yellow")
     lines = [Padding(Text(diagnosis_text(diagnosis)), (0, 0, 0, 2))]
+    how = source_text(diagnosis)
+    lines.append(Padding(Text(how, style="dim"), (0, 0, 0, 2)))
     if count > 1:
         lines.append(Padding(Text(f"{count - 1} more: `vario check` lists them."), (0, 0, 0, 2)))
     return Group(heading, *lines)
 
 
 def onset_sentences(onset: Onset, jump: Jump | None) -> Iterator[str]:
-    """Where it went bad, what it was before, what may have caused it and what followed: a paragraph each."""
+    """Yield a paragraph each: where it first appeared, the state before, a possible cause, and what followed."""
     where = f"At step {onset.step} (micro-step {onset.micro_step}, rank {onset.rank})"
     if onset.quantity == "scalar":
-        yield f"{where} this number was not finite, and no recorded tensor was bad before it.{_usual(onset)}"
+        yield f"{where} this number was not finite, and every tensor recorded before it was.{_usual(onset)}"
     else:
         yield f"{where} {_counted(onset)}.{_usual(onset)}"
     if onset.inputs_were_finite:
-        yield "The inputs of that module were still finite: it happened inside."
+        yield "The inputs of that module were finite: it happened inside."
     elif onset.inputs_were_finite is False:
-        yield "The inputs of that module were bad as well."
+        yield "The inputs of that module were not finite either."
     if jump is not None:
         times = number(jump.after / jump.before, 2)
         yield (
-            f"Look at {jump.target} ({NOUNS.get(jump.quantity, jump.quantity)}): just before, in the same step, its "
-            f"largest magnitude went from {number(jump.before, 3)} to {number(jump.after, 3)}, {times} times as much."
+            f"Look at {jump.target} ({NOUNS.get(jump.quantity, jump.quantity)}): earlier in the same step, its "
+            f"largest magnitude went from {number(jump.before, 3)} to {number(jump.after, 3)}, {times} times as large."
         )
     if onset.chain:
         more = ", and more" if len(onset.chain) > CHAIN_SHOWN else ""
-        yield f"Then followed {', '.join(_followers(onset))}{more}."
+        yield f"Followed by {', '.join(_followers(onset))}{more}."
 
 
 def _counted(onset: Onset) -> str:
     kinds = [f"{count:,} {kind}" for count, kind in ((onset.nans, "NaN"), (onset.infs, "Inf")) if count]
-    return f"it held {' and '.join(kinds)} among {_plural(onset.count, 'element')}"
+    return f"it contained {' and '.join(kinds)} in {_plural(onset.count, 'element')}"
 
 
 def _followers(onset: Onset) -> Iterator[str]:
-    """Names of what went bad next; quantity and step are said where they change."""
+    """The next tensors with a NaN or Inf; with quantity and step where they change."""
     quantity, step = onset.quantity, onset.step
     for row in onset.chain[:CHAIN_SHOWN]:
         remarks = [NOUNS.get(row.quantity, row.quantity)] if row.quantity != quantity else []
@@ -179,7 +185,7 @@ def _followers(onset: Onset) -> Iterator[str]:
 def _usual(onset: Onset) -> str:
     usual = onset.usual
     if usual is None:
-        return " It was never recorded healthy."
+        return " No earlier recorded step of it was healthy."
     known = [
         f"{name} {number(value, 3)}"
         for name, value in (("norm", usual.norm), ("largest magnitude", usual.absmax))
@@ -189,20 +195,20 @@ def _usual(onset: Onset) -> str:
 
 
 def _shortcomings(summary: RunSummary) -> RenderableType:
-    lines = [Text("What is missing here", style="bold yellow")]
+    lines = [Text("Missing from this run", style="bold yellow")]
     for part in summary.parts_off:
         step = "before the first step" if part.step is None else f"at step {part.step}"
         lines.append(Text(f"  {part.part} was switched off {step} on rank {part.rank}: {part.error}"))
     lines += [Text(f"  {found.text}") for found in summary.unmerged]
     if summary.dropped_steps:
-        lines.append(Text(f"  {_plural(summary.dropped_steps, 'step')} could not be recorded"))
+        lines.append(Text(f"  {_plural(summary.dropped_steps, 'step')} dropped: they could not be written"))
     return Group(*lines)
 
 
 def _movers(summary: RunSummary) -> RenderableType:
     quantity = summary.movers[0].quantity
-    heading = Text(f"Moved most ({quantity} norm, first to last tenth", style="bold")
-    heading.append(", before it went bad)" if summary.first_bad is not None else ")")
+    heading = Text(f"Largest changes ({quantity} norm, first to last tenth", style="bold")
+    heading.append(", before the first NaN or Inf)" if summary.first_bad is not None else ")")
     table = Table.grid(padding=(0, 3))
     for mover in summary.movers:
         change = f"x {number(mover.ratio, 3)}"
@@ -217,6 +223,13 @@ def _recorded(summary: RunSummary) -> RenderableType:
             Text(f"  {count.quantity}"), _plural(count.num_targets, "target"), _plural(count.num_steps, "step")
         )
     return Group(Text("Recorded", style="bold"), table)
+
+
+def _not_offered(summary: RunSummary) -> RenderableType:
+    table = Table.grid(padding=(0, 3))
+    for found in summary.not_offered:
+        table.add_row(Text(f"  {found.quantity}"), Text(f"needs {found.missing}"))
+    return Group(Text("Not offered for this framework", style="bold"), table)
 
 
 def _plural(count: int, noun: str) -> str:

@@ -1,6 +1,6 @@
-"""Curves drawn with characters: a sparkline for a table cell, a line plot for a screen.
+"""Plots in the terminal: a sparkline for a table cell, a line plot for a screen.
 
-What cannot be drawn is never left out: a NaN is marked with the letter N where it happened, an Inf with I.
+Values that cannot be drawn are marked: a NaN with the letter N where it occurs, an Inf with I.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Values = npt.NDArray[np.float64]
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-"""Bits of a braille character's two columns of four dots."""
+"""Bits of a braille character: two columns of four dots."""
 LABEL_WIDTH = 10
 FARTHEST = 1e300
-"""Heights beyond it are drawn here: the distance of two must still be a number."""
+"""Larger values are drawn here, so that the difference of two is still finite."""
 
 
 def sparkline(values: Sequence[float] | Values, width: int = 24, log: bool = False, height: int = 1) -> str:
-    """The curve as blocks, at most `width` characters wide and `height` lines high."""
+    """Draw a curve with block characters, at most `width` characters wide and `height` lines high."""
     points = np.asarray(values, dtype=np.float64)
     if not len(points):
         return ""
@@ -55,7 +55,7 @@ def line_plot(
     height: int = 10,
     log: bool = False,
 ) -> str:
-    """The curve over its steps, `width` by `height` characters and axes around it."""
+    """Draw a curve over its steps with axes, `width` by `height` characters."""
     points = np.asarray(values, dtype=np.float64)
     where = np.asarray(steps, dtype=np.float64)
     if not len(points):
@@ -65,7 +65,7 @@ def line_plot(
     low, high = _limits(heights)
     first, last = where[0], max(where[-1], where[0] + 1)
     across = (where - first) / (last - first) * (columns * 2 - 1)
-    # Nothing finite means nothing to draw: the marks below still say where and what.
+    # Without finite values there is nothing to draw, but the marks below still show what happened where.
     up = (heights - low) / (high - low) * (height * 4 - 1)
     cells = _canvas(across, up, columns, height)
     rows = []
@@ -85,14 +85,14 @@ def line_plot(
 
 
 def spans_decades(values: Sequence[float] | Values) -> bool:
-    """Whether a curve is positive throughout and so uneven that only a logarithmic axis shows it."""
+    """Whether a curve is positive and spans so much that only a logarithmic axis shows it."""
     points = np.asarray(values, dtype=np.float64)
     finite = points[np.isfinite(points)]
     return bool(len(finite) and finite.min() > 0 and finite.max() / finite.min() > 1e3)
 
 
 def _scaled(values: Values, log: bool) -> Values:
-    """Finite heights; anything else, and what has no logarithm, becomes NaN."""
+    """Finite heights; anything else, and values without a logarithm, become NaN."""
     with np.errstate(all="ignore"):
         heights = np.log10(values) if log else values.copy()
     heights[~np.isfinite(heights)] = np.nan
@@ -123,7 +123,7 @@ def _mark_row(values: Values, columns: npt.NDArray[np.int64], width: int) -> str
 
 
 def _canvas(across: Values, up: Values, columns: int, height: int) -> npt.NDArray[np.int64]:
-    """Braille cells of the line through all points; a gap is left where a point is missing."""
+    """Draw the line through all points in braille cells, with a gap where a point is missing."""
     cells = np.zeros((height, columns), dtype=np.int64)
     for index in range(len(up)):
         if not np.isfinite(up[index]):

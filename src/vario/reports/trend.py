@@ -1,4 +1,4 @@
-"""Where a noisy curve is heading: a robust slope with its error bar."""
+"""The trend of a noisy curve: a robust slope with its confidence interval."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from vario.logs.history import Curve, Values
 MIN_POINTS = 5
 MIN_WINDOW = 20
 MAX_POINTS = 200
-"""Longer stretches are thinned to so many medians: pairs of points grow with the square."""
+"""More points are reduced to this many medians, since the number of pairs grows with the square."""
 CONFIDENCE = 1.96
 
 
 @dataclass(frozen=True)
 class Trend:
-    """The slope of the last stretch of a curve."""
+    """The slope at the end of a curve."""
 
     direction: str
-    """falling, rising or flat; flat when zero lies within the error bar."""
+    """falling, rising or flat; flat if the confidence interval contains zero."""
     slope_per_step: float
     low: float
     """The slope lies between `low` and `high` with 95 % confidence, if the points' noise is independent."""
@@ -32,7 +32,7 @@ class Trend:
 
 
 def find_trend(curve: Curve) -> Trend | None:
-    """The trend of the last quarter of the points, at least 20; None with fewer than 5 finite ones."""
+    """Return the trend of the last quarter of the points, at least 20; None with fewer than 5 finite ones."""
     curve = curve.where(np.isfinite(curve.values))
     window = max(MIN_WINDOW, len(curve) // 4)
     steps, values = curve.steps[-window:].astype(np.float64), curve.values[-window:]
@@ -50,11 +50,11 @@ def find_trend(curve: Curve) -> Trend | None:
 
 
 def theil_sen(steps: Values, values: Values) -> tuple[float, float, float]:
-    """The median of the slopes between all pairs of points, and its 95 % confidence limits (after Sen, 1968)."""
+    """Return the median slope between all pairs of points, and its 95 % confidence limits (Sen, 1968)."""
     count = len(steps)
     before, after = np.triu_indices(count, k=1)
     slopes = np.sort((values[after] - values[before]) / (steps[after] - steps[before]))
-    # The rank correlation of unrelated numbers varies by this much, and with it the ranks of the limits.
+    # The standard deviation of the rank correlation of unrelated numbers, which gives the ranks of the limits.
     deviation = CONFIDENCE * sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = max(0, round((len(slopes) - deviation) / 2) - 1)
     high = min(len(slopes) - 1, round((len(slopes) + deviation) / 2))

@@ -1,7 +1,7 @@
-"""Rules: each looks at the steps of a run as they come and yields what it finds.
+"""Rules: each one checks the steps of a run as they arrive and yields findings.
 
-A module in a folder below adds rules by decorating functions with `rule`; so does any function handed to
-`vario.watch(rules=[...])`, and other packages' entry points in the group `vario.rules`. See docs/rules.md.
+Modules in the folders below add rules by decorating functions with `rule`. Pass your own to `vario.watch(rules=[...])`,
+or publish them through the entry point group `vario.rules`. See docs/rules.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Chosen:
 
 
 def choose(wanted: Sequence[str | Rule] | Mapping[str, Any] | bool | None) -> list[Chosen]:
-    """The rules a config asks for: all by default, those of a list, or all with some options or some switched off.
+    """Return the rules a config asks for: all by default, a list of them, or all with some options changed or off.
 
     `["non_finite", my_rule]`, `{"grad_spike": {"threshold": 10}, "drift": False}`, `False` or `[]` for none.
     """
@@ -46,13 +46,13 @@ def choose(wanted: Sequence[str | Rule] | Mapping[str, Any] | bool | None) -> li
 
 
 def to_options(chosen: Iterable[Chosen]) -> dict[str, Any]:
-    """A choice as plain values that choose the same again; rules that only exist in a process are left out."""
+    """Return plain values that `choose` turns into the same rules; skips rules defined only in this process."""
     wanted = {found.rule.name: dict(found.options) or True for found in chosen}
     return {found.name: wanted.get(found.name, False) for found in RULES}
 
 
 def named(name: str | Rule) -> Rule:
-    """A rule by its name, as `non_finite` or `NonFinite`; rules themselves are passed on."""
+    """Look up a rule by name, `non_finite` or `NonFinite`; a rule is returned as it is."""
     if isinstance(name, Rule):
         return name
     if not isinstance(name, str):

@@ -1,1 +1,1 @@
-"""Runs as they lie on disk: open one, read its series, frames and tables, live or later."""
+"""Runs on disk: open one and read its series, frames and tables, live or later."""

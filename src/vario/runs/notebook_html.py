@@ -1,4 +1,4 @@
-"""A run as a notebook shows it: a few lines and a picture, without a script; names from the run are only text."""
+"""A run as HTML for notebooks: a few lines and a picture, without scripts; names from the run are escaped."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from html import escape
 from vario.core.errors import VarioError
 from vario.core.text import duration, number, size
 from vario.rules.api.wording import in_a_paragraph
+from vario.runs.findings.check import stored_check
 from vario.runs.findings.diagnosis import first_cause
-from vario.runs.findings.stored_alerts import has_alerts, read_incidents
 from vario.runs.reader import RunReader
 from vario.runs.views.heat import read_heat
 from vario.runs.views.heat_png import heat_png
@@ -22,7 +22,7 @@ WIDTH, LEAST_HEIGHT, MOST_HEIGHT = 640, 120, 320
 
 
 def run_html(run: RunReader) -> str:
-    """How a run fares, its vital signs, the first cause of what went wrong, and its heat map."""
+    """Return the run's state, its vital signs, the root cause of what went wrong, and its heat map."""
     try:
         parts = list(_parts(run))
     except VarioError as error:
@@ -38,9 +38,13 @@ def _parts(run: RunReader) -> Iterator[str]:
         yield _line(
             " &nbsp; ".join(f"{escape(_named(found))} <strong>{_shown(found)}</strong>" for found in vitals.vitals)
         )
-    first = first_cause(tuple(read_incidents(run))) if has_alerts(run) else None
+    found = stored_check(run)
+    first = first_cause(tuple(found.incidents))
     if first is not None:
-        yield f'<div style="margin:6px 0;padding:4px 8px;border-left:3px solid">{escape(in_a_paragraph(first))}</div>'
+        said = f"<strong>{first.severity}</strong> {escape(in_a_paragraph(first))}"
+        yield f'<div style="margin:6px 0;padding:4px 8px;border-left:3px solid">{said}</div>'
+    if found.missing:
+        yield _line(escape(f"From what was found during training; {found.missing}. `vario check` runs the rules now."))
     yield _picture(run)
 
 
@@ -50,7 +54,7 @@ def _state(run: RunReader, vitals: Vitals) -> str:
     if pace.step is not None:
         words.append(f"step {pace.step}" + (f" of {pace.total_steps}" if pace.total_steps else ""))
     if pace.eta_seconds is not None:
-        words.append(f"{duration(pace.eta_seconds)} to go")
+        words.append(f"{duration(pace.eta_seconds)} left")
     if run.world_size > 1:
         words.append(f"{run.world_size} ranks")
     return ", ".join(words)
@@ -70,10 +74,10 @@ def _picture(run: RunReader) -> str:
     recorded = run.quantities("all") if run.ranks else []
     quantity = next((name for name in (*SHOWN_FIRST, *recorded) if name in recorded and name != "scalar"), None)
     if quantity is None:
-        return _line("No tensor was recorded yet.")
+        return _line("No tensors recorded yet.")
     heat = read_heat(run, quantity, rows=ROWS, columns=COLUMNS)
     if not heat.values.size:
-        return _line("No tensor was recorded yet.")
+        return _line("No tensors recorded yet.")
     height = min(MOST_HEIGHT, max(LEAST_HEIGHT, 4 * len(heat.targets)))
     what = (
         f"{quantity.replace('_', ' ')} {heat.statistic} of {sum(heat.groups)} targets, in model order from the top, "

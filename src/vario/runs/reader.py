@@ -1,4 +1,4 @@
-"""What is read of a run's files: series, frames, tables and how it fares, while it is written or later."""
+"""Reads a run's files: series, frames, tables and state, live or later."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from vario.runs.files.unmerged import LeftOut, differing, unmerged_of
 from vario.statistics import STATISTICS
 
 Rank = int | Literal["all"]
-"""One rank, or all of them merged: shares of a parameter add up to the whole, and replicas count once."""
+"""One rank, or all of them merged: shards of a parameter add up to the whole, and replicas count once."""
 
 SIDED = ("activation", "activation_gradient")
 
@@ -46,17 +46,17 @@ class Series:
     rank: Rank
     steps: npt.NDArray[np.int64]
     micro_steps: npt.NDArray[np.int32]
-    """All 0 where micro-steps were merged."""
+    """All 0 if micro-steps were merged."""
     values: npt.NDArray[np.float64]
     note: str = ""
-    """What of the target these values leave out, in words."""
+    """What these values omit of the target, as text."""
 
     def __len__(self) -> int:
         return len(self.steps)
 
 
 class RunReader(RunFolder):
-    """One run folder. What can change while the run is written is read anew each time it is asked for."""
+    """One run folder. Whatever can change while the run is written is read again on each access."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -73,19 +73,19 @@ class RunReader(RunFolder):
 
     @property
     def rank_states(self) -> list[RankState]:
-        """How each rank fares, and where: which one failed first, for example."""
+        """The state and host of each rank, for example which one failed first."""
         sessions = self.sessions
         return [self._with_rows(found, sessions) for found in self.noted_rank_states]
 
     def _with_rows(self, found: RankState, sessions: list[dict[str, Any]]) -> RankState:
-        # A rank that could say how it ended has said its last step; the file of any other is as old as its last turn.
+        # A rank that ended cleanly has recorded its last step; the file of any other is as old as its last update.
         if found.state in ending.OVER and found.last_step is not None:
             return found
         newest = self.reader(found.rank, "scalar").newest_step(sessions)
         return found if newest is None else dataclasses.replace(found, last_step=newest)
 
     def steps(self, quantity: str = "scalar", rank: Rank = 0) -> npt.NDArray[np.int64]:
-        """The steps at which a quantity was recorded, in order."""
+        """Return the steps at which a quantity was recorded, in order."""
         if rank == "all":
             found = np.zeros(0, np.int64)
             for number in self.ranks:
@@ -96,27 +96,29 @@ class RunReader(RunFolder):
         return self.reader(rank, quantity).steps(self.sessions)
 
     def structure(self, rank: int = 0) -> Structure:
-        """Modules and parameters of the model, in model order, and what this rank holds of them."""
+        """Return modules and parameters in model order, and which part of them this rank has."""
         self.check_rank(rank)
         return read_structure(self.path / f"rank{rank}")
 
     def collectives(self, rank: int = 0) -> list[Collective]:
-        """What the targets of `communication` are: operation, group, dtype, call stack, in the order of first calls."""
+        """Return the targets of `communication`: operation, group, dtype, call stack, in the order of their first
+        call."""
         self.check_rank(rank)
         return read_collectives(self.path / f"rank{rank}")
 
     def quantities(self, rank: Rank = 0) -> list[str]:
-        """What was recorded, in the order it was asked for; plain numbers last."""
+        """The recorded quantities, in the config's order; plain numbers last."""
         known = list(self.config.get("quantities", ()))
         found = {name for number in self._ranks(rank) for name in quantities(self.path / f"rank{number}")}
         return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
 
     def targets(self, quantity: str | None = None, pattern: str | None = None, rank: Rank = "all") -> list[str]:
-        """Names in the order they were first observed, all or those that match a name, glob or `re:` expression."""
+        """Return names in the order of their first observation, all or those that match a name, glob or `re:`
+        expression."""
         seen: dict[str, tuple[int, int]] = {}
         if quantity is not None and quantity not in self.quantities(rank):
             if rank != "all" and quantity in HELD and quantity in self.quantities("all"):
-                # It left them all to others that hold the same.
+                # Other ranks with the same tensors recorded them.
                 return [
                     name
                     for name in self.targets(quantity, pattern)
@@ -137,10 +139,10 @@ class RunReader(RunFolder):
     def series(
         self, target: str, quantity: str, statistic: str = "", rank: Rank = "all", micro_steps: bool = False
     ) -> Series:
-        """One statistic of one target over steps; micro-steps are merged into one point unless asked for.
+        """Return one statistic of one target over steps; micro-steps are merged into one point by default.
 
-        Over all ranks a sharded parameter is whole again, and one that several ranks hold alike counts once. Of one
-        rank, what it left to another that holds the same is read there.
+        Over all ranks a sharded parameter is whole again, and a replicated one counts once. For one rank, a replicated
+        tensor that another rank recorded is read from there.
         """
         if quantity == "scalar":
             return self._scalar_series(target, statistic or "value", rank)
@@ -160,14 +162,14 @@ class RunReader(RunFolder):
         return Series(target, quantity, derived.name, rank, *found, note)
 
     def frame(self, step: int, quantity: str | None = None, rank: Rank = 0) -> Any:
-        """All rows at one step, as a pyarrow Table in the order they were observed: of one quantity, or of all.
+        """Return all rows at one step as a pyarrow Table, in the order of observation: of one quantity, or of all.
 
-        Of all, a column `quantity` tells them apart; plain numbers are not among them. Over all ranks each target has
-        one row per micro-step, merged as in `series`.
+        For all quantities there is a column `quantity`, and plain numbers are not included. Over all ranks each target
+        has one row per micro-step, merged as in `series`.
         """
         if rank == "all":
             if quantity is None or quantity == "scalar":
-                raise ConfigError("quantity: name the one to merge over ranks; plain numbers are merged by `series`")
+                raise ConfigError("quantity: required when merging over ranks. For plain numbers use `series`.")
             sessions, recorded = self.sessions, self.ranks
             having = [number for number in recorded if quantity in self.quantities(number)]
             columns = all_columns(quantity)
@@ -191,28 +193,28 @@ class RunReader(RunFolder):
         table = reader.read(all_columns(quantity), self.sessions, step=step)
         if not table.num_rows:
             steps = self.steps(quantity, rank)
-            near = f"The nearest is {steps[np.abs(steps - step).argmin()]}." if len(steps) else "Nothing is, yet."
+            near = f"The nearest is {steps[np.abs(steps - step).argmin()]}." if len(steps) else "Nothing recorded yet."
             raise ConfigError(f"step: {quantity} was not recorded at step {step}. {near}")
         return in_order(table)
 
     def to_arrow(self, quantity: str | None = None, rank: int = 0) -> Any:
-        """All rows as a pyarrow Table, in the order they were observed: of one quantity, or of all as in `frame`."""
+        """Return all rows as a pyarrow Table, in the order of observation: of one quantity, or of all as in `frame`."""
         budget = Budget()
         if quantity is None:
             return together({name: self.all_rows(name, rank, budget) for name in self._tensor_quantities(rank)})
         return self.all_rows(quantity, rank, budget)
 
     def all_rows(self, quantity: str, rank: int, budget: Budget) -> Any:
-        """As `to_arrow`, as part of an answer whose rows share a budget."""
+        """Like `to_arrow`, as part of a result whose rows share a budget."""
         reader = self._checked_reader(rank, quantity)
         return in_order(reader.read(all_columns(quantity), self.sessions, budget=budget))
 
     def batches(self, quantity: str, rank: int = 0) -> Iterator[Any]:
-        """All rows as pyarrow Tables, one for each file, oldest first: a run of any size in little memory."""
+        """Yield all rows as pyarrow Tables, one per file, oldest first: a run of any size in little memory."""
         yield from map(in_order, self._checked_reader(rank, quantity).batches(all_columns(quantity), self.sessions))
 
     def to_pandas(self, quantity: str | None = None, rank: int = 0) -> Any:
-        """All rows as a pandas DataFrame: of one quantity, or of all as in `frame`."""
+        """Return all rows as a pandas DataFrame: of one quantity, or of all as in `frame`."""
         try:
             import pandas  # noqa: F401
         except ImportError:
@@ -220,12 +222,12 @@ class RunReader(RunFolder):
         return self.to_arrow(quantity, rank).to_pandas()
 
     def sql(self, query: str) -> Any:
-        """The answer of a SQL query over all ranks, as a pyarrow Table; each quantity is a view."""
+        """Run a SQL query over all ranks and return a pyarrow Table; each quantity is a view, and so is `params`."""
         readers = {
             quantity: [(rank, self.reader(rank, quantity)) for rank in self.ranks if quantity in self.quantities(rank)]
             for quantity in dict.fromkeys(name for rank in self.ranks for name in self.quantities(rank))
         }
-        return sql.ask(query, readers, self.sessions)
+        return sql.ask(query, readers, self.sessions, self.params)
 
     def columns(
         self,
@@ -235,18 +237,18 @@ class RunReader(RunFolder):
         first: int | None = None,
         budget: Budget | None = None,
     ) -> Any:
-        """Chosen columns of all rows of a quantity, or of those from a step on, as a pyarrow Table, in no order."""
+        """Return selected columns of a quantity's rows, all or from a step on, as an unordered pyarrow Table."""
         return self._checked_reader(rank, quantity).read(names, self.sessions, first=first, budget=budget)
 
     def bad_rows(self, quantity: str, rank: int) -> Any:
-        """The bad rows of the first part of a quantity that has any NaN or Inf but masks; None when all is finite."""
+        """Return the non-finite rows, without masks, of the first part that has any; None if all are finite."""
         columns = ["step", "micro_step", "order", "target", *COLUMNS]
-        for piece, limit in self._checked_reader(rank, quantity).suspects(self.sessions):
+        for row_file, limit in self._checked_reader(rank, quantity).suspects(self.sessions):
             if quantity == "scalar":
-                table = piece.read(["step", "target", "value"], EVERYTHING.at_most(limit))
+                table = row_file.read(["step", "target", "value"], EVERYTHING.at_most(limit))
                 table = take(table, np.flatnonzero(~np.isfinite(numbers(table.column("value")))))
             else:
-                table = piece.bad_rows(columns, limit)
+                table = row_file.bad_rows(columns, limit)
                 if quantity == "activation" and table.num_rows:
                     is_mask = are_masks(table.column("target").to_pylist(), summaries(table))
                     table = take(table, np.flatnonzero(~is_mask))
@@ -262,7 +264,7 @@ class RunReader(RunFolder):
         values = np.concatenate([numbers(table.column("value")) for table in tables])
         points, groups = np.unique(steps, return_inverse=True)
         with np.errstate(invalid="ignore"):
-            # Plain numbers do not merge as Summaries do: over ranks they are averaged.
+            # Plain numbers do not merge like Summaries: over ranks they are averaged.
             values = np.bincount(groups, values, len(points)) / np.bincount(groups, minlength=len(points))
         return Series(target, "scalar", "value", rank, points, np.zeros(len(points), np.int32), values)
 
@@ -290,7 +292,7 @@ class RunReader(RunFolder):
         if rank != "all" and (found := [name for name in names if name in known]):
             having = [other for other in self.ranks if other != rank and found[0] in self._seen_by(other, quantity)]
             raise ConfigError(
-                f"rank: {rank} has no {quantity} of '{target}'. Those that have: {', '.join(map(str, having))}."
+                f"rank: {rank} has no {quantity} of '{target}'. Ranks that have it: {', '.join(map(str, having))}."
             )
         raise ConfigError(unknown("target", target, known))
 
@@ -298,7 +300,7 @@ class RunReader(RunFolder):
         return self.reader(rank, quantity).first_seen(self.sessions)
 
     def _groups(self, target: str, quantity: str, rank: Rank) -> list[list[int]]:
-        """The ranks whose rows make up a target: those of one group hold the same, groups add up."""
+        """The ranks whose rows make up a target: ranks of one group are replicas, groups add up."""
         recorded = self.ranks
         if rank != "all":
             self.check_rank(rank)
@@ -310,7 +312,7 @@ class RunReader(RunFolder):
 
     @property
     def layout(self) -> Layout:
-        """Which ranks hold what of each parameter."""
+        """Which rank has which part of each parameter."""
         ranks = tuple(self.ranks)
         if self._layout_read is None or self._layout_read[0] != ranks:
             self._layout_read = ranks, Layout(ranks, self.structure)
@@ -323,7 +325,7 @@ class RunReader(RunFolder):
         return [rank]
 
     def check_rank(self, rank: int) -> None:
-        """Refuse a rank that recorded nothing."""
+        """Raise ConfigError for a rank that recorded nothing."""
         if not status.has_rank(self.path, rank):
             raise ConfigError(f"rank: {rank!r} recorded nothing. Known: {', '.join(map(str, self.ranks)) or 'none'}.")
 
@@ -336,7 +338,7 @@ class RunReader(RunFolder):
         return self.reader(rank, quantity)
 
     def reader(self, rank: int, quantity: str) -> QuantityReader:
-        """What reads one quantity of one rank; kept, with what it knows of closed parts."""
+        """Return the cached reader of one quantity of one rank."""
         key = (rank, quantity)
         if key not in self._readers:
             self._readers[key] = QuantityReader(self.path / f"rank{rank}", quantity)

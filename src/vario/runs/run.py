@@ -1,4 +1,4 @@
-"""A run, opened: what is read of its files, what was found in it, and how a notebook shows it."""
+"""The Run class: reads a run's files, its findings, and its HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ log = logging.getLogger("vario")
 
 
 class Run(RunReader):
-    """One run folder. What can change while the run is written is read anew each time it is asked for."""
+    """One run folder. Whatever can change while the run is written is read again on each access."""
 
     @property
     def alerts(self) -> list[Alert]:
-        """What the rules found while it was watched, on all ranks, by step."""
+        """What the rules found during training, on all ranks, by step."""
         return read_alerts(self)
 
     @property
     def incidents(self) -> list[Incident]:
-        """What these alerts come to: one incident for each cause."""
+        """The incidents of these alerts: one per root cause."""
         return read_incidents(self)
 
     def _repr_html_(self) -> str:
@@ -36,17 +36,17 @@ class Run(RunReader):
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """Open a run: its folder, a folder of runs (the newest is taken), or a name under ./vario_runs."""
+    """Open a run: its folder, a folder of runs (opens the latest run), or a name under ./vario_runs."""
     return Run(find_run(path))
 
 
 def list_runs(directory: str | os.PathLike[str]) -> list[Run]:
-    """All runs in a folder, oldest first; one that cannot be read is named in a warning and left out."""
+    """Return all runs in a folder, oldest first; skips one that cannot be read, with a warning."""
     return runs_at(run_folders(Path(directory)))
 
 
 def runs_at(folders: Iterable[Path]) -> list[Run]:
-    """The runs in these folders, oldest first; one that cannot be read is named in a warning and left out."""
+    """Return the runs in these folders, oldest first; skips one that cannot be read, with a warning."""
     runs = []
     for folder in folders:
         try:
@@ -54,5 +54,5 @@ def runs_at(folders: Iterable[Path]) -> list[Run]:
             run.parts_off  # noqa: B018 - reads every rank.json: a damaged one shows now
             runs.append(run)
         except RunError as error:
-            log.warning("left out: %s", error)
+            log.warning("skipped: %s", error)
     return sorted(runs, key=lambda run: run.started)

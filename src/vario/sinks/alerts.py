@@ -1,4 +1,4 @@
-"""Rules as a sink: they see each complete step on the writer's thread, and what they find is written and told."""
+"""Rules as a sink: they get each complete step on the writer thread; what they find is written and reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import numpy as np
 from vario.core.errors import RunCorrupt
 from vario.core.records import StepRecord
 from vario.core.run_files import no_links, open_file
-from vario.core.run_format import ALERTS, INCIDENTS
+from vario.core.run_format import ALERTS, INCIDENTS, RULE_MEMORY
+from vario.core.run_header import RunHeader
 from vario.rules import Chosen, choose
 from vario.rules.api.alerts import Alert, Incident
 from vario.rules.api.detector import Detector
@@ -25,24 +26,23 @@ from vario.rules.api.incidents import Incidents
 from vario.rules.api.series_state import Memory
 from vario.rules.api.step_view import Facts, Step, StepAssembler
 from vario.rules.api.wording import in_one_line
-from vario.sinks import PartsOff, RunHeader
-from vario.sinks.line_files import take_back
+from vario.sinks import PartsOff
 from vario.statistics import columns_needed
+from vario.store.line_files import take_back
 
 log = logging.getLogger("vario")
 
-STATE = "rules.npz"
 SAVE_SECONDS = 60.0
-"""What the rules remember is saved this often, and at the end."""
+"""How often the state of the rules is saved; also at the end."""
 
 MOST_WAITING = 1000
-"""Lines that wait for a folder that cannot be written."""
+"""Lines that wait while the folder cannot be written."""
 
 _LEVELS = {"page": logging.ERROR, "warn": logging.WARNING, "note": logging.INFO}
 
 
 class Alerts:
-    """Runs the rules of one rank, writes `alerts.jsonl` and `incidents.jsonl`, and says each incident once."""
+    """Runs the rules of one rank, writes `alerts.jsonl` and `incidents.jsonl`, and reports each incident once."""
 
     name: ClassVar[str] = "alerts"
     first_step: ClassVar[int] = 0
@@ -53,21 +53,26 @@ class Alerts:
         failed: Callable[[str, Exception], None] | None = None,
         writes: bool = True,
     ) -> None:
-        """`failed` is told of a rule that raises, which goes on without it; `writes`: whether there is a folder."""
+        """`failed` gets the error of a rule that raises and is switched off; `writes`: whether there is a folder."""
         self._chosen = choose(None) if chosen is None else list(chosen)
         self._detector = Detector(self._chosen, failed=failed)
         self._incidents = Incidents({found.rule.name: found.rule for found in self._chosen})
         self._writes = writes
         self._calls: list[Callable[[Incident], None]] = []
+        self._joined_calls: list[Callable[[Incident, Alert], None]] = []
         self.alerts: list[Alert] = []
-        """The newest ones; the folder has all."""
+        """The latest alerts; the folder has all of them."""
 
     def on_incident(self, call: Callable[[Incident], None]) -> None:
-        """Call with each incident when it is told, on the writer's thread."""
+        """Call `call` with each incident when it is reported, on the writer thread."""
         self._calls.append(call)
 
+    def on_joined(self, call: Callable[[Incident, Alert], None]) -> None:
+        """Call `call` with each alert that joins an incident after that was reported, on the writer thread."""
+        self._joined_calls.append(call)
+
     def open(self, header: RunHeader) -> None:
-        """Take up what was remembered, where a run goes on."""
+        """Restore the state of the rules if a run is resumed."""
         self._rank, self._is_alone = header.rank, header.world_size == 1
         self._is_leading = self._is_alone or header.rank == min(header.config.get("ranks") or [0])
         self._run = header.path
@@ -86,9 +91,9 @@ class Alerts:
         self._assembler = StepAssembler(facts, self._memory)
 
     def write(self, record: StepRecord) -> None:
-        """Look at the step before this record's, if that is complete now."""
+        """Run the rules on the step before this record's, if it is complete now."""
         if self._goes_on:
-            # Steps from here on are trained anew: what was found in them before is no longer true.
+            # Steps from here on are trained again, so earlier findings about them no longer apply.
             self._goes_on = False
             for name in (ALERTS, INCIDENTS):
                 take_back(self._folder / name, record.step)
@@ -96,10 +101,10 @@ class Alerts:
             self._look(step)
 
     def note(self, parts_off: PartsOff, num_refused: int) -> None:
-        """Nothing to keep."""
+        """Do nothing: the store records failures."""
 
     def close(self, state: str, error: str | None) -> None:
-        """Look at the last step, tell what has not been told, and save what is remembered."""
+        """Run the rules on the last step, report what is left, and save the state."""
         for step in self._assembler.flush():
             self._look(step)
         self._tell(self._incidents.flush())
@@ -108,19 +113,27 @@ class Alerts:
             file.close()
 
     def _look(self, step: Step) -> None:
-        found = self._detector.see(step, None if self._is_alone else self._rank)
-        for alert in found:
-            self._append(ALERTS, alert.to_json())
-        if found:
-            self.alerts = [*self.alerts, *found][-1000:]
-        self._tell(self._incidents.add(step.number, found))
+        before = self._incidents.told
+        found = self._incidents.add(step.number, self._detector.see(step, None if self._is_alone else self._rank))
+        for alert in found.alerts:
+            self._append(ALERTS, alert.to_stored())
+        if found.alerts:
+            self.alerts = [*self.alerts, *found.alerts][-1000:]
+        self._tell(found.told)
+        if before is not None and before not in found.told:
+            for alert in found.alerts:
+                if alert.incident == before.id:
+                    for call in self._joined_calls:
+                        call(before, alert)
+        for incident in found.revised:
+            self._append(INCIDENTS, incident.to_stored())
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self._save()
 
     def _tell(self, incidents: Sequence[Incident]) -> None:
         for incident in incidents:
-            self._append(INCIDENTS, incident.to_json())
-            # What all ranks see is said by one of them; what only one can know is said there.
+            self._append(INCIDENTS, incident.to_stored())
+            # Alerts that all ranks see are reported by one of them; those only one rank can know are reported there.
             if self._is_leading or incident.severity == "page":
                 log.log(_LEVELS[incident.severity], "%s", in_one_line(incident, self._run if self._writes else None))
             for call in self._calls:
@@ -132,7 +145,7 @@ class Alerts:
             self._write_waiting()
 
     def _write_waiting(self) -> None:
-        """What cannot be written waits, as the store's rows do; the store is the one that says so."""
+        """Write waiting lines; what cannot be written waits, as the store's rows do. The store logs the error."""
         try:
             while self._waiting:
                 name, line = self._waiting[0]
@@ -145,15 +158,15 @@ class Alerts:
             return
 
     def _take_up(self) -> None:
-        """Go on with what was remembered; a file that cannot be read costs a warm-up, not the run."""
-        path = self._folder / STATE
+        """Restore the state of the rules; a file that cannot be read costs a warm-up, not the run."""
+        path = self._folder / RULE_MEMORY
         try:
             with open_file(path, 2) as file, np.load(file, allow_pickle=False) as saved:
                 self._memory.restore(dict(saved))
         except FileNotFoundError:
             return
         except (OSError, ValueError, EOFError, KeyError, RunCorrupt, zipfile.BadZipFile) as error:
-            log.warning("%s: not readable, so the rules begin anew: %s", path, error)
+            log.warning("%s: cannot be read, so the rules start over: %s", path, error)
             self._memory = Memory()
 
     def _save(self) -> None:
@@ -161,7 +174,7 @@ class Alerts:
         if self._writes:
             self._write_waiting()
             with contextlib.suppress(OSError):
-                _replace(self._folder / STATE, self._memory)
+                _replace(self._folder / RULE_MEMORY, self._memory)
 
 
 def _replace(path: Path, memory: Memory) -> None:

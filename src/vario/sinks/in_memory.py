@@ -1,11 +1,12 @@
-"""The sink that keeps everything in a list: for tests, and for looking at a few steps in a notebook."""
+"""The sink that keeps everything in a list: for tests, and to inspect a few steps in a notebook."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from vario.core.records import Scalars, StepRecord
-from vario.sinks import PartsOff, RunHeader
+from vario.core.run_header import RunHeader
+from vario.sinks import PartsOff
 
 
 class InMemory:
@@ -23,12 +24,12 @@ class InMemory:
         self.error: str | None = None
 
     def open(self, header: RunHeader) -> None:
-        """Remember the header."""
+        """Keep the header."""
         self.header = header
         self.first_step = header.first_step or 0
 
     def write(self, record: StepRecord) -> None:
-        """Keep one step, or add to the last one what was logged late."""
+        """Keep one step, or add late values to the last one."""
         if self.records and self.records[-1].step == record.step:
             last = self.records.pop()
             scalars = Scalars(record.step, last.scalars.time, {**last.scalars.values, **record.scalars.values})
@@ -42,6 +43,6 @@ class InMemory:
         self.num_refused = num_refused
 
     def close(self, state: str, error: str | None) -> None:
-        """Remember how the run ended."""
+        """Keep how the run ended."""
         self.state = state
         self.error = error

@@ -1,7 +1,7 @@
 """The run store: each rank's records as Arrow streams that become Parquet parts.
 
-Every row is in the kernel's hands when `write` returns, so killing the process loses nothing. See
-`docs/run-format.md` for what lies where.
+Every row is in the kernel when `write` returns, so killing the process loses nothing. `docs/run-format.md` describes
+the files.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from typing import Any, ClassVar
 
 from vario.core import run_format
 from vario.core.errors import RunTaken
+from vario.core.old_names import QUANTITIES
+from vario.core.parameter_list import json_texts
 from vario.core.processes import this_process
 from vario.core.records import COLUMNS, Frame, StepRecord
 from vario.core.run_files.shapes import COLLECTIVES, read_json
+from vario.core.run_header import RunHeader
 from vario.core.text import size
-from vario.sinks import PartsOff, RunHeader
-from vario.sinks.compaction import Compactor
-from vario.sinks.encoding import StreamEncoder, in_batches
-from vario.sinks.folder import Claim, claim, leading_rank, write_json
-from vario.sinks.holding import has_lost
-from vario.sinks.live_file import LiveFile
-from vario.sinks.recovery import part_path, recover
-from vario.sinks.rollups import OUTLINED_ROWS, STRETCH_STEPS
+from vario.sinks import PartsOff
 from vario.statistics import columns_needed
+from vario.store.compaction import Compactor
+from vario.store.encoding import StreamEncoder, in_batches
+from vario.store.folder import Claim, claim, leading_rank, write_json, write_texts
+from vario.store.holding import has_lost
+from vario.store.live_stream import LiveStream
+from vario.store.recovery import part_path, recover
+from vario.store.rollups import BUCKET_STEPS, ROLLUP_MIN_ROWS
 
 log = logging.getLogger("vario")
 
@@ -43,7 +46,7 @@ class _Stream:
 
     def __init__(self, folder: Path, quantity: str, part: int, session: int, columns: frozenset[str]) -> None:
         self.encoder = StreamEncoder(quantity, part, session, columns)
-        self.file = LiveFile(folder / f"{quantity}{run_format.LIVE}", self.encoder.opening)
+        self.file = LiveStream(folder / f"{quantity}{run_format.LIVE}", self.encoder.opening)
         self.num_steps = 0
         self._last_step: int | None = None
 
@@ -64,15 +67,15 @@ class Store:
         part_bytes: int = 32 << 20,
         small_part_bytes: int = 2 << 20,
         backlog_bytes: int = 64 << 20,
-        outlined_rows: int = OUTLINED_ROWS,
-        stretch_steps: int = STRETCH_STEPS,
+        rollup_min_rows: int = ROLLUP_MIN_ROWS,
+        bucket_steps: int = BUCKET_STEPS,
     ) -> None:
-        """Nothing is touched yet.
+        """Nothing is written yet.
 
-        A part closes at `part_bytes`, or after `part_steps` steps unless it is still smaller than `small_part_bytes`:
-        a run of few targets would leave thousands of tiny files. At most about `backlog_bytes` wait in memory for a
-        disk that takes nothing. A quantity of `outlined_rows` rows gets outlines, of `stretch_steps`
-        steps each once it is long.
+        A part closes at `part_bytes`, or after `part_steps` steps unless it is still smaller than `small_part_bytes`: a
+        run with few targets would leave thousands of tiny files. At most about `backlog_bytes` wait in memory if the
+        disk cannot be written. A quantity with `rollup_min_rows` rows gets rollups, of `bucket_steps` steps each once
+        it is long.
         """
         self.first_step = 0
         self.dropped_steps = 0
@@ -82,10 +85,13 @@ class Store:
         self._backlog_bytes = backlog_bytes
         self._streams: dict[str, _Stream] = {}
         self._highest_part: dict[str, int] = {}
-        self._compactor = Compactor(outlined_rows, stretch_steps)
+        self._stored: dict[str, str] = {}
+        """Quantities that an earlier session stored under another name."""
+        self._compactor = Compactor(rollup_min_rows, bucket_steps)
         self._claim: Claim | None = None
         self._established = self._is_lost = False
         self._run: dict[str, Any] = {}
+        self._params_written: dict[str, Any] | None = None
         self._collectives: dict[str, dict[str, Any]] = {}
         self._collectives_are_new = False
         self._unopened: list[StepRecord] = []
@@ -97,7 +103,7 @@ class Store:
         self._status_time = float("-inf")
 
     def open(self, header: RunHeader) -> None:
-        """Take the folder, or go on with the run in it; a RunError says why it must not be written."""
+        """Take the folder, or resume the run in it; raises RunError if it must not be written."""
         self._header = header
         self._rank_folder = header.path / f"rank{header.rank}"
         statistics = header.config.get("statistics")
@@ -106,7 +112,7 @@ class Store:
         self._attempt("record", self._establish)
 
     def write(self, record: StepRecord) -> None:
-        """Append one step; what the disk does not take waits in memory and is tried again with the next step."""
+        """Append one step; what the disk does not take waits in memory and is retried with the next step."""
         self.write_all([record])
 
     def write_all(self, records: Sequence[StepRecord]) -> None:
@@ -121,7 +127,7 @@ class Store:
         else:
             self._unopened += records
         if not self._attempt("record", self._flush):
-            self._check_holding()  # a file that is in the way may be that of another process
+            self._check_holding()  # a file in the way may belong to another process
             return
         self._waiting_steps.clear()
         if self._collectives_are_new:
@@ -134,25 +140,27 @@ class Store:
             self._status_time = now
             self._check_holding()
             self._attempt("write rank.json", self._write_rank)
+        if self._established and self._header.params.values is not self._params_written:
+            self._attempt("write run.json", lambda: self._write_run("running", None, None))
 
     def note(self, parts_off: PartsOff, num_refused: int) -> None:
-        """Show what failed in `rank.json`, from now on."""
+        """Show failures in `rank.json` from now on."""
         self._parts_off = list(parts_off)
         self._num_refused = num_refused
         if self._established:
             self._attempt("write rank.json", self._write_rank)
 
     def close(self, state: str, error: str | None) -> None:
-        """Close and compact all parts and keep how the run ended."""
+        """Close and compact all parts and record how the run ended."""
         if self._is_lost:
             return
-        # Now, not after compaction: the order of these times tells which of several ranks failed first.
+        # Before compaction: the order of these times shows which of several ranks failed first.
         ended = time.time()
         if self._attempt("record", self._flush):
             self._waiting_steps.clear()
         elif self._waiting_steps:
             self.dropped_steps += len(self._waiting_steps)
-            log.warning("%s: the last %d steps are not recorded", self._header.path, len(self._waiting_steps))
+            log.warning("%s: the last %d steps were not recorded", self._header.path, len(self._waiting_steps))
         for quantity, stream in list(self._streams.items()):
             if stream.file.size:
                 self._attempt("close a part", lambda quantity=quantity: self._rotate(quantity))  # type: ignore[misc]
@@ -171,7 +179,7 @@ class Store:
                 self._collectives_are_new = True
             for frame in record.frames:
                 if len(frame.targets):
-                    frames.setdefault(frame.quantity, []).append(frame)
+                    frames.setdefault(self._stored.get(frame.quantity, frame.quantity), []).append(frame)
         for quantity, found in frames.items():
             stream = self._stream(quantity)
             for some in in_batches(found):
@@ -209,17 +217,15 @@ class Store:
         return unopened + sum(stream.file.pending_bytes for stream in self._streams.values())
 
     def _check_holding(self) -> None:
-        """A process that slept for long may find that another one has gone on with its run."""
+        """Raise if another process has resumed this run, which can happen to a process that slept for long."""
         if self._claim is not None and self._established and has_lost(self._rank_folder, self._claim.number):
             self._is_lost = True
-            raise RunTaken(
-                f"{self._header.path}: another process has taken over this run; it is no longer written here."
-            )
+            raise RunTaken(f"{self._header.path}: another process has taken over this run; this one stops writing.")
 
     # -- the disk ------------------------------------------------------------------------------------------------
 
     def _attempt(self, task: str, action: Callable[[], None]) -> bool:
-        """Do something with the disk; say once when that fails, and once when recording works again."""
+        """Run a task on the disk; log once when it fails, and once when recording works again."""
         try:
             action()
         except OSError as error:
@@ -227,8 +233,8 @@ class Store:
             self._warned.add(task)
             if first:
                 log.warning(
-                    "%s: cannot %s: %s. Training goes on; up to %s of steps wait in memory and are tried again with "
-                    "each step, those beyond are dropped and counted.",
+                    "%s: cannot %s: %s. Training continues; up to %s of steps are kept in memory and retried with "
+                    "each step; steps beyond that are dropped and counted.",
                     self._header.path,
                     task,
                     error,
@@ -237,7 +243,7 @@ class Store:
             return False
         if task in self._warned:
             self._warned.clear()
-            log.info("%s: can %s again; %d steps were dropped", self._header.path, task, self.dropped_steps)
+            log.info("%s: can %s again; %d steps dropped", self._header.path, task, self.dropped_steps)
         return True
 
     def _flush(self) -> None:
@@ -249,8 +255,8 @@ class Store:
         try:
             self._flush_streams()
         except FileNotFoundError:
-            # The run folder was deleted. It is made again where there is still something to make it in: a mount
-            # point that has gone must not be filled up from below.
+            # The run folder was deleted. Recreate it only if its parent exists: a lost mount point must not be filled
+            # from below.
             if self._rank_folder.exists() or not self._header.path.parent.is_dir():
                 raise
             self._make_folder()
@@ -258,7 +264,7 @@ class Store:
 
     def _flush_streams(self) -> None:
         first_error: OSError | None = None
-        # Plain numbers go last: whoever reads a run while it grows takes a step that has them for a whole one.
+        # Plain numbers go last: a reader of a growing run takes a step that has them to be complete.
         for quantity in sorted(self._streams, key=lambda name: name == "scalar"):
             try:
                 self._streams[quantity].file.flush()
@@ -275,6 +281,7 @@ class Store:
             self.first_step = self._claim.first_step
         os.makedirs(self._rank_folder, exist_ok=True)
         self._highest_part, leftovers = recover(self._rank_folder)
+        self._stored = {new: old for old, new in QUANTITIES.items() if old in self._highest_part}
         self._make_folder()
         self._established = True
         for quantity in self._highest_part:
@@ -286,8 +293,9 @@ class Store:
         os.makedirs(self._rank_folder, exist_ok=True)
         self._write_run("running", None, None)
         self._write_rank()
-        write_json(self._rank_folder / run_format.STRUCTURE, self._header.structure, indent=None)
-        # What an earlier session has seen stays beside its rows.
+        # No indents: they are for people, and take several times as long.
+        write_texts(self._rank_folder / run_format.STRUCTURE, json_texts(self._header.structure))
+        # What an earlier session described stays beside its rows.
         known = read_json(self._rank_folder / run_format.COLLECTIVES, 2, COLLECTIVES) or {}
         earlier = {str(content["target"]): content for content in known.get("collectives") or []}
         self._collectives = {**earlier, **self._collectives}
@@ -304,7 +312,7 @@ class Store:
         assert self._claim is not None
         if not self._run:
             before = self._claim.run or {"id": uuid.uuid4().hex[:12], "started": header.started}
-            session = {"first_step": self.first_step, "started": header.started}
+            session: dict[str, Any] = {"first_step": self.first_step, "started": header.started}
             self._run = {
                 "format": run_format.FORMAT,
                 "id": before["id"],
@@ -314,10 +322,13 @@ class Store:
                 "mesh": header.mesh,
                 "config": header.config,
                 "versions": header.versions,
+                "not_offered": header.not_offered,
                 "command": header.command,
                 "host": socket.gethostname(),
                 "sessions": [*self._claim.sessions, session],
             }
+        self._params_written = header.params.values
+        self._run["sessions"][-1] |= {"params": header.params.values, "param_sources": header.params.sources}
         write_json(header.path / run_format.RUN, {**self._run, "ended": ended, "state": state, "error": error})
 
     def _write_rank(self, state: str = "running", error: str | None = None, ended: float | None = None) -> None:

@@ -1,8 +1,8 @@
 """Statistics: numbers derived from a Summary, one function each.
 
-A module in this folder adds statistics by decorating functions with `statistic`. Each takes Summaries (a float64
-table, columns as in `vario.core.records.COLUMNS`) and gives one number per row; `needs` names the columns it reads, so
-that columns nobody asked for are never computed.
+A module in this folder adds statistics by decorating functions with `statistic`. Each takes Summaries (a float64 table,
+columns as in `vario.core.records.COLUMNS`) and returns one number per row. `needs` names the columns it reads; columns
+that no statistic needs are never computed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Statistic:
     measure: Callable[[Table], Values]
     doc: str
     module: str
-    """Where it was defined: the registry shows it."""
+    """The module that defines it, shown by the registry."""
 
     def __call__(self, summaries: Table) -> Values:
-        """One number per row; silent about the NaN and Inf it passes on."""
+        """Return one number per row, without warnings about NaN and Inf."""
         with np.errstate(all="ignore"):
             return self.measure(summaries)
 
 
 def statistic(*needs: str) -> Callable[[Callable[[Table], Values]], Statistic]:
-    """Turn a function over Summaries into a registered statistic of the function's name."""
+    """Turn a function over Summaries into a registered statistic with the function's name."""
 
     def wrap(measure: Callable[[Table], Values]) -> Statistic:
         name = measure.__name__.rstrip("_")
@@ -53,7 +53,7 @@ STATISTICS: Registry[Statistic] = Registry(
 
 
 def columns_needed(names: Iterable[str]) -> frozenset[str]:
-    """The Summary columns some statistics read. NaN and Inf are always counted: that is what vario is for."""
+    """Return the Summary columns some statistics read. NaN and Inf are always counted."""
     needed = {"count", "sum", "nans", "infs"}
     for name in names:
         needed.update(STATISTICS.get(name, "statistics").needs)

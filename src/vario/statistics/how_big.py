@@ -16,23 +16,23 @@ def norm(summaries: Table) -> Values:
 
 @statistic("sum_squares")
 def rms(summaries: Table) -> Values:
-    """Root mean square: the norm freed from the tensor's size."""
+    """Root mean square: the norm independent of the tensor's size."""
     return np.sqrt(summaries[:, SUM_SQUARES] / summaries[:, COUNT])
 
 
 @statistic("min")
 def min_(summaries: Table) -> Values:
-    """Smallest element; NaN elements are passed over."""
+    """Smallest element; NaN elements are ignored."""
     return summaries[:, MIN]
 
 
 @statistic("max")
 def max_(summaries: Table) -> Values:
-    """Largest element; NaN elements are passed over."""
+    """Largest element; NaN elements are ignored."""
     return summaries[:, MAX]
 
 
 @statistic("min", "max")
 def absmax(summaries: Table) -> Values:
-    """Largest magnitude; NaN elements are passed over."""
+    """Largest magnitude; NaN elements are ignored."""
     return np.maximum(np.abs(summaries[:, MIN]), np.abs(summaries[:, MAX]))

@@ -1,4 +1,4 @@
-"""How many? Elements, and those that are NaN, infinite or next to nothing."""
+"""How many? Elements, and those that are NaN, infinite or nearly zero."""
 
 from __future__ import annotations
 

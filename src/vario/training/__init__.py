@@ -1,1 +1,1 @@
-"""Inside the training process: the Monitor, the step it buffers, the thread that writes, and how runs begin and end."""
+"""What runs in the training process: the Monitor, the step buffer, the writer thread, and how runs start and end."""

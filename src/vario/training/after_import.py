@@ -1,4 +1,4 @@
-"""Running a call as soon as a script has imported a module, whenever and however it does that."""
+"""Run a call as soon as a script has imported a module, whenever and however it does so."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from types import ModuleType
 
 
 class AfterImport(MetaPathFinder):
-    """A finder that finds nothing by itself. It stays until the module is imported: many packages only look it up,
-    with `importlib.util.find_spec`, long before anybody imports it."""
+    """A finder that finds nothing itself. It stays until the module is imported: many packages look the module up with
+    `importlib.util.find_spec` long before anything imports it."""
 
     def __init__(self, module: str, call: Callable[[], None]) -> None:
         self._module = module
         self._call = call
 
     def install(self) -> None:
-        """Run the call now if the module is there already, else once it is."""
+        """Run the call now if the module is already imported, otherwise once it is."""
         if self._module in sys.modules:
             self._call()
         else:
@@ -27,7 +27,7 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What the other finders find, with a loader that tells of its work."""
+        """Return what the other finders find, with a loader that reports when it is done."""
         if fullname != self._module or self not in sys.meta_path:
             return None
         for finder in sys.meta_path:
@@ -39,7 +39,7 @@ class AfterImport(MetaPathFinder):
         return None
 
     def _tell_after(self, loader: Loader) -> None:
-        # An attribute of this one loader, so that it stays what it is for everybody who looks at it.
+        # Set on this one loader object, so that its type stays the same for everything that inspects it.
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Processes that a script under watch starts with `multiprocessing`: those that train are watched as well."""
+"""Processes that a watched script starts with `multiprocessing`: those that train are watched too."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ finally:
 
 
 class Stowaway:
-    """Travels with what a new process is told before it imports its script, and starts to watch there.
+    """Travels with the data a new process gets before it imports its script, and starts watching there.
 
-    It is unpickled by code alone: a process that cannot import vario must still start.
+    Unpickling it needs nothing but builtins: a process that cannot import vario must still start.
     """
 
     def __init__(self, settings: bytes) -> None:
@@ -41,7 +41,7 @@ class Stowaway:
 
 
 def follow_spawned(*settings: Any) -> Callable[[], None]:
-    """Watch, with these settings, in every process that is spawned or started by a fork server; the result ends it."""
+    """Watch with these settings in every process that is spawned or started by a fork server; return the undo."""
     try:
         stowaway = Stowaway(pickle.dumps(settings))
     except Exception:  # noqa: BLE001 - rules given as local functions stay in this process, and so does watching
@@ -62,14 +62,14 @@ def follow_spawned(*settings: Any) -> Callable[[], None]:
 
 
 def is_child() -> bool:
-    """Whether this process was started by `multiprocessing`."""
+    """Whether `multiprocessing` started this process."""
     return multiprocessing.parent_process() is not None
 
 
 def at_end_of_child(call: Callable[[BaseException | None], None]) -> Callable[[], None]:
-    """Run `call(error)` when this process has done its work; it leaves without what is registered with `atexit`.
+    """Run `call(error)` when this process ends; such a process skips `atexit`.
 
-    The result takes that back.
+    Return a call that undoes this.
     """
     process = os.getpid()
 

@@ -1,4 +1,4 @@
-"""Forked processes: they let go of the Monitors of the process they come from, and begin while its threads are calm."""
+"""Forked processes drop the Monitors of their parent; a fork waits until the parent's vario threads are idle."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from types import FrameType
 from typing import Protocol
 
 LIMIT_SECONDS = 2.0
-"""How long a fork waits for a thread of ours."""
+"""How long a fork waits for a vario thread."""
 
 
 class Leavable(Protocol):
-    """What has to be let go of in a forked process."""
+    """What a forked process has to drop."""
 
     def let_go(self) -> None:
-        """Forget the training without a trace: the parent watches it, and writes."""
+        """Drop all state without a trace: the parent watches and writes."""
 
 
 _held: weakref.WeakSet[Leavable] = weakref.WeakSet()
@@ -26,7 +26,7 @@ _is_prepared: list[bool] = []
 
 
 def let_go_in_forks(one: Leavable) -> None:
-    """Let go of it in every process that is forked from now on."""
+    """Drop it in every process that is forked from now on."""
     if not _is_prepared:
         os.register_at_fork(before=_calm, after_in_child=_forked)
         _is_prepared.append(True)
@@ -40,7 +40,7 @@ def _forked() -> None:
 
 
 def _calm() -> None:
-    """Wait until no thread of ours imports a module: a child would find it locked by a thread it does not have."""
+    """Wait until no vario thread imports a module: in a child, a thread that does not exist would hold the lock."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while _held and any(map(_imports, _frames_of_ours())) and time.monotonic() < deadline:
         time.sleep(0.001)

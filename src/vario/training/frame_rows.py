@@ -1,20 +1,36 @@
-"""Rows on their way to Frames: those of a step, those kept from elsewhere, and those that change steps."""
+"""Rows before they become Frames: those of a step, those kept from elsewhere, and those that move to another step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from vario.backends.base import LateRows
-from vario.core.records import COLUMNS, MAX, MIN, Frame, StepId, Table, TensorSpec, merge
+from vario.backends.protocols.observing import LateRows
+from vario.core.quantities import GRADIENT_NORM
+from vario.core.records import (
+    COLUMNS,
+    COUNT,
+    MAX,
+    MIN,
+    SUM,
+    SUM_SQUARES,
+    Collective,
+    Frame,
+    Scalars,
+    StepId,
+    StepRecord,
+    Table,
+    TensorSpec,
+    merge,
+)
 
 Seen = tuple[int, int] | list[int]
-"""Row and order of a target's observation, of several one after the other: a tuple of two, or a longer list."""
+"""Row and order of each observation of a target: a tuple of two for one, a flat list for several."""
 Rows = dict[str, Seen]
-"""What was observed, by target."""
+"""The observations, by target."""
 
 
 def add_row(rows: Rows, target: str, row: int, order: int) -> None:
@@ -28,18 +44,54 @@ def add_row(rows: Rows, target: str, row: int, order: int) -> None:
         rows[target] = [*before, row, order]
 
 
-class Kept:
-    """A Summary that was made elsewhere; later ones of the same target are merged into it."""
+def list_number(known: list[Sequence[str]], targets: Sequence[str]) -> int:
+    """Return the position of a list of targets among the known ones; a new one is added to them."""
+    for number, names in enumerate(known):
+        if names is targets or names == targets:
+            return number
+    known.append(targets)
+    return len(known) - 1
 
-    def __init__(self, summary: list[float], order: int, form: TensorSpec | None) -> None:
+
+@dataclass(frozen=True)
+class Listed:
+    """A list of tensors that were reduced together. Nothing is kept per tensor until one is needed on its own."""
+
+    targets: Sequence[str]
+    rows: Sequence[int]
+    first_order: int
+
+    def unfold(self) -> Rows:
+        """Return the observations, by target."""
+        orders = range(self.first_order, self.first_order + len(self.rows))
+        return dict(zip(self.targets, zip(self.rows, orders, strict=True), strict=True))
+
+    def summaries(self, table: Table) -> Table:
+        """Return its rows of a step's table."""
+        rows = self.rows
+        return table[rows.start : rows.stop] if isinstance(rows, range) else table[list(rows)]
+
+    def build(self, quantity: str, step: int, table: Table) -> Frame:
+        """Return its Frame. Targets that are the same tuple in each step stay that tuple: comparing them is free."""
+        summaries = self.summaries(table)
+        if np.isnan(summaries[:, COUNT]).any():
+            return _frame(quantity, step, 0, self.unfold(), table, {})
+        order = np.arange(self.first_order, self.first_order + len(self.rows), dtype=np.int32)
+        return Frame(quantity, step, 0, tuple(self.targets), order, summaries)
+
+
+class MergedSummary:
+    """A Summary that was computed elsewhere; later ones of the same target are merged into it."""
+
+    def __init__(self, summary: list[float], order: int, spec: TensorSpec | None) -> None:
         self.summary = summary
         self.order = order
-        self.form = form
+        self.spec = spec
 
     def add(self, other: list[float]) -> None:
-        """Merge another one into it."""
+        """Merge another Summary into this one."""
         merged = [mine + theirs for mine, theirs in zip(self.summary, other, strict=True)]
-        # A NaN stands for "no finite element seen" and gives way to a number.
+        # NaN means "no finite element seen" and gives way to a number.
         merged[MIN], merged[MAX] = (
             float(fold(self.summary[at], other[at])) for at, fold in ((MIN, np.fmin), (MAX, np.fmax))
         )
@@ -47,27 +99,27 @@ class Kept:
 
 
 @dataclass(eq=False)
-class Aside:
-    """Rows taken out of a step: they may come back later in that step, or belong to the next one."""
+class HeldRows:
+    """Rows taken out of a step: they may come back later in the step, or belong to the next one."""
 
     frames: dict[tuple[str, int], Rows]
-    forms: dict[int, TensorSpec]
+    specs: dict[int, TensorSpec]
     fetch: Callable[[], Table] | None = None
-    """Gives the table the rows are in, once the step's rows were handed over."""
+    """Returns the table of the rows, once the step's rows were handed over."""
 
-    def pick(self, key: tuple[str, int], targets: Iterable[str]) -> Aside | None:
-        """Some rows of one frame, which leave this one."""
+    def pick(self, key: tuple[str, int], targets: Iterable[str]) -> HeldRows | None:
+        """Some rows of one frame that leave this step."""
         rows = self.frames.get(key, {})
         picked = {target: rows.pop(target) for target in list(targets) if target in rows}
-        return Aside({key: picked}, self.forms, self.fetch) if picked else None
+        return HeldRows({key: picked}, self.specs, self.fetch) if picked else None
 
     def build(self, step: int) -> list[Frame]:
-        """The rows as Frames of a step; waits for the device."""
-        return [] if self.fetch is None else build_frames(self.frames, step, self.fetch(), self.forms)
+        """Return the rows as Frames of a step; waits for the device."""
+        return [] if self.fetch is None else build_frames(self.frames, step, self.fetch(), self.specs)
 
 
 def divided(rows: Rows, first: int) -> tuple[Rows, Rows]:
-    """What was observed before that place in the order, and what from there on."""
+    """Split the observations into those before this place in the order and the rest."""
     before: Rows = {}
     since: Rows = {}
     for target, seen in rows.items():
@@ -76,15 +128,58 @@ def divided(rows: Rows, first: int) -> tuple[Rows, Rows]:
     return before, since
 
 
+def norm_of_gradients(
+    frames: Mapping[tuple[str, int], Rows], listed: Mapping[str, Listed], table: Table
+) -> dict[str, float]:
+    """Return the norm of all gradients of a step as a plain number; empty if the step has none."""
+    if "gradient" in listed:
+        return {GRADIENT_NORM: _norm(listed["gradient"].summaries(table))}
+    rows = frames.get(("gradient", 0))
+    return {GRADIENT_NORM: _norm(table[[seen[0] for seen in rows.values()]])} if rows else {}
+
+
+def _norm(summaries: Table) -> float:
+    return float(np.sqrt(np.ascontiguousarray(summaries[:, SUM_SQUARES]).sum()))
+
+
+_NO_LISTS: Mapping[str, Listed] = {}
+
+Conditional = tuple[str, Sequence[str], Sequence[int | None], Callable[[float], bool]]
+"""A quantity, its targets and their rows, kept only if the norm of all is wanted."""
+
+
+def add_if_wanted(
+    conditional: Conditional, table: Table, scalars: dict[str, float], frames: dict[tuple[str, int], Rows]
+) -> None:
+    """Log the norm, and keep the rows if the norm is wanted."""
+    quantity, targets, numbers, is_wanted = conditional
+    rows: Rows = {
+        name: (row, at) for at, (name, row) in enumerate(zip(targets, numbers, strict=True)) if row is not None
+    }
+    scalars[GRADIENT_NORM] = norm = _norm(table[[seen[0] for seen in rows.values()]])
+    if is_wanted(norm):
+        frames[quantity, 0] = rows
+
+
 def build_frames(
-    frames: dict[tuple[str, int], Rows], step: int, table: Table, forms: dict[int, TensorSpec]
+    frames: dict[tuple[str, int], Rows],
+    step: int,
+    table: Table,
+    specs: dict[int, TensorSpec],
+    listed: Mapping[str, Listed] = _NO_LISTS,
 ) -> list[Frame]:
-    """One Frame of each quantity and micro-step that has rows."""
-    return [_frame(quantity, step, micro, rows, table, forms) for (quantity, micro), rows in frames.items() if rows]
+    """Return one Frame per quantity and micro-step with rows, observed one by one or as a list."""
+    found = []
+    for (quantity, micro_step), rows in frames.items():
+        if rows:
+            found.append(_frame(quantity, step, micro_step, rows, table, specs))
+        elif quantity in listed and micro_step == 0:
+            found.append(listed[quantity].build(quantity, step, table))
+    return found
 
 
 def build_late(late: list[tuple[str, int, LateRows]], step: int) -> list[Frame]:
-    """The Frames of rows that are made only now, one per quantity; no Frame where none came of it."""
+    """Return the Frames of late rows, one per quantity; none for a quantity without rows."""
     found: dict[str, list[tuple[Sequence[str], npt.NDArray[np.int32], Table]]] = {}
     for quantity, first, make in late:
         targets, table = make()
@@ -97,7 +192,7 @@ def build_late(late: list[tuple[str, int, LateRows]], step: int) -> list[Frame]:
 def _joined(
     parts: list[tuple[Sequence[str], npt.NDArray[np.int32], Table]],
 ) -> tuple[Sequence[str], npt.NDArray[np.int32], Table]:
-    """All rows, of a target told twice the last one."""
+    """Return all rows; if a target occurs twice, the last one."""
     targets = tuple(target for part in parts for target in part[0])
     order = np.concatenate([part[1] for part in parts])
     table = np.concatenate([part[2] for part in parts])
@@ -109,18 +204,18 @@ def _joined(
 
 
 def build_others(
-    kept: dict[tuple[str, StepId], dict[str, Kept]],
+    kept: dict[tuple[str, StepId], dict[str, MergedSummary]],
     placed: dict[tuple[str, StepId], Rows],
     table: Table,
-    forms: dict[int, TensorSpec],
+    specs: dict[int, TensorSpec],
 ) -> list[Frame]:
-    """The Frames of what belongs to a step of its own, this one or an earlier one."""
-    frames = [_frame(quantity, *step_id, rows, table, forms) for (quantity, step_id), rows in placed.items()]
+    """Return the Frames of observations that belong to their own step, this one or an earlier one."""
+    frames = [_frame(quantity, *step_id, rows, table, specs) for (quantity, step_id), rows in placed.items()]
     for (quantity, step_id), found in kept.items():
         rows = list(found.values())
         order = np.array([row.order for row in rows], dtype=np.int32)
         summaries = np.array([row.summary for row in rows], dtype=np.float64).reshape(-1, len(COLUMNS))
-        described = [row.form for row in rows if row.form is not None]
+        described = [row.spec for row in rows if row.spec is not None]
         frames.append(
             Frame(
                 quantity, *step_id, tuple(found), order, summaries, described if len(described) == len(rows) else None
@@ -129,7 +224,7 @@ def build_others(
     return frames
 
 
-def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, forms: dict[int, TensorSpec]) -> Frame:
+def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, specs: dict[int, TensorSpec]) -> Frame:
     targets = tuple(rows)
     order = np.array([seen[1] for seen in rows.values()], dtype=np.int32)
     sizes = list(map(len, rows.values()))
@@ -139,5 +234,54 @@ def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, 
         picked = [row for seen in rows.values() for row in seen[::2]]
         groups = np.repeat(np.arange(len(targets)), [size // 2 for size in sizes])
         summaries = merge(table[picked], groups, len(targets))
-    described = [forms[seen[0]] for seen in rows.values()] if forms else None
+    if np.isnan(summaries[:, COUNT]).any():
+        # A compiled graph did not get as far as their tensors.
+        lost = np.isnan(summaries[:, COUNT])
+        rows = {
+            target: seen for (target, seen), is_lost in zip(rows.items(), lost.tolist(), strict=True) if not is_lost
+        }
+        targets, order, summaries = tuple(rows), order[~lost], summaries[~lost]
+    described = [specs[seen[0]] for seen in rows.values()] if specs else None
     return Frame(quantity, step, micro_step, targets, order, summaries, described)
+
+
+@dataclass(frozen=True)
+class EndedStep:
+    """Everything that one step has observed."""
+
+    step: int
+    time: float
+    fetch: Callable[[], Table]
+    frames: dict[tuple[str, int], Rows]
+    listed: dict[str, Listed]
+    specs: dict[int, TensorSpec]
+    kept: dict[tuple[str, StepId], dict[str, MergedSummary]]
+    placed: dict[tuple[str, StepId], Rows]
+    late: list[tuple[str, int, LateRows]]
+    returned: list[HeldRows]
+    conditional: Conditional | None
+    collectives: list[Collective]
+    scalars: dict[str, float]
+    later_scalars: dict[str, int]
+    """Plain numbers that are rows of the table."""
+    scalar_calls: list[Callable[[dict[str, float]], None]]
+    keeps_norm: bool
+    derivations: Sequence[Callable[[Sequence[Frame], dict[str, float]], None]]
+
+    def build(self) -> StepRecord:
+        """Wait for the device and return the record, on any thread."""
+        table, scalars = self.fetch(), self.scalars
+        for name, row in self.later_scalars.items():
+            scalars[name] = float(table[row, SUM])
+        for fill in self.scalar_calls:
+            fill(scalars)
+        if self.conditional is not None:
+            add_if_wanted(self.conditional, table, scalars, self.frames)
+        elif self.keeps_norm:
+            scalars.update(norm_of_gradients(self.frames, self.listed, table))
+        found = build_frames(self.frames, self.step, table, self.specs, self.listed)
+        found = [*found, *build_others(self.kept, self.placed, table, self.specs), *build_late(self.late, self.step)]
+        found += [frame for part in self.returned for frame in part.build(self.step)]
+        for derive in self.derivations:
+            derive(found, scalars)
+        return StepRecord(self.step, found, Scalars(self.step, self.time, scalars), self.collectives)

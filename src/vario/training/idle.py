@@ -1,6 +1,6 @@
-"""The Monitor of a training that is not watched: it does nothing.
+"""The Monitor that does nothing, for training that is not watched.
 
-Nothing here imports numpy, pyarrow or a framework: a training that is not watched does not pay for it.
+This module imports no numpy, pyarrow or framework, so training that is not watched does not pay for them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def idle_monitor() -> Monitor:
-    """What `vario.watch` returns when it is switched off."""
+    """What `vario.watch` returns when vario is disabled."""
     return cast("Monitor", IdleMonitor())
 
 
 class IdleMonitor:
-    """Takes every call a Monitor takes, and does nothing."""
+    """Accepts every call that a Monitor accepts, and does nothing."""
 
     path = None
     alerts = None
@@ -38,50 +38,50 @@ class IdleMonitor:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this process is the first of its job, as far as the launcher's environment tells."""
+        """Whether this process is the first of its job, according to the launcher's environment."""
         return os.environ.get("RANK", "0") == "0"
 
     def follows(self, optimizer: Any) -> bool:
-        """No step is followed."""
+        """Always False: no updates are tracked."""
         return False
 
     def watches(self, model: Any) -> bool:
-        """No model is watched."""
+        """Always False: no model is watched."""
         return False
 
     def let_go(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is nothing to undo."""
 
     def number_next_step(self, step: int) -> None:
-        """Nothing is numbered."""
+        """Do nothing: steps have no number."""
 
     def frames_so_far(self) -> list[Frame]:
-        """Nothing was observed."""
+        """Return nothing: nothing was observed."""
         return []
 
     def wait(self) -> None:
-        """There is nothing to wait for."""
+        """Return at once: nothing is pending."""
 
     def log(self, **values: Any) -> None:
-        """Nothing is kept; tensors are not looked at."""
+        """Do nothing: values are not kept, tensors are not read."""
 
     def batch(self, batch: Any) -> None:
-        """Nothing is looked at."""
+        """Do nothing: batches are not read."""
 
     def on_incident(self, call: Callable[[Incident], Any]) -> None:
-        """There will be none."""
+        """Do nothing: there will be no incidents."""
 
     def on_step_ended(self, call: Callable[[float], None]) -> None:
-        """No step is followed."""
+        """Do nothing: no step is tracked."""
 
     def on_step_recorded(self, call: Callable[[int], None]) -> None:
-        """No step is recorded."""
+        """Do nothing: no step is recorded."""
 
     def step(self) -> None:
-        """No step is counted."""
+        """Do nothing: no step is counted."""
 
     def close(self, state: str = "finished", error: str | None = None) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def __enter__(self) -> IdleMonitor:
         return self

@@ -1,9 +1,9 @@
-"""How the script of this process ends, for runs that the script does not close itself.
+"""Find out how the script of this process ends, for runs that the script does not close itself.
 
-When the interpreter exits it keeps an uncaught exception (`sys.last_value`), but not a SystemExit and its code. So
-`sys.exit`, `exit` and `quit` note their code while a run is open. And the script's outermost frame shows, once it has
-ended, whether it returned or was unwound: a SystemExit that somebody caught ended nothing. No hook and no signal
-handler is installed, so whatever the script has of these works as before.
+When the interpreter exits, it keeps an uncaught exception (`sys.last_value`), but neither a SystemExit nor its code. So
+`sys.exit`, `exit` and `quit` note their code while a run is open. Once the script's outermost frame has ended, it shows
+whether it returned or was unwound: a SystemExit that was caught ended nothing. No hook and no signal handler is
+installed, so those of the script work as before.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from vario.core.ending import CRASHED, FINISHED, INTERRUPTED, ending
 from vario.core.text import reason
 from vario.training.children import at_end_of_child, is_child
 
-UNKNOWN_CODE = "SystemExit: with an exit code that is not known"
+UNKNOWN_CODE = "SystemExit: exit code unknown"
 THREAD_ENDED = "the thread that trained ended with an exception"
 
 Close = Callable[[str, "str | None"], None]
 
 _codes: dict[int, tuple[object, str | None]] = {}
-"""Exit code and the exception that was being handled, by thread, of the latest call of `sys.exit` and its like."""
+"""Exit code, and the exception being handled, of the latest call of `sys.exit` and the like, by thread."""
 _undo: list[Callable[[], None]] = []
 _open: set[Leaving] = set()
 
@@ -41,7 +41,7 @@ def close_all(error: BaseException | None) -> None:
 
 
 class Leaving:
-    """Closes a run when its process ends, and says how it ended."""
+    """Closes a run when its process ends, and records how it ended."""
 
     def __init__(self, close: Close) -> None:
         self._close = close
@@ -56,7 +56,7 @@ class Leaving:
         self._forget_child = at_end_of_child(self.close) if is_child() else None
 
     def cancel(self) -> None:
-        """The run is closed."""
+        """Stop watching for the end: the run is closed."""
         atexit.unregister(self._at_exit)
         if self._forget_child is not None:
             self._forget_child()
@@ -66,7 +66,7 @@ class Leaving:
             _note_no_codes()
 
     def trained(self, _: float) -> None:
-        """A step has ended: whatever was raised before it did not end the training."""
+        """Forget earlier exceptions: a step has ended since, so they did not end training."""
         here = threading.get_ident()
         if here != self._thread:
             self._thread, self._thread_frame = here, _thread_frame()
@@ -82,7 +82,7 @@ class Leaving:
             self._close_as(self._of_script())
 
     def _close_as(self, found: tuple[str, str | None]) -> None:
-        # A script that ended well may have lost the thread that trained.
+        # A script that ended well may have lost its training thread.
         self._close(*(found if found[0] != FINISHED else _of_thread(self._thread, self._thread_frame)))
 
     def _of_script(self) -> tuple[str, str | None]:
@@ -107,17 +107,17 @@ def _of_code(code: object, cause: str | None) -> tuple[str, str | None]:
 
 
 def _of_thread(thread: int, frame: FrameType | None) -> tuple[str, str | None]:
-    """How the training's own thread ended, where that is not the main one."""
+    """Return how the training thread ended, if that is not the main thread."""
     if frame is None or not _was_unwound(frame):
         return FINISHED, None
     return _of_code(*_codes[thread]) if thread in _codes else (CRASHED, THREAD_ENDED)
 
 
 def _of_last_statement(script: FrameType) -> tuple[str, str | None]:
-    """For a SystemExit that was raised by name.
+    """Return the exit code of a SystemExit that was raised by name.
 
-    The script's own last statement may say its code. Where that is computed, as in `raise SystemExit(main())`, the
-    script's functions have returned. One that was raised inside them ended them early.
+    The script's own last statement may show the code. If it is computed, as in `raise SystemExit(main())`, the script's
+    functions have returned. A SystemExit raised inside them ended them early.
     """
     before = [one for one in dis.get_instructions(script.f_code) if one.offset <= script.f_lasti]
     said = [(one.opname, one.argval) for one in before if one.opname not in ("PRECALL", "PUSH_NULL")]
@@ -149,8 +149,7 @@ def _outermost(frame: FrameType | None) -> FrameType | None:
 
 
 def _thread_frame() -> FrameType | None:
-    """The outermost frame in which an exception ends this thread; None in the main thread, and where Python did not
-    start it."""
+    """Return the outermost frame of this thread; None in the main thread and in threads that Python did not start."""
     starts: Any = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
     frame: FrameType | None = sys._getframe(1)
     if threading.current_thread() is threading.main_thread():
@@ -161,7 +160,7 @@ def _thread_frame() -> FrameType | None:
 
 
 def _was_unwound(frame: FrameType | None) -> bool | None:
-    """Whether an exception ended this frame; None where it runs still, or where this Python does not show it."""
+    """Whether an exception ended this frame; None if it still runs, or if this Python does not show it."""
     if frame is None or not _frames_tell() or any(_runs(frame, top) for top in sys._current_frames().values()):
         return None
     return _was_left_by_exception(frame)
@@ -180,7 +179,7 @@ def _was_left_by_exception(frame: FrameType) -> bool:
 
 @functools.cache
 def _frames_tell() -> bool:
-    """Whether frames of this Python show how they ended: tried out, since no document promises it."""
+    """Whether frames of this Python show how they ended. Found out by a trial, since it is undocumented."""
     frames = []
 
     def leave(well: bool) -> None:
@@ -220,7 +219,7 @@ def _note_no_codes() -> None:
 
 
 def _noting(leave: Callable[..., Any], place: int) -> Callable[..., Any]:
-    """The same call, which notes its exit code: the argument at this place, if it is given."""
+    """Return the same call, which notes its exit code: the argument at this position, if given."""
 
     @functools.wraps(leave)
     def noting(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The Monitor: watches one model in the training process, and the one place where the failure policy lives.
+"""The Monitor: watches one model in the training process. The failure policy is implemented here and nowhere else.
 
 A wrong option raises before the first step. After that nothing here raises into training: a part that fails is
 logged once, switched off, and listed in the run. `strict=True` raises instead.
@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from vario.backends.base import TRAINING_LOOP
-from vario.backends.finding import find_backend
-from vario.backends.losses import BackwardLoss
+from vario.backends.detect import find_backend
+from vario.backends.protocols.capabilities import FoundModels, Replicas
+from vario.backends.protocols.events import TRAINING_LOOP
+from vario.backends.protocols.losses import BackwardLoss
 from vario.config import Config
 from vario.core.ending import ending
-from vario.core.errors import ConfigError, TrainingStop
+from vario.core.errors import ConfigError
 from vario.core.records import Frame, StepRecord
 from vario.core.selector import Choice, Selector
 from vario.probes import PROBES, Probe
@@ -31,12 +33,15 @@ from vario.sinks.alerts import Alerts
 from vario.statistics import columns_needed
 from vario.training import succession
 from vario.training.actions import Reactions
+from vario.training.budget import keep_within
+from vario.training.costs import Costs
 from vario.training.folders import open_sinks, run_folder
 from vario.training.forks import let_go_in_forks
+from vario.training.found_params import FoundParams
 from vario.training.header import run_header
 from vario.training.leaving import Leaving
+from vario.training.not_offered import not_offered, warn_of_chosen
 from vario.training.observer import QuantityObserver, Skips
-from vario.training.plain_numbers import keep_number
 from vario.training.plugins import left_out
 from vario.training.step_buffer import StepFrames
 from vario.training.writer import Writer
@@ -58,72 +63,69 @@ class Monitor:
         choice: Choice | None = None,
         probes: Sequence[Probe] = (),
         sinks: Mapping[str, Sink] | None = None,
-        passes_per_step: int = 1,
         group: str | None = None,
     ) -> None:
-        """Other packages' ways of watching add to the config: their own choice of targets, probes and sinks."""
+        """Integrations add their own targets, probes and sinks to those of the config."""
         self.config = config
         self.off: set[str] = set()
+        self.costs = Costs()
         self.path: Path | None = None
-        """The run's folder; None on a rank that does not record, and without the sink `store`."""
+        """The run's folder; None on a rank that does not record, and without the `store` sink."""
         self.alerts: Alerts | None = None
-        """What the rules found; None where no rule was asked for."""
-        self.group = group  # what this run has in common with others of its process, see succession.py
-        self.has_trained = False
+        """What the rules found; None if no rule is enabled."""
+        self.params = FoundParams(config.params, model, optimizer)
+        self.group = group  # shared by related runs of this process, see succession.py
         self._parts_off = left_out()
         self._notes_are_new = bool(self._parts_off)
         self._observers: list[QuantityObserver] = []
         self._step_ended_calls: list[Callable[[float], None]] = []
         self._step_recorded_calls: list[Callable[[int], None]] = []
-        self._completed = self._closing = self._closed = False
+        self._completed = self._closing = self._closed = self.has_trained = False
         self._writer_error: Exception | None = None
         self._process = os.getpid()
         choice = choice or Selector(tuple(config.targets), config.invert)
         held = succession.make_room(model)
         held.begin()
-        self._watched = find_backend(model, optimizer, choice, scaler, config.engine)
-        if not config.replicas:
-            self._watched.targets.leave_to_others(self._watched.rank, config.ranks)
-        self._clock = self._watched.clock
-        self._clock.passes_per_step = passes_per_step
-        self._reactions = Reactions(config, self._watched, self._observers, self.is_leading, self.switch_off)
+        self._backend = find_backend(model, optimizer, choice, scaler, config.engine)
+        if not config.replicas and (replicas := self._backend.offer(Replicas)) is not None:
+            replicas.leave_to_others(self._backend.rank, config.ranks)
+        self._clock = self._backend.clock
+        self._reactions = Reactions(config, self._backend, self._observers, self.is_leading, self.switch_off)
         self.sinks: dict[str, Sink] = {name: SINKS.get(name, "sinks")() for name in config.sinks}
-        self.sinks.update(sinks or {})
+        own_probes, own_sinks = config.parts()
+        self.sinks.update({**own_sinks, **(sinks or {})})
         if chosen := choose(config.rules):
             self.alerts = Alerts(chosen, self.switch_off, writes="store" in config.sinks)
-            self.sinks["reactions"] = self._reactions
-            self.sinks["alerts"] = self.alerts
+            self.sinks.update(reactions=self._reactions, alerts=self.alerts)
             self.alerts.on_incident(self._reactions.came)
+            self.alerts.on_joined(self._reactions.joined)
             self.on_step_recorded(self.guarded("actions", self._reactions.step_recorded))
-        self.frames = StepFrames(
-            self._watched.summaries(config.eps, columns_needed(config.statistics)),
-            Skips(self._watched.why_skipped),
-            self._watched.describe
-            if any(getattr(sink, "wants_forms", False) for sink in self.sinks.values())
-            else None,
-        )
-        if config.ranks and self._watched.rank not in config.ranks:
+        summaries = self._backend.summaries(config.eps, columns_needed(config.statistics))
+        self.frames = StepFrames(summaries, Skips(summaries.why_skipped))
+        if config.ranks and self._backend.rank not in config.ranks:
             self._closed = True
             return
-        # First the probes: a wrong option must not leave a run behind.
-        self._attach_probes(probes)
+        # Probes first: a wrong option must not leave a run behind.
+        self._attach_probes([*own_probes, *probes])
         self._open_sinks()
-        self._writer = Writer(self._write, partial(self.switch_off, "frames"))
+        budget = keep_within(config, self, self._backend, self._observers)
+        self._writer = Writer(self._write, partial(self.switch_off, "frames"), None if budget is None else budget.wrote)
+        self.costs.writer = self._writer.thread_number
         self._step_began = time.monotonic()
         self._begin_step()
-        self._watched.attach(self)
+        self._backend.attach(self)
         self._leaving = Leaving(self.close)
         self.on_step_ended(self._leaving.trained)
         let_go_in_forks(self)
         succession.opened(self, held)
 
     def _open_sinks(self) -> None:
-        config, watched = self.config, self._watched
+        config, backend = self.config, self._backend
         folder, resume = Path(config.directory) / (config.name or "unwritten"), config.resume
         if "store" in config.sinks:
-            ranks = (watched.rank, watched.world_size)
-            folder, resume = run_folder(Path(config.directory), config.name, resume, *ranks)
-        header = open_sinks(self.sinks, run_header(folder, resume, config, watched, self.group))
+            folder, resume = run_folder(Path(config.directory), config.name, resume, backend.rank, backend.world_size)
+        known = (config, backend, self.group, self._not_offered, self.params)
+        header = open_sinks(self.sinks, run_header(folder, resume, *known))
         self.path = header.path if "store" in config.sinks else None
         self._clock.step = max((sink.first_step for sink in self.sinks.values()), default=config.first_step or 0)
 
@@ -131,23 +133,27 @@ class Monitor:
         asked = (*self.config.quantities, *self.config.idle_quantities)
         wanted = {quantity: PROBES.get(quantity, "quantities") for quantity in asked}
         always = {found.name: found.part for found in PROBES if found.part.quantity in ("scalar", "checksum")}
-        for probe in [*(made() for made in {**wanted, **always}.values()), *more]:
-            probe.attach(self._watched, self)
+        self._not_offered = not_offered({**wanted, **always}, self._backend, self.config)
+        warn_of_chosen(self._not_offered, self.config)
+        lacking = {entry["quantity"] for entry in self._not_offered}
+        for probe in [*(made() for name, made in {**wanted, **always}.items() if name not in lacking), *more]:
+            probe.attach(self._backend, self)
 
     # What users call
 
     def follows(self, optimizer: Any) -> bool:
         """Whether an optimizer's updates are steps of this Monitor."""
-        return self._watched.targets.are_updated_by(optimizer)
+        found = self._backend.offer(FoundModels)
+        return found is not None and found.are_updated_by(optimizer)
 
     def watches(self, model: Any) -> bool:
-        """Whether it has this model, or a part of it."""
-        return not self._closed and self._watched.targets.hold(model)
+        """Whether this Monitor watches the model, or a part of it."""
+        return not self._closed and self._backend.holds(model)
 
     @property
     def is_leading(self) -> bool:
-        """Whether this is the lowest rank that records: the one to speak for all."""
-        return self._watched.rank == min(self.config.ranks, default=0) or self._watched.world_size == 1
+        """Whether this is the lowest rank that records: the one that reports for all ranks."""
+        return self._backend.rank == min(self.config.ranks, default=0) or self._backend.world_size == 1
 
     @property
     def step_number(self) -> int:
@@ -161,16 +167,16 @@ class Monitor:
 
     @property
     def is_between_steps(self) -> bool:
-        """Whether a step has ended and nothing of the next one has been seen."""
+        """Whether a step has ended and nothing of the next step has been seen."""
         return self._completed or not self.frames.has_rows
 
     @property
     def next_step_number(self) -> int:
-        """The number the next step to be watched from its beginning has."""
+        """The number of the next step that is watched from its beginning."""
         return self._clock.step + 1 if self._completed else self._clock.step
 
     def number_next_step(self, step: int) -> None:
-        """Give the next step its number, for a trainer that counts by itself; what was logged before it stays there."""
+        """Set the number of the next step, for a trainer that counts itself; values logged before keep theirs."""
         if self._closed or step == self.next_step_number:
             return
         if self.frames.has_rows and not self._completed:
@@ -180,7 +186,7 @@ class Monitor:
             self._begin_step()
 
     def frames_so_far(self) -> list[Frame]:
-        """What the step in progress has observed by now; waits for the device."""
+        """Return what the step in progress has observed so far; waits for the device."""
         return self.frames.so_far(self._clock.step)
 
     def wait(self) -> None:
@@ -189,66 +195,66 @@ class Monitor:
             self._writer.wait()
 
     def log(self, **values: Any) -> None:
-        """Keep plain numbers of this step: Python numbers, or one-element tensors, which are not waited for."""
+        """Log plain numbers of this step: Python numbers or one-element tensors. Does not wait for the device."""
         if self._closed:
             return
         for name, value in values.items():
             try:
-                keep_number(self.frames, name, value)
+                self.frames.log(name, value)
             except Exception as error:  # noqa: BLE001 - the failure policy
                 self.switch_off(f"log {name}", error)
         if self._completed and self.frames.has_rows:
             self._hand_over()
 
     def batch(self, batch: Any) -> None:
-        """Show a batch, any nest of tensors, where the model is not called with it; from then on only this counts."""
+        """Pass a batch (nested tensors) if the model is not called with it; from then on only these batches count."""
         if not self._closed:
-            self._watched.batch_came(batch)
+            self._backend.batch_came(batch)
 
     def on_incident(self, call: Callable[[Incident], Any]) -> None:
-        """Call with every incident the rules find on this rank, on a thread of its own."""
+        """Call `call` with every incident the rules find on this rank, on its own thread."""
         if self.alerts is None:
-            raise ConfigError("on_incident: there is nothing to wait for, since no rule is chosen")
+            raise ConfigError("on_incident: no rule is enabled, so there will be no incidents")
         if self._reactions.notices is not None and not self._closed:
             self._reactions.notices.on_incident(call)
 
     @property
     def should_stop(self) -> bool:
-        """Whether an incident on this rank asks for the end of the training (`actions`)."""
+        """Whether an incident on this rank asks to stop training (`actions`)."""
         return self._reactions.should_stop
 
     @property
     def should_checkpoint(self) -> bool:
-        """Whether an incident on this rank asks for a checkpoint (`actions`); reading it clears it."""
+        """Whether an incident on this rank requests a checkpoint (`actions`); reading it clears it."""
         return self._reactions.take_checkpoint_wish()
 
     def step(self) -> None:
-        """Say that a step has ended, where no torch optimizer shows it; from then on only this counts."""
+        """Mark the end of a step if no optimizer does; from then on only these calls count."""
         if not self._closed:
             self._clock.manual = True
-            self._watched.update_by_hand()
+            self._backend.updated_by_hand()
             self.step_ended()
 
     def close(self, state: str = "finished", error: str | None = None) -> None:
-        """Record the step in progress, write everything and leave the model as it was found. Safe to call twice."""
+        """Record the step in progress, write everything and leave the model as it was. Safe to call twice."""
         if self._closed or os.getpid() != self._process:
             return
         self._closing = True
-        self._watched.finish()
+        has_failed = self._backend.finish()
         succession.closed(self)
-        # What raised and ended the training is worth keeping; what raised and was caught is no step, and neither is a
-        # look at the trained model.
+        # A step that raised and ended training is worth keeping. One whose exception was caught is not a step, and
+        # neither is a forward pass after training.
         is_a_look = self.has_trained and self._clock.is_only_forward and not self.frames.has_numbers
         may_drop = state == "finished" and not self._clock.has_update and TRAINING_LOOP not in self.off
-        if may_drop and (self._watched.forget_what_failed() or is_a_look):
+        if may_drop and (has_failed or is_a_look):
             self.frames.discard()
-        self._watched.detach()
+        self._backend.detach()
         if self._completed or self.frames.has_rows:
             self.step_ended()
         self._closed = True
         self._leaving.cancel()
         self._writer.close()
-        # What the rules find at the very end is still told, and what fails then is still listed.
+        # Incidents found at the very end are still reported, and parts that fail then are still listed.
         ours = [name for name in ("alerts", "reactions") if name in self.sinks]
         for name in [*ours, *(name for name in self.sinks if name not in ours)]:
             self._note()
@@ -256,11 +262,11 @@ class Monitor:
         self._raise_what_the_writer_met()
 
     def let_go(self) -> None:
-        """Watch no more and write nothing: this process was forked from the one that does."""
+        """Stop watching and write nothing: this process was forked from the one that does."""
         if not self._closed:
             self._closed = True
             self._leaving.cancel()
-            self._watched.detach()
+            self._backend.detach()
 
     def __enter__(self) -> Monitor:
         return self
@@ -272,45 +278,36 @@ class Monitor:
 
     @property
     def is_busy_elsewhere(self) -> bool:
-        """Whether another thread trains what it watches at this moment."""
-        return not self._closed and self._watched.is_busy_elsewhere()
+        """Whether another thread is training the watched model right now."""
+        found = self._backend.offer(FoundModels)
+        return not self._closed and found is not None and found.is_busy_elsewhere()
 
     def begin_with(self, losses: Sequence[BackwardLoss], is_over: bool) -> None:
-        """Take the losses of a step that began before it was watched, and that may be over by now."""
+        """Take the losses of a step that began before vario.watch, and that may have ended."""
         if not self._closed:
-            self._watched.losses_came(losses)
+            if (found := self._backend.offer(FoundModels)) is not None:
+                found.losses_came(losses)
             if is_over:
                 self.step_ended()
 
     # What probes and the watched model call
 
     def observer(self, quantity: str, scale: Callable[[], Any] | None = None) -> QuantityObserver:
-        """A quantity's way into the step in progress; what it sees is divided by `scale()`."""
+        """Return the Observer of a quantity; it divides tensors by `scale()`."""
         observer = QuantityObserver(self, quantity, scale)
         self._observers.append(observer)
         return observer
 
     def guarded(self, part: str, call: Callable[..., None]) -> Callable[..., None]:
-        """The same call, which switches the part off instead of raising."""
-
-        def run(*args: Any) -> None:
-            if part in self.off:
-                return
-            try:
-                call(*args)
-            except TrainingStop:
-                raise
-            except Exception as error:  # noqa: BLE001 - the failure policy
-                self.switch_off(part, error)
-
-        return run
+        """Return the same call, which switches the part off instead of raising."""
+        return self.costs.guarded(part, call, self.off, self.switch_off)
 
     def switch_off(self, part: str, error: Exception, elsewhere: bool = False) -> None:
-        """A part failed: say so once, list it in the run, go on without it. `elsewhere`: on a thread of its own."""
+        """Log a failed part once, list it in the run and go on without it. `elsewhere`: it failed on its own thread."""
         if self.config.strict:
             if not (elsewhere or self._writer.runs_here()):
                 raise error
-            # The training thread raises it, at its next step.
+            # The training thread raises it at its next step.
             self._writer_error = self._writer_error or error
             self.off.add(part)
             return
@@ -321,26 +318,26 @@ class Monitor:
             observer.watching = observer.watching and observer.quantity not in self.off
         text = f"{type(error).__name__}: {error}"
         self._parts_off.append({"part": part, "step": self._clock.step, "error": text})
-        where = self._watched.rank, self._clock.step
-        log.warning("rank %d, step %d: '%s' failed and is switched off; training goes on. %s", *where, part, text)
+        where = self._backend.rank, self._clock.step
+        log.warning("rank %d, step %d: '%s' failed and is switched off; training continues. %s", *where, part, text)
         self._notes_are_new = True
 
     def on_step_ended(self, call: Callable[[float], None]) -> None:
-        """Call with the seconds since the step before, when the step's updates are complete."""
+        """Call `call` with the seconds since the previous step, when the step's updates are complete."""
         self._step_ended_calls.append(call)
 
     def on_step_recorded(self, call: Callable[[int], None]) -> None:
-        """Call with the step's number once what it observed is on its way to the sinks; it may close the Monitor."""
+        """Call `call` with the step's number once its record is on its way to the sinks; it may close the Monitor."""
         self._step_recorded_calls.append(call)
 
     def update_completed(self) -> None:
-        """Hand over what this step has observed; a run that is killed in a long evaluation keeps its last update."""
+        """Hand over what this step has observed, so a run killed during a long evaluation keeps its last update."""
         is_new = not self._completed
         if is_new:
             now = time.monotonic()
+            took, self._step_began = now - self._step_began, now
             for call in self._step_ended_calls:
-                call(now - self._step_began)
-            self._step_began = now
+                call(took)
             self._completed = self.has_trained = True
         self._hand_over()
         if is_new and not self._closing:
@@ -348,7 +345,7 @@ class Monitor:
                 told(self._clock.step)
 
     def step_ended(self) -> None:
-        """The training loop has turned to the next step."""
+        """End the step: the training loop has started the next one."""
         if not self._completed or self.frames.has_rows:
             self.update_completed()
         self._completed = False
@@ -356,6 +353,7 @@ class Monitor:
         self._begin_step()
 
     def _hand_over(self) -> None:
+        began = perf_counter()
         try:
             accepted = self._writer.put(self.frames.end(self._clock.step, time.time()))
         except Exception as error:  # noqa: BLE001 - the failure policy
@@ -364,7 +362,8 @@ class Monitor:
             if not accepted:
                 self._notes_are_new = True
                 if self._writer.num_refused == 1:
-                    log.warning("step %d is not recorded: steps come faster than they can be written", self._clock.step)
+                    log.warning("step %d dropped: the writer can't keep up", self._clock.step)
+        self.costs.add("frames", perf_counter() - began)
         self._raise_what_the_writer_met()
 
     def _raise_what_the_writer_met(self) -> None:
@@ -373,12 +372,14 @@ class Monitor:
             raise error
 
     def _begin_step(self) -> None:
+        self.costs.begin_step(self._clock.step)
         for observer in self._observers:
             observer.begin_step(self._clock.step)
         self.frames.begin_step(observer.quantity for observer in self._observers if observer.watching)
+        self._backend.step_began()
 
     def _write(self, records: Sequence[StepRecord]) -> None:
-        """On the writer's thread: give these steps to every sink."""
+        """Give these steps to every sink. Runs on the writer thread."""
         one_by_one = []
         for name, sink in self.sinks.items():
             write_all = getattr(sink, "write_all", None)
@@ -392,7 +393,7 @@ class Monitor:
         self._note()
 
     def _note(self) -> None:
-        """Tell the sinks what failed, on the thread that is theirs."""
+        """Pass the failed parts to the sinks, on the sinks' thread."""
         if self._notes_are_new:
             self._notes_are_new = False
             for name, sink in self.sinks.items():

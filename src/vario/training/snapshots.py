@@ -1,4 +1,4 @@
-"""Taking a snapshot: which parameters an incident speaks of, and copies of all that is kept of them."""
+"""Take a snapshot: which parameters an incident is about, and copies of what is kept for them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.backends.base import Watched
+from vario.backends.protocols import capabilities as offered
 from vario.core.records import COLUMNS, ROOT, StepRecord
 from vario.rules.api.alerts import Incident
-from vario.sinks.snapshots import SnapshotFolder
+from vario.store.snapshots import SnapshotFolder
 
 SAMPLE_BYTES = 2**20
-"""What a tensor that does not fit is cut to, if there is room for that."""
+"""A tensor that does not fit is sampled down to this size, if there is room."""
 LEAST_BYTES = 4096
 """With less room than this a tensor is left out."""
 BATCHES_KEPT = 8
@@ -25,7 +25,7 @@ BATCHES_KEPT = 8
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Copies of tensors, and what is known of each."""
+    """Copies of tensors, and a description of each."""
 
     arrays: dict[str, npt.NDArray[Any]]
     tensors: dict[str, dict[str, Any]]
@@ -33,13 +33,13 @@ class Snapshot:
 
 
 class Batches:
-    """What the outermost modules were called with lately, as Summaries, where that was recorded."""
+    """Summaries of recent inputs of the outermost modules, if recorded."""
 
     def __init__(self) -> None:
         self._latest: deque[dict[str, Any]] = deque(maxlen=BATCHES_KEPT)
 
     def see(self, record: StepRecord) -> None:
-        """Keep what a step's record has of them."""
+        """Keep the inputs in a step's record."""
         for frame in record.frames:
             if frame.quantity != "activation":
                 continue
@@ -52,12 +52,12 @@ class Batches:
                 self._latest.append({"step": frame.step, "micro_step": frame.micro_step, "inputs": inputs})
 
     def latest(self) -> list[dict[str, Any]]:
-        """Those of the last steps."""
+        """Return the inputs of the last steps."""
         return list(self._latest)
 
 
 def parameters_of(incident: Incident, known: Sequence[str]) -> list[str]:
-    """The parameters an incident names, by themselves or by their module, nearest first; all where it names none."""
+    """Return the parameters an incident names, directly or by module, nearest first; all of them if it names none."""
     found: dict[str, None] = {}
     for place in _places(incident):
         if place in known:
@@ -67,15 +67,15 @@ def parameters_of(incident: Incident, known: Sequence[str]) -> list[str]:
     return list(found or known)
 
 
-def take(watched: Watched, names: Sequence[str], folder: SnapshotFolder) -> Snapshot:
-    """Copy what this rank keeps of these parameters, as far as there is room."""
+def take(kept: offered.Snapshots, names: Sequence[str], folder: SnapshotFolder) -> Snapshot:
+    """Copy what this rank keeps for these parameters, while there is room."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     tensors: dict[str, dict[str, Any]] = {}
     left_out: list[str] = []
     num_bytes = 0
-    for name, tensor in watched.kept_of(names):
+    for name, tensor in kept.kept_of(names):
         room = folder.room(len(arrays) + 1) - num_bytes
-        copy = watched.host_copy(tensor, room, min(room, SAMPLE_BYTES)) if room >= LEAST_BYTES else None
+        copy = kept.host_copy(tensor, room, min(room, SAMPLE_BYTES)) if room >= LEAST_BYTES else None
         if copy is None:
             left_out.append(name)
             continue
@@ -93,7 +93,7 @@ def _places(incident: Incident) -> Iterator[str]:
         named += [alert.target, *alert.others]
     for place in named:
         if place:
-            # Some say `gradient of 'layers.0.weight'`.
+            # Some targets read `gradient of 'layers.0.weight'`.
             quoted = re.search(r"'([^']+)'", place)
             yield (quoted[1] if quoted else place).partition(":")[0]
 

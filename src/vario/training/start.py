@@ -17,11 +17,12 @@ def watch(
 ) -> Monitor:
     """Watch a model: one line before the training loop. Options are the fields of `vario.Config`.
 
-    `model` may be a module, or a list or dict of modules; `optimizer` one, several, or none: then every torch
-    optimizer that updates the model is followed. A GradScaler is found by itself unless `scaler` names it.
-    With `enabled=False`, or `VARIO=off` in the environment, nothing is watched and every call does nothing.
+    `model` may be a module, a list or dict of modules, a MindSpore cell or `Model`, or a
+    `vario.backends.numpy.NumpyModel`. `optimizer` may be one, several or none; with none, vario follows every optimizer
+    that updates the model. torch's GradScaler is found automatically unless you pass `scaler`. With `enabled=False`, or
+    `VARIO=off` in the environment, nothing is watched and every call does nothing.
     """
-    # Asked before anything is imported or checked: off costs nothing.
+    # Checked before anything is imported: disabled means no cost.
     if is_off(options.get("enabled", getattr(config, "enabled", True)) is not False):
         return idle_monitor()
     from vario.config import make_config

@@ -1,175 +1,261 @@
-"""The rows of the step in progress: what was observed, when, and how it becomes Frames."""
+"""The rows of the step in progress: what was observed and when, and how it becomes Frames."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from vario.backends.base import LateRows, Summaries, Tensor
-from vario.core.records import SUM, Collective, Frame, Scalars, StepId, StepRecord, TensorSpec
-from vario.training.frame_rows import Aside, Kept, Rows, add_row, build_frames, build_late, build_others, divided
+from vario.backends.protocols.observing import Describe, LateRows, Named, Summaries, Tensor
+from vario.core.records import Collective, Frame, StepId, StepRecord, TensorSpec
+from vario.training.frame_rows import (
+    Conditional,
+    EndedStep,
+    HeldRows,
+    Listed,
+    MergedSummary,
+    Rows,
+    add_row,
+    build_frames,
+    build_late,
+    build_others,
+    divided,
+    list_number,
+)
 
 _NEXT = -1
-"""The micro-step of rows that are recorded only if they turn out to be of the next step."""
+"""Micro-step of rows that are recorded only if they turn out to belong to the next step."""
 
 
 class StepFrames:
-    """Collects one step's observations; `end` hands them over and starts afresh."""
+    """Collects one step's observations; `end` hands them over and starts the next."""
 
-    def __init__(
-        self,
-        summaries: Summaries,
-        skipped: Callable[[str, str, Tensor], None],
-        describe: Callable[[Tensor], TensorSpec] | None = None,
-    ) -> None:
-        """`skipped` is told the quantity, target and tensor whenever a tensor has no numbers to reduce.
-
-        With `describe` each Frame also says what shape and dtype its tensors had.
-        """
+    def __init__(self, summaries: Summaries, skipped: Callable[[str, str, Tensor], None]) -> None:
+        """`skipped` gets the quantity, target and tensor whenever a tensor's values cannot be read."""
         self._summaries = summaries
         self._skipped = skipped
-        self._describe = describe
-        self._updates = 0
+        self._describe: Describe | None = None
         self._lock = threading.Lock()
-        self._watched: frozenset[str] = frozenset()
-        self._idle: list[Aside] = []
-        self._held: Aside | None = None
+        self.watched: frozenset[str] = frozenset()
+        """The quantities that this step records."""
+        self._idle: list[HeldRows] = []
+        self._held: HeldRows | None = None
+        self._device_seconds: dict[str, float] = {}
+        self.keeps_norm = False
+        """Whether to log the norm of all gradients if they have rows."""
+        self.derivations: list[Callable[[Sequence[Frame], dict[str, float]], None]] = []
+        """Called on the writer thread with the frames of each record and its plain numbers, to add further ones."""
         self.is_of_next_step = False
-        """Whether the latest of a target is told that this step has updated already: its row, if any, stays."""
+        """Whether `is_latest` rows are for the next step, since this step has had its update: its rows stay."""
         self._begin()
 
+    def keep_specs(self, describe: Describe) -> None:
+        """Add the shape and dtype of the tensors to each Frame from now on."""
+        self._describe = describe
+
     def begin_step(self, watched: Iterable[str]) -> None:
-        """A step begins; these quantities are watched in it."""
-        self._watched = frozenset(watched)
+        """Start a step that records these quantities."""
+        self.watched = frozenset(watched)
         self._idle.clear()
 
     def _begin(self) -> None:
-        self._open: list[Aside] = []
+        self._open: list[HeldRows] = []
         """Set aside, and still in the table of the rows in progress."""
-        self._returned: list[Aside] = []
-        self._kept: dict[tuple[str, StepId], dict[str, Kept]] = {}
+        self._returned: list[HeldRows] = []
+        self._kept: dict[tuple[str, StepId], dict[str, MergedSummary]] = {}
         self._placed: dict[tuple[str, StepId], Rows] = {}
         self._collectives: list[Collective] = []
         self._frames: dict[tuple[str, int], Rows] = {}
+        self._listed: dict[str, Listed] = {}
+        """By quantity: the list, if one list has all its rows. The quantity's first frame is empty then."""
         self._scalars: dict[str, float] = {}
         self._later_scalars: dict[str, int] = {}
         self._scalar_calls: list[Callable[[dict[str, float]], None]] = []
         self._late: list[tuple[str, int, LateRows]] = []
-        self._forms: dict[int, TensorSpec] = {}
+        self._conditional: Conditional | None = None
+        self._specs: dict[int, TensorSpec] = {}
         self._lists: dict[tuple[str, int], list[Sequence[str]]] = {}
-        """The targets of each list of tensors, by quantity and the number of updates before it."""
+        """The targets of each list of tensors, by quantity and number of updates before it."""
+        self._updates = self._num_together = 0
         self._order = 0
         self._first_of_pass = self._first_of_micro_step = 0
         self._first_since_update = 0
 
+    # Reducing tensors
+
     def observe(
-        self, quantity: str, micro_step: int, target: str, tensor: Tensor, scale: Tensor | None = None
+        self,
+        quantity: str,
+        micro_step: int,
+        target: str,
+        tensor: Tensor,
+        scale: Tensor | None = None,
+        is_latest: bool = False,
+        may_wait: bool = False,
     ) -> int | None:
-        """Reduce a tensor and keep its row; a target seen again in the same micro-step is merged."""
-        row = self._summaries.observe(tensor, scale)
+        """Reduce a tensor; its row is merged with the target's earlier one, or replaces it (`is_latest`)."""
+        if is_latest:
+            micro_step = self._make_room(quantity, target)
+        row = self._summaries.observe(tensor, scale, (quantity, target) if may_wait else None)
+        if self._summaries.device_seconds:
+            self._count_device(quantity)
         if row is None:
             self._skipped(quantity, target, tensor)
         else:
-            self._note_form(row, tensor)
-            self.observe_again(quantity, micro_step, target, row)
+            self._note_spec(row, tensor)
+            self.add_row(quantity, micro_step, target, row)
         return row
 
-    def _note_form(self, row: int, tensor: Tensor) -> None:
-        if self._describe is not None:
-            self._forms[row] = self._describe(tensor)
+    def _make_room(self, quantity: str, target: str) -> int:
+        """Forget the row of a target with one row per step; return the micro-step of the next row."""
+        if self.is_of_next_step:
+            self._frames.get((quantity, _NEXT), {}).pop(target, None)
+            return _NEXT
+        self.take_back(quantity, [target])
+        return 0
 
-    def observe_again(self, quantity: str, micro_step: int, target: str, row: int) -> None:
-        """Keep a row that was reduced already, under another name."""
-        add_row(self._frames.setdefault((quantity, micro_step), {}), target, row, self._order)
-        self._order += 1
+    def _count_device(self, quantity: str) -> None:
+        self._device_seconds[quantity] = self._device_seconds.get(quantity, 0.0) + self._summaries.device_seconds
+        self._summaries.device_seconds = 0.0
+
+    def take_device_seconds(self) -> dict[str, float]:
+        """Return the estimated device seconds of each quantity since the last call."""
+        taken, self._device_seconds = self._device_seconds, {}
+        return taken
+
+    def _note_spec(self, row: int, tensor: Tensor) -> None:
+        if self._describe is not None:
+            self._specs[row] = self._describe(tensor)
 
     def observe_at(self, quantity: str, step_id: StepId, target: str, tensors: list[Tensor]) -> None:
-        """Reduce tensors that belong to a step, this one or an earlier one, into one row; from any thread.
-
-        What is at hand on the host is merged at once, so that thousands of calls in a step take the room of one.
-        """
+        """Reduce tensors of a step, this one or an earlier one, into one row; safe from any thread."""
+        # Values on the host are merged at once, so thousands of calls in a step take the room of one.
         summary = self._summaries.at_once(tensors)
         if summary is not None:
-            self.keep(quantity, step_id, target, summary, self._describe and self._describe(tensors[0]))
+            self.add_summary(quantity, step_id, target, summary, self._describe and self._describe(tensors[0]))
             return
         for tensor in tensors:
             with self._lock:
                 row = self._summaries.observe(tensor)
                 if row is not None:
-                    self._note_form(row, tensor)
-                    add_row(self._placed.setdefault((quantity, step_id), {}), target, row, self._next_order())
+                    self._note_spec(row, tensor)
+                    add_row(self._placed.setdefault((quantity, step_id), {}), target, row, self.next_order())
             if row is None:
                 self._skipped(quantity, target, tensor)
 
-    def keep(
-        self, quantity: str, step_id: StepId, target: str, summary: list[float], form: TensorSpec | None = None
+    def _unfold(self, *quantities: str) -> None:
+        """Make entries for the targets of a quantity's list, because one of them is about to be read or changed."""
+        for quantity in quantities:
+            if quantity in self._listed:
+                self._frames[quantity, 0].update(self._listed.pop(quantity).unfold())
+
+    def observe_all(
+        self,
+        quantity: str,
+        targets: Sequence[str],
+        tensors: list[Tensor],
+        scale: Tensor | None = None,
+        is_wanted: Callable[[float], bool] | None = None,
     ) -> None:
-        """Keep a Summary that was made elsewhere; from any thread."""
+        """Reduce a list of tensors at once; a target observed again in the same step replaces the earlier row.
+
+        With `is_wanted` the norm of all is logged, and the writer keeps the rows only if it is wanted.
+        """
+        if not tensors:
+            return
+        if is_wanted is not None:
+            rows = self._summaries.observe_many(tensors, scale, f"{quantity}/{self._updates}/if")
+            self._count_device(quantity)
+            self._conditional = quantity, targets, rows, is_wanted
+            return
+        lists = self._lists.setdefault((quantity, self._updates), [])
+        again = f"{quantity}/{self._updates}/{list_number(lists, targets)}"
+        frame = self._frames.setdefault((quantity, 0), {})
+        self._forget_returned(quantity, targets)
+        rows = self._summaries.observe_many(tensors, scale, again)
+        self._count_device(quantity)
+        if self._describe is None and (isinstance(rows, range) or None not in rows):
+            # Very many targets at once: no Python code runs per target.
+            listed = Listed(targets, rows, self._order)  # type: ignore[arg-type]
+            self._order += len(rows)
+            if quantity in self._listed and self._listed[quantity].targets is not targets:
+                self._unfold(quantity)
+            if frame:
+                frame.update(listed.unfold())
+            else:
+                self._listed[quantity] = listed
+            return
+        self._unfold(quantity)
+        for target, tensor, row in zip(targets, tensors, rows, strict=True):
+            if row is None:
+                self._skipped(quantity, target, tensor)
+                continue
+            self._note_spec(row, tensor)
+            frame[target] = row, self._order
+            self._order += 1
+
+    # Rows that exist already, or are made later
+
+    def is_steady(self, name: tuple[str, str]) -> bool:
+        """Whether tensors of this quantity and target keep their values until the end of their pass."""
+        return self._summaries.is_steady(name)
+
+    def observe_together(
+        self, quantity: str, tensors: list[Tensor], named: Sequence[Named], scale: Tensor | None
+    ) -> Sequence[int | None]:
+        """Reduce tensors together and keep their rows, each under its names."""
+        self._num_together += 1
+        rows = self._summaries.observe_many(tensors, scale, f"{quantity}/together/{self._num_together}")
+        self._count_device(quantity)
+        for tensor, (micro_step, targets), row in zip(tensors, named, rows, strict=True):
+            if row is None:
+                self._skipped(quantity, targets[0][0], tensor)
+                continue
+            self._note_spec(row, tensor)
+            for target, order in targets:
+                self.add_row(quantity, micro_step, target, row, order)
+        return rows
+
+    def add_row(self, quantity: str, micro_step: int, target: str, row: int, order: int | None = None) -> None:
+        """Keep a row that was already reduced."""
+        if quantity in self._listed:
+            self._unfold(quantity)
+        rows = self._frames.get((quantity, micro_step))
+        if rows is None:
+            rows = self._frames[quantity, micro_step] = {}
+        add_row(rows, target, row, self.next_order() if order is None else order)
+
+    def add_summary(
+        self, quantity: str, step_id: StepId, target: str, summary: list[float], spec: TensorSpec | None = None
+    ) -> None:
+        """Keep a Summary that was computed elsewhere; safe from any thread."""
         with self._lock:
             kept = self._kept.setdefault((quantity, step_id), {})
             if target in kept:
                 kept[target].add(summary)
             else:
-                kept[target] = Kept(summary, self._next_order(), form)
+                kept[target] = MergedSummary(summary, self.next_order(), spec)
 
-    def describe(self, collective: Collective) -> None:
-        """A collective is seen for the first time; from any thread."""
-        with self._lock:
-            self._collectives.append(collective)
-
-    def _next_order(self) -> int:
-        self._order += 1
-        return self._order - 1
-
-    def observe_latest(self, quantity: str, target: str, tensor: Tensor, scale: Tensor | None = None) -> None:
-        """Reduce a tensor; a target seen again in the same step replaces the earlier row."""
-        if self.is_of_next_step:
-            self._frames.get((quantity, _NEXT), {}).pop(target, None)
-            self.observe(quantity, _NEXT, target, tensor, scale)
-            return
-        self.take_back(quantity, [target])
-        self.observe(quantity, 0, target, tensor, scale)
-
-    def observe_all(
-        self, quantity: str, targets: Sequence[str], tensors: list[Tensor], scale: Tensor | None = None
-    ) -> None:
-        """Reduce a list of tensors at once; a target seen again in the same step replaces the earlier row."""
-        if not tensors:
-            return
-        again = f"{quantity}/{self._updates}/{self._list_number(quantity, targets)}"
-        frame = self._frames.setdefault((quantity, 0), {})
-        self._forget_returned(quantity, targets)
-        rows = self._summaries.observe_many(tensors, scale, again)
-        if self._describe is None and None not in rows:
-            # Very many targets at once: no code of ours runs for each of them.
-            orders = range(self._order, self._order + len(rows))
-            frame.update(zip(targets, zip(rows, orders, strict=True), strict=True))  # type: ignore[arg-type]
-            self._order += len(rows)
-            return
-        for target, tensor, row in zip(targets, tensors, rows, strict=True):
-            if row is None:
-                self._skipped(quantity, target, tensor)
-                continue
-            self._note_form(row, tensor)
-            frame[target] = row, self._order
-            self._order += 1
-
-    def _list_number(self, quantity: str, targets: Sequence[str]) -> int:
-        """Which of a quantity's lists since the latest update this is: one of the same targets takes its place."""
-        known = self._lists.setdefault((quantity, self._updates), [])
-        for number, names in enumerate(known):
-            if names is targets or names == targets:
-                return number
-        known.append(targets)
-        return len(known) - 1
-
-    def observe_later(self, quantity: str, rows: LateRows, most: int) -> None:
-        """Keep at most so many rows that are made when the record is; a target told again replaces the earlier row."""
+    def add_later(self, quantity: str, rows: LateRows, most: int) -> None:
+        """Keep at most `most` rows that are computed with the record; a target's later row replaces the earlier one."""
         self._late.append((quantity, self._order, rows))
         self._order += most
 
+    def describe(self, collective: Collective) -> None:
+        """Keep the description of a collective seen for the first time; safe from any thread."""
+        with self._lock:
+            self._collectives.append(collective)
+
+    def next_order(self) -> int:
+        """Take the next place in the order of this step's rows."""
+        self._order += 1
+        return self._order - 1
+
+    # Rows that belong to no step, or to another one
+
     def take_back(self, quantity: str, targets: Iterable[str]) -> None:
         """Forget these targets' rows of a quantity that has one row per step."""
+        self._unfold(quantity)
         frame = self._frames.get((quantity, 0), {})
         targets = list(targets)
         for target in targets:
@@ -181,14 +267,16 @@ class StepFrames:
             part.pick((quantity, 0), targets)
 
     def set_aside(self, quantity: str, targets: Iterable[str]) -> None:
-        """Take these targets' rows out of the step; `bring_back` puts them in again."""
-        aside = Aside(self._frames, self._forms).pick((quantity, 0), targets)
+        """Take these targets' rows out of the step; `bring_back` restores them."""
+        self._unfold(quantity)
+        aside = HeldRows(self._frames, self._specs).pick((quantity, 0), targets)
         if aside is not None:
             self._idle.append(aside)
             self._open.append(aside)
 
     def bring_back(self, quantity: str, targets: Iterable[str]) -> None:
-        """These targets' rows belong to the step after all, even if the rest of it was handed over."""
+        """Restore these targets' rows: they belong to the step after all, even if the rest of it was handed over."""
+        self._unfold(quantity)
         targets = list(targets)
         for aside in self._idle:
             picked = aside.pick((quantity, 0), targets)
@@ -198,8 +286,9 @@ class StepFrames:
                 self._returned.append(picked)
 
     def hold_pass(self, first_micro_step: int) -> None:
-        """What was observed since the latest update, from that micro-step on, is of the next step."""
-        self._held = Aside({}, self._forms)
+        """Hold what was observed since the latest update, from that micro-step on, for the next step."""
+        self._held = HeldRows({}, self._specs)
+        self._unfold(*list(self._listed))
         for (quantity, micro_step), rows in list(self._frames.items()):
             kept, held = divided(rows, self._first_since_update)
             self._replace((quantity, micro_step), kept)
@@ -208,33 +297,35 @@ class StepFrames:
         self._open.append(self._held)
 
     def take_up_pass(self) -> None:
-        """The next step has begun: what was held for it and is watched in it comes in."""
+        """Add what was held for the step that has now begun, if it is recorded there."""
         held, self._held = self._held, None
+        self._unfold(*list(self._listed))
         for key, rows in (held.frames if held is not None else {}).items():
-            if key[0] in self._watched and held is not None:
+            if key[0] in self.watched and held is not None:
                 for target in rows:
                     self._frames.get(key, {}).pop(target, None)
-                self._returned.append(Aside({key: rows}, held.forms, held.fetch))
+                self._returned.append(HeldRows({key: rows}, held.specs, held.fetch))
 
     def begin_pass(self, is_new: bool = True) -> None:
-        """A forward pass begins; not new where others wait for the same backward."""
+        """Start a forward pass; `is_new` is False if others wait for the same backward pass."""
         self._first_of_pass = self._order
         if is_new:
             self._first_of_micro_step = self._order
 
     def forget_pass(self) -> None:
-        """The forward pass that began last came to nothing: forget its rows."""
+        """Forget the rows of the latest forward pass, which came to nothing."""
         self._forget_since(self._first_of_pass)
 
     def forget_micro_step(self) -> None:
-        """So did the backward pass of the latest forward passes."""
+        """Forget the rows of the backward pass of the latest forward passes, which came to nothing."""
         self._forget_since(self._first_of_micro_step)
 
     def forget_update(self) -> None:
-        """An update failed: forget what was observed since the one before it."""
+        """Forget what was observed since the previous update, because this one failed."""
         self._forget_since(self._first_since_update)
 
     def _forget_since(self, first: int) -> None:
+        self._unfold(*list(self._listed))
         for key, rows in list(self._frames.items()):
             self._replace(key, divided(rows, first)[0])
 
@@ -245,7 +336,7 @@ class StepFrames:
             del self._frames[key]
 
     def seal(self) -> None:
-        """An update used what was observed: later lists get rows of their own."""
+        """Give later lists their own rows, because an update used those so far."""
         self._updates += 1
         self._first_since_update = self._order
 
@@ -262,59 +353,38 @@ class StepFrames:
 
     @property
     def has_rows(self) -> bool:
-        """Whether this step has anything yet."""
-        return bool(
-            self._frames
-            or self._scalars
-            or self._later_scalars
-            or self._scalar_calls
-            or self._kept
-            or self._placed
-            or self._late
-            or self._returned
-        )
+        """Whether this step has any rows yet."""
+        numbers = self._scalars or self._later_scalars or self._scalar_calls
+        return bool(self._frames or numbers or self._kept or self._placed or self._late or self._returned)
 
-    def log(self, name: str, value: float) -> None:
-        """Keep a plain number."""
-        self._scalars[name] = value
-
-    def log_later(self, name: str, tensor: Tensor) -> None:
-        """Keep a plain number that is still on its way on a device."""
-        row = self._summaries.observe(tensor)
-        if row is not None:
+    def log(self, name: str, value: Any) -> None:
+        """Log a plain number: a Python number or a one-element tensor. Does not wait for the device."""
+        number = self._summaries.plain_number(value)
+        if number is not None:
+            self._scalars[name] = number
+        elif (row := self._summaries.observe(value)) is not None:
             self._later_scalars[name] = row
 
     def log_when(self, fill: Callable[[dict[str, float]], None]) -> None:
-        """Let `fill` add plain numbers when the record is built: on the writer's thread, in step order."""
+        """Let `fill` add plain numbers when the record is built: on the writer thread, in step order."""
         self._scalar_calls.append(fill)
 
     def end(self, step: int, time: float) -> Callable[[], StepRecord]:
-        """Finish the step: the result waits for the device and gives the record; call it from any thread."""
+        """Finish the step; the result waits for the device and returns the record, on any thread."""
         with self._lock:
-            frames, scalars, later, forms = self._frames, self._scalars, self._later_scalars, self._forms
-            kept, placed, collectives = self._kept, self._placed, self._collectives
-            frames = {key: rows for key, rows in frames.items() if key[1] != _NEXT}
-            late, scalar_calls, returned = self._late, self._scalar_calls, self._returned
             fetch = self._summaries.collect()
             for aside in self._open:
                 aside.fetch = fetch
+            frames = {key: rows for key, rows in self._frames.items() if key[1] != _NEXT}
+            rows = frames, self._listed, self._specs, self._kept, self._placed, self._late, self._returned
+            numbers = self._scalars, self._later_scalars, self._scalar_calls, self.keeps_norm, self.derivations
+            ended = EndedStep(step, time, fetch, *rows, self._conditional, self._collectives, *numbers)
             self._begin()
-
-        def build() -> StepRecord:
-            table = fetch()
-            for name, row in later.items():
-                scalars[name] = float(table[row, SUM])
-            for fill in scalar_calls:
-                fill(scalars)
-            found = [*build_frames(frames, step, table, forms), *build_others(kept, placed, table, forms)]
-            found += build_late(late, step)
-            found += [frame for part in returned for frame in part.build(step)]
-            return StepRecord(step, found, Scalars(step, time, scalars), collectives)
-
-        return build
+        return ended.build
 
     def so_far(self, step: int) -> list[Frame]:
-        """What the step in progress has observed by now; waits for the device."""
+        """Return what the step in progress has observed so far; waits for the device."""
+        self._unfold(*list(self._listed))
         with self._lock:
             kept = {key: dict(rows) for key, rows in self._kept.items()}
             placed: dict[tuple[str, StepId], Rows] = {
@@ -323,6 +393,6 @@ class StepFrames:
             fetch = self._summaries.collect(keep=True)
         table = fetch()
         frames = {key: rows for key, rows in self._frames.items() if key[1] != _NEXT}
-        found = [*build_frames(frames, step, table, self._forms), *build_others(kept, placed, table, self._forms)]
+        found = [*build_frames(frames, step, table, self._specs), *build_others(kept, placed, table, self._specs)]
         found += [frame for part in self._returned for frame in part.build(step)]
         return [*found, *build_late(self._late, step)]

@@ -1,7 +1,7 @@
-"""Monitors of one process that follow one another: a notebook's cell run again, a loop that makes its models anew.
+"""Consecutive Monitors of one process: a notebook cell that is run again, a loop that creates new models.
 
-Runs begun by the same line, called from the same lines, are a group. A model has one Monitor at a time, the latest. One
-that is left open keeps its model in memory; if nobody else refers to that model any more, the next Monitor closes it.
+Runs started by the same line, called from the same lines, form a group. A model has one Monitor at a time, the latest.
+An open Monitor keeps its model in memory; if nothing else refers to that model any more, the next Monitor closes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 Place = tuple[tuple[str, int], ...]
-"""Where a program is: files and lines in them, from the innermost call outwards."""
+"""A place in a program: files and line numbers, from the innermost call outwards."""
 
 _open: dict[Monitor, Held] = {}
 _groups: dict[Place, str] = {}
@@ -38,16 +38,16 @@ _beginning = threading.RLock()
 
 def _renew() -> None:
     global _beginning
-    _beginning = threading.RLock()  # in a process that was forked while a thread held it
+    _beginning = threading.RLock()  # in a process that was forked while a thread had the lock
 
 
 os.register_at_fork(after_in_child=_renew)
 
 
 def one_at_a_time(call: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
-    """The same call, which threads make one after the other: beginning to watch sets up what the process shares.
+    """Return the same call, which runs in one thread at a time: starting to watch sets up state the process shares.
 
-    Nothing is collected meanwhile, see `no_collections`.
+    No garbage is collected meanwhile, see `no_collections`.
     """
 
     @functools.wraps(call)
@@ -59,12 +59,12 @@ def one_at_a_time(call: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
 
 
 def new_group() -> str:
-    """A name for runs that belong together, unlike any other."""
+    """Return a unique name for runs that belong together."""
     return uuid.uuid4().hex[:12]
 
 
 def place_here() -> Place:
-    """Where the user's program is that calls vario."""
+    """Return the place in the user's program that calls vario."""
     frame: FrameType | None = sys._getframe(1)
     calls = []
     while frame is not None:
@@ -74,14 +74,14 @@ def place_here() -> Place:
 
 
 def group_of(place: Place) -> str:
-    """The group of runs that are begun there: by a loop, or by a cell that is run again."""
+    """Return the group of runs started there, by a loop or by a cell that is run again."""
     return _groups.setdefault(place, new_group())
 
 
 def follow_up(config: Config, place: Place) -> Config:
-    """Close Monitors whose models are gone; the options for the next: a name that its line has used gets a number.
+    """Close Monitors whose models are gone; return the options for the next. A name its line has used gets a number.
 
-    Not where that run is gone: its folder was removed, or it was never written.
+    The name stays if that run is gone: its folder was removed, or it was never written.
     """
     for monitor in [monitor for monitor, held in _open.items() if monitor.has_trained and held.is_abandoned]:
         monitor.close()
@@ -95,48 +95,48 @@ def follow_up(config: Config, place: Place) -> Config:
 
 
 class Held:
-    """Models that a Monitor takes hold of, and how often it refers to them itself."""
+    """Models that a Monitor refers to, and how many references are its own."""
 
     def __init__(self, model: Any) -> None:
         models = model.values() if isinstance(model, dict) else model if isinstance(model, (list, tuple)) else [model]
-        self._models = [weakref.ref(one) for one in models if hasattr(one, "__weakref__")]
+        self._models = [weakref.ref(one) for one in models if type(one).__weakrefoffset__]
         self._before = 0
         self._own: int | None = None
 
     def begin(self) -> None:
-        """Count what refers to the models before the Monitor does; called from where `settle` will be called."""
+        """Count references to the models before the Monitor adds its own; call it where `settle` will be called."""
         self._before = self._count()
 
     def settle(self) -> None:
-        """The Monitor is made: whatever refers to the models now, and did not before, is its own."""
+        """Count the references that the Monitor, now made, has added."""
         self._own = self._count() - self._before
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether only the Monitor refers to them; in doubt not."""
-        return self._own is not None and self._count() <= self._own
+        """Whether only the Monitor refers to the models; False if in doubt."""
+        return self._own is not None and bool(self._models) and self._count() <= self._own
 
     def _count(self) -> int:
         return sum(sys.getrefcount(found) - 2 for found in (model() for model in self._models) if found is not None)
 
 
 def make_room(model: Any) -> Held:
-    """Close whatever watches this model, or a part of it, by now, and say so."""
+    """Close whatever already watches this model or a part of it, and print a line about it."""
     for monitor in list(_open):
         if monitor.watches(model):
             monitor.close()
             if monitor.is_leading:
                 where = "" if monitor.path is None else f" ({monitor.path})"
-                sys.stderr.write(f"vario: closed the earlier Monitor of this model{where}; a new one starts\n")
+                sys.stderr.write(f"vario: closed the earlier Monitor of this model{where} and started a new one\n")
     return Held(model)
 
 
 def opened(monitor: Monitor, held: Held) -> None:
-    """This one watches from now on."""
+    """Register an open Monitor."""
     held.settle()
     _open[monitor] = held
 
 
 def closed(monitor: Monitor) -> None:
-    """It does no more."""
+    """Unregister a closed Monitor."""
     _open.pop(monitor, None)

@@ -7,12 +7,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from vario.core.at_work import at_work
 from vario.core.records import StepRecord
 
 MAX_WAITING_STEPS = 16
-"""Steps that may wait to be written, and so the most a kill can lose."""
+"""Steps that may wait to be written: the most that a kill can lose."""
+ENOUGH_STEPS = MAX_WAITING_STEPS // 2
+"""With this many steps waiting, write without further delay."""
+REST_SECONDS = 0.1
+"""How long the thread rests after a write. Steps that arrive meanwhile are written together: every wake-up takes the
+interpreter lock from a loop that may need it."""
 MAX_WAIT_SECONDS = 1.0
-"""How long training waits for a writer that is that far behind, before a step goes unrecorded."""
+"""How long training waits for a writer that is that far behind before it drops a step."""
 AT_ONCE_SECONDS = 1e-3
 """A record that took longer to build had to wait for its device."""
 
@@ -20,56 +26,87 @@ Build = Callable[[], StepRecord]
 
 
 class Writer:
-    """Waits for the device, builds each step's record and hands it on, in step order, off the training thread."""
+    """Waits for the device, builds each step's record and passes it on, in step order, off the training thread."""
 
-    def __init__(self, write: Callable[[Sequence[StepRecord]], None], failed: Callable[[Exception], None]) -> None:
-        """`write` gets the records of steps that wait, one or more; `failed` is told of one that cannot be built."""
+    def __init__(
+        self,
+        write: Callable[[Sequence[StepRecord]], None],
+        failed: Callable[[Exception], None],
+        wrote: Callable[[float, Sequence[StepRecord]], None] | None = None,
+    ) -> None:
+        """`write` gets the records of waiting steps, one or more; `failed` gets the error of one that cannot be built.
+
+        `wrote` gets the CPU time that some steps took.
+        """
         self._write = write
+        self._wrote = wrote
         self._failed = failed
         self._waiting: deque[Build] = deque()
         """Steps stay here until they are delivered."""
         self._changed = threading.Condition(threading.Lock())
         self._closing = False
+        self._num_waiters = 0
         self.num_refused = 0
         self._thread = threading.Thread(target=self._run, name="vario-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def _is_urgent(self) -> bool:
+        return self._closing or self._num_waiters > 0 or len(self._waiting) >= ENOUGH_STEPS
+
     def _run(self) -> None:
+        rested = 0.0
         while True:
             with self._changed:
                 while not self._waiting:
                     if self._closing:
                         return
                     self._changed.wait()
+                self._changed.wait_for(lambda: self._is_urgent, rested + REST_SECONDS - time.monotonic())
                 builds = list(self._waiting)
             self._deliver(builds)
+            rested = time.monotonic()
             with self._changed:
                 for _ in builds:
                     self._waiting.popleft()
-                del builds  # or what these steps held would stay until the next one comes
+                del builds  # otherwise the memory of these steps would stay until the next step
                 self._changed.notify_all()
 
     def _deliver(self, builds: Sequence[Build]) -> None:
         records: list[StepRecord] = []
+        written: list[StepRecord] = []
+        busy = time.thread_time()
         for build in builds:
             began = time.monotonic()
             try:
                 records.append(build())
             except Exception as error:  # noqa: BLE001 - the Monitor's failure policy
                 self._failed(error)
-            # Steps that are there go together; one that had to be waited for is written at once.
+            # Steps that are ready go together; one that had to be waited for is written at once.
             if records and time.monotonic() - began > AT_ONCE_SECONDS:
-                self._write(records)
+                written += self._written(records)
                 records = []
         if records:
+            written += self._written(records)
+        if self._wrote is not None and written:
+            self._wrote(time.thread_time() - busy, written)
+
+    def _written(self, records: Sequence[StepRecord]) -> Sequence[StepRecord]:
+        with at_work():
             self._write(records)
+        return records
+
+    @property
+    def thread_number(self) -> int | None:
+        """The thread's number, as `threading.get_ident` returns it there."""
+        return self._thread.ident
 
     def runs_here(self) -> bool:
-        """Whether the calling thread is the writer's own."""
+        """Whether the calling thread is the writer thread."""
         return threading.current_thread() is self._thread
 
     def put(self, build: Build) -> bool:
-        """Hand over one step; False when the writer is too far behind to take it."""
+        """Hand over one step; False if the writer is too far behind to take it."""
         with self._changed:
             if len(self._waiting) >= MAX_WAITING_STEPS and not self._changed.wait_for(
                 lambda: len(self._waiting) < MAX_WAITING_STEPS, MAX_WAIT_SECONDS
@@ -77,17 +114,22 @@ class Writer:
                 self.num_refused += 1
                 return False
             self._waiting.append(build)
-            if len(self._waiting) == 1:
+            if len(self._waiting) in (1, ENOUGH_STEPS):
                 self._changed.notify_all()
         return True
 
     def wait(self) -> None:
-        """Wait until everything that was handed over is written."""
+        """Wait until everything handed over is written."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting)
+            self._num_waiters += 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(lambda: not self._waiting)
+            finally:
+                self._num_waiters -= 1
 
     def close(self) -> None:
-        """Write everything that waits, then stop."""
+        """Write everything that is waiting, then stop."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

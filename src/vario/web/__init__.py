@@ -1,1 +1,1 @@
-"""The dashboard's server: answers over HTTP what `runs` reads. It only reads; nothing here writes into a run."""
+"""The dashboard's server: serves what `runs` reads over HTTP. It is read-only; nothing here writes to a run."""

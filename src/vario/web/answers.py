@@ -1,4 +1,4 @@
-"""What an address answers: strict JSON, bytes or text, and errors as JSON."""
+"""Responses: strict JSON, bytes or text, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ EVENTS = "text/event-stream"
 
 @dataclass(frozen=True)
 class Answer:
-    """A body that is ready to be sent."""
+    """A response body."""
 
     body: bytes
     media: str = JSON
     file_name: str | None = None
-    """What a browser should call it where it keeps it."""
+    """The file name for a download."""
 
 
 FRESH_SECONDS = 5.0
 
 Values = Mapping[str, Any]
-"""The parameters of an address, checked."""
+"""The validated parameters of a request."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One address: what it is for, what it takes, and the function that answers."""
+    """One endpoint: its description, its parameters, and the function that answers."""
 
     path: str
     summary: str
     answer: Callable[..., Any]
-    """Called with what is served and the parameters; answers an Answer, or anything JSON can say."""
+    """Called with the served folder and the parameters; returns an Answer, or JSON values."""
     parameters: tuple[Parameter, ...] = ()
     media: tuple[str, ...] = (JSON,)
-    """What it may answer with, the usual one first."""
+    """The media types it may return, the default first."""
     body: type[object] | None = None
-    """The type in `bodies` of what it answers as JSON, or of its events by their names."""
+    """The type in `bodies` of its JSON response, or of its events by name."""
     head: type[object] | None = None
-    """The type of the JSON that stands before the numbers of a binary answer."""
+    """The type of the JSON before the numbers of a binary response."""
     is_stream: bool = False
-    """Whether it goes on, event by event."""
-    is_kept: bool = True
-    """Whether an answer stays true while no file of the run changes."""
+    """Whether it streams events."""
+    is_cached: bool = True
+    """Whether a response is valid until a file of the run changes."""
     fresh_seconds: float | None = None
-    """How long it may be kept even then, where it also depends on the clock: a run may have died."""
+    """How long a response may be cached even then, if it also depends on the clock: a run may have died."""
 
 
 def encode(value: Any) -> bytes:
-    """Strict JSON: NaN and the infinities, which JSON lacks, are null, and bytes of a path that are no text a `?`."""
+    """Encode strict JSON: NaN and infinities become null, and undecodable bytes of a path become `?`."""
     text = json.dumps(
         json_value(value, lambda _: None, _column), allow_nan=False, ensure_ascii=False, separators=(",", ":")
     )

@@ -1,4 +1,4 @@
-"""The server: addresses, and what stands around every answer."""
+"""The server: endpoints, and what all responses share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,23 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from vario.core.errors import ConfigError, RunError, RunNotFound, VarioError
-from vario.web import assets, charts, compare, findings, model, openapi, overview, ranks
+from vario.web import (
+    assets,
+    charts,
+    compare,
+    effects,
+    findings,
+    gallery,
+    model,
+    openapi,
+    overlay,
+    overview,
+    ranks,
+    table,
+    writing,
+)
+from vario.web.answer_cache import AnswerCache, run_names
 from vario.web.answers import JSON, Answer, Endpoint, encode
-from vario.web.kept import Kept, run_names
 from vario.web.live import LIVE, Streams, live
 from vario.web.parameters import read_query
 from vario.web.reading import Readers, TooSlow
@@ -26,56 +40,61 @@ from vario.web.security import Guard, refuse
 from vario.web.served import Served
 
 READERS = 3
-"""Answers that are worked out at the same time; others wait."""
+"""The number of responses computed at the same time; others wait."""
 LEAST_ZIPPED_BYTES = 1000
 
 
-def make_app(folder: Path, token: str | None = None, hosts: Iterable[str] | None = None) -> Starlette:
-    """The dashboard over all runs below a folder.
+def make_app(
+    folder: Path, token: str | None = None, hosts: Iterable[str] | None = None, is_writable: bool = False
+) -> Starlette:
+    """Build the dashboard for all runs below a folder.
 
-    Without a `token` everybody who can reach it may read; `hosts` are the names it answers to, None for any.
+    Without a `token` anybody who can reach it may read; `hosts` are the host names it accepts, None for any. If it is
+    writable, notes on runs can be changed; runs themselves never are.
     """
-    served = Served(folder)
-    kept = Kept()
+    served = Served(folder, is_writable)
+    cache = AnswerCache()
     streams = Streams(served, Readers(READERS))
     found = all_endpoints()
-    routes: list[BaseRoute] = [Route(endpoint.path, _handler(endpoint, kept, streams)) for endpoint in found]
-    # Made when somebody asks: it takes longer than everything else here.
+    routes: list[BaseRoute] = [Route(endpoint.path, _handler(endpoint, cache, streams)) for endpoint in found]
+    # Built on the first request: it takes longer than everything else here.
     document = functools.cache(lambda: openapi.document(found))
+    routes += writing.routes(streams)
     routes += [
         Route("/openapi.json", _constant(lambda: encode(document()), JSON)),
         Route("/api", _constant(lambda: openapi.page(document()).encode(), "text/html; charset=utf-8")),
         Route("/healthz", _constant(lambda: b"ok", "text/plain; charset=utf-8")),
+        *gallery.routes(),
         *assets.routes(),
     ]
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(Guard, token=token, hosts=hosts),
+            Middleware(Guard, token=token, hosts=hosts, is_writable=is_writable),
             Middleware(GZipMiddleware, minimum_size=LEAST_ZIPPED_BYTES, compresslevel=1),
         ],
         exception_handlers={HTTPException: _http_error, VarioError: _own_error},
     )
     app.state.streams = streams
-    # /api is a page, /api/ is not: no address is turned into another one.
+    # /api is a page, /api/ is not: no redirects.
     app.router.redirect_slashes = False
     return app
 
 
 def all_endpoints() -> list[Endpoint]:
-    """Every address that answers with numbers."""
-    modules = (overview, charts, findings, ranks, compare, model)
+    """Return every endpoint of the API."""
+    modules = (overview, table, overlay, effects, charts, findings, ranks, compare, model)
     return [*(endpoint for module in modules for endpoint in module.ENDPOINTS), LIVE]
 
 
-def _handler(endpoint: Endpoint, kept: Kept, streams: Streams) -> Callable[..., Any]:
+def _handler(endpoint: Endpoint, cache: AnswerCache, streams: Streams) -> Callable[..., Any]:
     async def handle(request: Request) -> Response:
         values = read_query(endpoint.parameters, request.query_params)
         if endpoint.is_stream:
             return await live(streams, values, request)
         what = ", ".join(run_names(values)) or endpoint.path
-        answer = await streams.readers.read(what, _answer, endpoint, streams.served, kept, values)
-        # Numbers hardly shrink, and it takes longer than sending them.
+        answer = await streams.readers.read(what, _answer, endpoint, streams.served, cache, values)
+        # Numbers hardly compress, and compressing takes longer than sending.
         headers = {} if answer.media.startswith(("application/json", "text/")) else {"content-encoding": "identity"}
         if answer.file_name is not None:
             headers["content-disposition"] = f'attachment; filename="{answer.file_name}"'
@@ -84,23 +103,23 @@ def _handler(endpoint: Endpoint, kept: Kept, streams: Streams) -> Callable[..., 
     return handle
 
 
-def _answer(endpoint: Endpoint, served: Served, kept: Kept, values: Mapping[str, Any]) -> Answer:
-    key = kept.key(endpoint, served, values)
-    if key is not None and (known := kept.get(key)) is not None:
+def _answer(endpoint: Endpoint, served: Served, cache: AnswerCache, values: Mapping[str, Any]) -> Answer:
+    key = cache.key(endpoint, served, values)
+    if key is not None and (known := cache.get(key)) is not None:
         return known
     with served.reading():
         found = endpoint.answer(served, values)
     answer = found if isinstance(found, Answer) else Answer(encode(found))
     if key is not None:
-        kept.put(key, answer)
+        cache.put(key, answer)
     return answer
 
 
 async def _own_error(request: Request, error: Exception) -> Response:
-    """An error raised on purpose: what was asked for cannot be used, or is not there."""
+    """The response for a VarioError: a bad request, or something that does not exist."""
     key = getattr(error, "key", None)
     if key is None and isinstance(error, (ConfigError, RunError)):
-        # Texts begin with the option they are about.
+        # Messages begin with the parameter they are about.
         first = str(error).partition(":")[0]
         key = first if first.isidentifier() else None
     status = 404 if isinstance(error, RunNotFound) else 503 if isinstance(error, TooSlow) else 400
@@ -109,7 +128,7 @@ async def _own_error(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = "there is nothing at this address; /api lists what there is" if error.status_code == 404 else error.detail
+    text = "not found; /api lists all endpoints" if error.status_code == 404 else error.detail
     return refuse(error.status_code, text)
 
 

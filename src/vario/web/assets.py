@@ -1,4 +1,4 @@
-"""The front end's built files: the page, and what it loads."""
+"""Serves the frontend's built files: the page and its assets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ from starlette.routing import BaseRoute, Route
 
 from vario.web.built_files import BUILT, why_missing
 
-MISSING = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>vario</title>
-<h1>The dashboard has not been built</h1>
-<p>{why}</p>
-<p>The numbers are there already: <a href="api">what a script can ask for</a>.</p>
-</html>
+MISSING = """<!doctype html> <html lang="en"><meta charset="utf-8"><title>vario</title> <h1>The dashboard has not been
+built</h1> <p>{why}</p> <p>The API works without it: <a href="api">list of endpoints</a>.</p> </html>
 """
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
 MOST_NAME = 200
@@ -25,12 +21,12 @@ PAGES = ("/", "/index.html")
 
 
 def routes() -> list[BaseRoute]:
-    """The page and its files."""
+    """Return the routes of the page and its files."""
     return [*(Route(path, page) for path in PAGES), Route("/assets/{name}", asset), Route("/favicon.ico", icon)]
 
 
 async def page(request: Request) -> Response:
-    """The one page; what it shows stands in its query."""
+    """Serve the page; its query says what to show."""
     index = BUILT / "index.html"
     if index.is_file():
         return FileResponse(index, media_type="text/html")
@@ -38,7 +34,7 @@ async def page(request: Request) -> Response:
 
 
 async def asset(request: Request) -> Response:
-    """A file the page loads; its name holds a hash of its content, so it never changes."""
+    """Serve an asset of the page; its name contains a hash of its content, so it never changes."""
     name = request.path_params["name"]
     path = BUILT / "assets" / name
     is_plain = len(name) <= MOST_NAME and name.isprintable() and not name.startswith(".")
@@ -49,7 +45,7 @@ async def asset(request: Request) -> Response:
 
 
 async def icon(request: Request) -> Response:
-    """The small picture of the tab, where the front end has one at its top."""
+    """Serve the tab's icon, if the frontend has one."""
     for name in ("favicon.ico", "favicon.svg"):
         if (BUILT / name).is_file():
             return FileResponse(BUILT / name)

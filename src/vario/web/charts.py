@@ -1,7 +1,8 @@
-"""What charts are drawn from: heat maps, curves, and the names of targets."""
+"""Endpoints for charts: heat maps, curves, and the names of targets."""
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,25 +24,35 @@ from vario.web.served import Served
 MOST_STEP = 10**15
 FOLDS = ("all", "min", "mean", "max", "spread")
 MOST_POINTS = 1_000_000
-"""Of all curves together that are asked for whole."""
+"""The most points of all curves requested at full resolution."""
+
+MOST_CURVES = 1024
+"""The most curves of one answer."""
+ALL_POINTS = 250_000
+LEAST_POINTS = 60
+"""Very many curves have fewer points each: about so many together, and at least so many each."""
 
 QUANTITY = Parameter("quantity", "Which tensor of the targets, for example gradient; scalar for plain numbers.")
-STATISTIC = Parameter("statistic", "Which number of it, for example norm; left out: the usual one.", default="")
+STATISTIC = Parameter("statistic", "Which statistic, for example norm (default: the quantity's usual one).", default="")
 RANK = Parameter(
     "rank",
-    "Whose numbers: a rank, `all` merged, or `min`, `mean`, `max`, `spread` over the ranks' own numbers.",
+    "A rank, `all` for merged ranks, or `min`, `mean`, `max`, `spread` over the ranks' numbers.",
     default="all",
     pattern=r"^([0-9]{1,6}|all|min|mean|max|spread)$",
 )
 FIRST = Parameter("first", "The first step.", "whole", low=0, high=MOST_STEP)
 LAST = Parameter("last", "The last step.", "whole", low=0, high=MOST_STEP)
-ROWS = Parameter("rows", "At most so many rows; neighbours share one where there are more.", "whole", 800, 1, 5000)
-SEARCH = Parameter("search", "Only targets whose names have these words; `*` in a word is anything.", default="")
-COLUMNS = Parameter("columns", "At most so many columns.", "whole", 1000, 1, 5000)
+ROWS = Parameter("rows", "The most rows; beyond that, neighbours share a row.", "whole", 800, 1, 5000)
+SEARCH = Parameter(
+    "search",
+    "Only targets whose names contain these words; `*` and `?` are globs, `re:` begins a regular expression.",
+    default="",
+)
+COLUMNS = Parameter("columns", "The most columns.", "whole", 1000, 1, 5000)
 
 
 def read_rank(text: str, others: tuple[str, ...] = ()) -> int | str:
-    """The rank a parameter means."""
+    """Parse the rank parameter."""
     if text.isascii() and text.isdecimal() and len(text) <= 6:
         return int(text)
     known = (*FOLDS, *others)
@@ -51,19 +62,19 @@ def read_rank(text: str, others: tuple[str, ...] = ()) -> int | str:
 
 
 def the_quantity(run: Run, name: str | None) -> str:
-    """The quantity that is meant; where none is named, the one that shows most."""
+    """Return the requested quantity (default: the most informative one)."""
     if name:
         return name
     recorded = run.quantities("all") if run.ranks else []
     preferred = ("gradient", "activation", "weight", *recorded)
     found = next((candidate for candidate in preferred if candidate in recorded), None)
     if found is None:
-        raise ConfigError("quantity: nothing has been recorded yet")
+        raise ConfigError("quantity: nothing recorded yet")
     return found
 
 
 def heat(served: Served, values: Mapping[str, Any]) -> Answer:
-    """A quantity at a glance."""
+    """Return the heat map of a quantity."""
     run = served.open(values["run"])
     found = read_heat(
         run,
@@ -80,7 +91,7 @@ def heat(served: Served, values: Mapping[str, Any]) -> Answer:
 
 
 def heat_answer(found: Heat, format: str, head: bodies.HeatHead) -> Answer:
-    """A heat map as bytes, or in JSON."""
+    """Encode a heat map as bytes or JSON."""
     if format == "json":
         table: bodies.HeatTable = {
             **head,
@@ -92,8 +103,8 @@ def heat_answer(found: Heat, format: str, head: bodies.HeatHead) -> Answer:
 
 
 def heat_head(found: Heat) -> bodies.HeatHead:
-    """What stands before the numbers of a heat map."""
-    sizes = np.abs(found.values)
+    """Return the head of a heat map, without its numbers."""
+    sizes = np.abs(found.values[[not kind for kind in found.kinds]] if found.kinds else found.values)
     shown = sizes[np.isfinite(sizes) & (sizes > 0)]
     return {
         "quantity": found.quantity,
@@ -105,15 +116,17 @@ def heat_head(found: Heat) -> bodies.HeatHead:
         "last": found.last,
         "rows": found.values.shape[0],
         "columns": found.values.shape[1],
-        "is_outline": found.is_outline,
+        "is_rollup": found.is_rollup,
         "low": shown.min() if len(shown) else None,
         "high": shown.max() if len(shown) else None,
         "step": int(found.last[-1]) if len(found.last) else None,
+        "kinds": found.kinds,
     }
 
 
 def heat_bytes(head: bodies.HeatHead, found: Heat) -> bytes:
-    """Length of the head, the head in JSON, float32 values, and a byte of flags for each: 1 recorded, 2 NaN or Inf."""
+    """Encode the head's length, the head in JSON, float32 values, and a flag byte for each: 1 recorded, 2 NaN or
+    Inf."""
     text = encode(head)
     text += b" " * (-len(text) % 4)
     flags = found.has.astype(np.uint8) | (found.bad.astype(np.uint8) << 1)
@@ -121,22 +134,33 @@ def heat_bytes(head: bodies.HeatHead, found: Heat) -> bytes:
 
 
 def series(served: Served, values: Mapping[str, Any]) -> bodies.SeriesAnswer | Answer:
-    """Curves of one run or several."""
+    """Return curves of one or more runs."""
     whole = values["format"] != "json"
     if whole:
         _check_number(served, values)
-    found = {text: list(_curves(served, text, values, whole)) for text in dict.fromkeys(values["series"])}
-    # Run by run, as they were asked for.
+    names, runs = dict.fromkeys(values["series"]), dict.fromkeys(values["run"])
+    points = None if whole else min(values["points"], max(LEAST_POINTS, ALL_POINTS // (len(names) * len(runs))))
+    found: dict[str, list[tuple[str, Curve]]] = {}
+    num_left = MOST_CURVES
+    for text in names:
+        found[text] = list(itertools.islice(_curves(served, text, values, points), num_left))
+        num_left -= len(found[text])
+        if not num_left:
+            break
+    # By run, in the requested order.
     curves = [(name, curve) for name in values["run"] for each in found.values() for run, curve in each if run == name]
     if values["format"] == "csv":
         return Answer(_csv(curves), CSV, "series.csv")
     if values["format"] == "arrow":
         return Answer(_arrow(curves), ARROW, "series.arrow")
-    return {"curves": [{"run": name, **described_curve(curve)} for name, curve in curves]}
+    return {
+        "curves": [{"run": name, **described_curve(curve)} for name, curve in curves],
+        "text": "" if num_left else f"Only the first {MOST_CURVES:,} curves are read.",
+    }
 
 
 def _check_number(served: Served, values: Mapping[str, Any]) -> None:
-    """Refuse more points than are sent at once."""
+    """Raise BadParameter for more points than are sent at once."""
     number = 0
     for name in values["run"]:
         run = served.open(name)
@@ -149,15 +173,14 @@ def _check_number(served: Served, values: Mapping[str, Any]) -> None:
     if number > MOST_POINTS:
         raise BadParameter(
             "series",
-            f"{number:,} points are more than the {MOST_POINTS:,} that are sent at once. Ask for fewer series or"
+            f"{number:,} points requested, but at most {MOST_POINTS:,} are sent at once. Request fewer series or"
             " steps, or run `vario export` on it.",
         )
 
 
-def _curves(served: Served, text: str, values: Mapping[str, Any], whole: bool) -> Iterator[tuple[str, Curve]]:
-    """A series of each run and rank that has it; refused where none has."""
+def _curves(served: Served, text: str, values: Mapping[str, Any], points: int | None) -> Iterator[tuple[str, Curve]]:
+    """The series of each run and rank that has it; raises if none has."""
     quantity, target, statistic = split_series(text)
-    points = None if whole else values["points"]
     refusal: ConfigError | None = None
     is_found = False
     for name in dict.fromkeys(values["run"]):
@@ -175,7 +198,7 @@ def _curves(served: Served, text: str, values: Mapping[str, Any], whole: bool) -
 
 
 def split_series(text: str) -> tuple[str, str, str]:
-    """Quantity, target and statistic of `QUANTITY|TARGET|STATISTIC`; the target may hold bars of its own."""
+    """Split `QUANTITY|TARGET|STATISTIC`; the target may contain bars."""
     quantity, bar, rest = text.partition("|")
     target, second, statistic = rest.rpartition("|")
     if not bar or not quantity or not rest:
@@ -184,7 +207,7 @@ def split_series(text: str) -> tuple[str, str, str]:
 
 
 def described_curve(curve: Curve) -> bodies.RankCurve:
-    """A curve in columns."""
+    """Return a curve as columns."""
     return {
         "quantity": curve.quantity,
         "target": curve.target,
@@ -242,37 +265,39 @@ def _csv(curves: list[tuple[str, Curve]]) -> bytes:
 
 
 def targets(served: Served, values: Mapping[str, Any]) -> bodies.Targets:
-    """Names of targets that hold all words of a search."""
+    """Return the names of targets that contain all words of a search."""
     run = served.open(values["run"])
     found = matching(run.targets(values["quantity"] or None) if run.ranks else [], values["search"])
     return {"targets": found[: values["limit"]], "total": len(found)}
 
 
-HEAT_FORMAT = Parameter("format", "`binary`, as pages read it, or json.", default="binary", choices=("binary", "json"))
+HEAT_FORMAT = Parameter(
+    "format", "`binary`, as the dashboard uses, or json.", default="binary", choices=("binary", "json")
+)
 SERIES_FORMAT = Parameter(
-    "format", "json, or at whole resolution csv or arrow (a stream).", default="json", choices=("json", "csv", "arrow")
+    "format", "json, or at full resolution csv or arrow (a stream).", default="json", choices=("json", "csv", "arrow")
 )
 SERIES = Parameter(
     "series",
-    "QUANTITY|TARGET|STATISTIC, for example gradient|head.weight|norm; may be repeated.",
+    "QUANTITY|TARGET|STATISTIC, for example gradient|head.weight|norm; repeatable.",
     pattern=r"^[^|]+\|[\s\S]+$",
     is_required=True,
     is_repeated=True,
-    most=64,
+    most=512,
 )
-RUNS = Parameter("run", "The run; several for curves of each.", is_required=True, is_repeated=True, most=16)
+RUNS = Parameter("run", "The run; repeatable, for curves of each.", is_required=True, is_repeated=True, most=200)
 RANK_OR_EACH = Parameter(
     "rank",
-    "A rank, `all` merged, `each` for a curve of every rank, or `min`, `mean`, `max`, `spread` over them.",
+    "A rank, `all` for merged ranks, `each` for a curve per rank, or `min`, `mean`, `max`, `spread` over them.",
     default="all",
     pattern=r"^([0-9]{1,6}|all|each|min|mean|max|spread)$",
 )
-POINTS = Parameter("points", "At most so many points of each curve.", "whole", 1000, 2, 20_000)
+POINTS = Parameter("points", "The most points per curve.", "whole", 1000, 2, 20_000)
 
 ENDPOINTS = (
     Endpoint(
         "/api/heat",
-        "A quantity at a glance: targets in model order by stretches of steps.",
+        "A quantity at a glance: targets in model order by buckets of steps.",
         heat,
         (RUN, QUANTITY, STATISTIC, RANK, FIRST, LAST, ROWS, COLUMNS, SEARCH, HEAT_FORMAT),
         (BYTES, JSON),
@@ -281,7 +306,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "/api/series",
-        "Curves: lowest, highest and last value of each stretch of steps.",
+        "Curves: lowest, highest and last value of each bucket of steps.",
         series,
         (RUNS, SERIES, RANK_OR_EACH, FIRST, LAST, POINTS, SERIES_FORMAT),
         (JSON, CSV, ARROW),
@@ -289,13 +314,13 @@ ENDPOINTS = (
     ),
     Endpoint(
         "/api/targets",
-        "Names of targets in the order they were first seen.",
+        "Names of targets in the order of their first observation.",
         targets,
         (
             RUN,
             QUANTITY,
             SEARCH,
-            Parameter("limit", "At most so many.", "whole", 200, 1, 100_000),
+            Parameter("limit", "The most names to return.", "whole", 200, 1, 100_000),
         ),
         body=bodies.Targets,
     ),

@@ -1,4 +1,4 @@
-"""Two runs: where they part, what differs most, and the difference of every layer as a heat map."""
+"""Endpoints for two runs: where they diverge, what differs most, and a heat map of the difference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vario.runs.compare.difference import diff
 from vario.runs.compare.name_alignment import find_translation
 from vario.runs.run import Run
 from vario.runs.views.heat import Heat, read_heat
-from vario.runs.views.quantity_extent import check_size, rows_bytes
+from vario.runs.views.quantity_size import check_size, rows_bytes
 from vario.web import bodies
 from vario.web.answers import BYTES, JSON, Answer, Endpoint
 from vario.web.charts import (
@@ -34,21 +34,21 @@ A = Parameter("a", "The first run: its path below the served folder.", is_requir
 B = Parameter("b", "The second run.", is_required=True)
 MOST_ROWS = 20_000
 COMPARED_BYTES = 64 << 20
-"""Two runs up to this size together are compared; all their rows are held at once."""
+"""The most bytes of two runs that are compared; all their rows are in memory at once."""
 SIGNED = ("mean", "min", "max", "value")
-"""Statistics that may be negative: of these the difference is shown, of sizes the ratio."""
+"""Statistics that may be negative: shown as a difference; sizes are shown as a ratio."""
 
 
 def compare(served: Served, values: Mapping[str, Any]) -> bodies.Comparison:
-    """Where two runs part, and what differs most."""
+    """Return where two runs diverge, and what differs most."""
     a, b = served.open(values["a"]), served.open(values["b"])
     quantity = values["quantity"]
     num_bytes = rows_bytes(a, quantity) + rows_bytes(b, quantity)
-    check_size("quantity", num_bytes, COMPARED_BYTES, "Name a quantity that has less, or run `vario diff` on them.")
+    check_size("quantity", num_bytes, COMPARED_BYTES, "Choose a smaller quantity, or run `vario diff`.")
     wanted = [quantity] if quantity else None
     found = diff(a, b, quantities=wanted, top=values["top"])
     return {
-        "parting": found.parting,
+        "divergence": found.divergence,
         "first_unequal": found.first_unequal,
         "text": str(found),
         "num_steps": found.num_steps,
@@ -66,14 +66,14 @@ def _text(value: object) -> str | None:
 
 
 def compare_heat(served: Served, values: Mapping[str, Any]) -> Answer:
-    """The difference of two runs, layer by layer."""
+    """Return the difference of two runs by layer."""
     a, b = served.open(values["a"]), served.open(values["b"])
     heat, kind = difference_heat(a, b, values)
     return heat_answer(heat, values["format"], {**heat_head(heat), "difference": kind})
 
 
 def difference_heat(a: Run, b: Run, values: Mapping[str, Any]) -> tuple[Heat, Literal["ratio", "minus"]]:
-    """A heat map of what `b` has more than `a`: log10 of the ratio of sizes, or the difference of what has a sign."""
+    """Build a heat map of `b` relative to `a`: log10 of the ratio for sizes, the difference for signed statistics."""
     quantity = the_quantity(a, values["quantity"])
     steps = _common(a, b, quantity, values)
     asked = (quantity, values["statistic"], "all", *steps, MOST_ROWS, values["columns"])
@@ -103,13 +103,14 @@ def difference_heat(a: Run, b: Run, values: Mapping[str, Any]) -> tuple[Heat, Li
         values=apart.astype(np.float32),
         bad=(ours.bad[rows_a] | bad).astype(np.uint8),
         has=(ours.has[rows_a] & has).astype(np.uint8),
-        is_outline=ours.is_outline or theirs.is_outline,
+        is_rollup=ours.is_rollup or theirs.is_rollup,
+        kinds=(),  # whether token ids differ is of interest
     )
     return _fewer_rows(found, values["rows"]), "ratio" if is_ratio else "minus"
 
 
 def _common(a: Run, b: Run, quantity: str, values: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """The range of steps that both runs have."""
+    """The range of common steps."""
     ends = [steps for run in (a, b) if run.ranks and len(steps := run.steps(quantity, run.ranks[0]))]
     first, last = values["first"], values["last"]
     if ends:
@@ -139,14 +140,14 @@ def _fewer_rows(heat: Heat, limit: int) -> Heat:
 ENDPOINTS = (
     Endpoint(
         "/api/compare",
-        "Where two runs part, and which series differ most at the end.",
+        "Where two runs diverge, and which series differ most at the end.",
         compare,
-        (A, B, QUANTITY, STATISTIC, Parameter("top", "At most so many differences.", "whole", 20, 1, 1000)),
+        (A, B, QUANTITY, STATISTIC, Parameter("top", "The most differences to return.", "whole", 20, 1, 1000)),
         body=bodies.Comparison,
     ),
     Endpoint(
         "/api/compare/heat",
-        "The difference of two runs as a heat map: log10 of b/a of sizes, b - a of what has a sign.",
+        "The difference of two runs as a heat map: log10 of b/a for sizes, b - a for signed statistics.",
         compare_heat,
         (A, B, QUANTITY, STATISTIC, FIRST, LAST, ROWS, COLUMNS, HEAT_FORMAT),
         (BYTES, JSON),

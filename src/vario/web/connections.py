@@ -1,4 +1,4 @@
-"""Connections within limits: nobody who sends slowly, or nothing, keeps others from being answered."""
+"""Limits on connections: a slow or silent client cannot block others."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS = 10.0
-"""A request has to be there whole after this long, headers and body, from its first byte or the connection's start."""
+"""The time limit for a complete request, headers and body, from its first byte or the start of the connection."""
 UNREAD_SECONDS = 60
-"""An answer that is not taken for this long is given up."""
+"""A response that the client does not read for this long is dropped."""
 MOST_CONNECTIONS = 512
 MOST_PER_CLIENT = 192
 SPARE_FILES = 128
-"""Descriptors that are left for the files of runs."""
+"""File descriptors reserved for the files of runs."""
 LOG_RECORDS, LOG_SECONDS = 20, 10.0
 
 
 class Connections:
-    """All open connections of a server, the oldest first, by client."""
+    """All open connections of a server by client, oldest first."""
 
     def __init__(self, most: int | None = None, per_client: int = MOST_PER_CLIENT) -> None:
         self._most = most_connections() if most is None else most
@@ -33,20 +33,20 @@ class Connections:
         self._num_open = 0
 
     def add(self, connection: LimitedProtocol, client: str) -> bool:
-        """Take in a connection; where there are too many the oldest that asks for nothing goes, or else this one."""
+        """Add a connection; if there are too many, close the oldest idle one, or else this one."""
         own = self._by_client.setdefault(client, OrderedDict())
         own[connection] = None
         self._num_open += 1
         if len(own) <= self._per_client and self._num_open <= self._most:
             return True
-        # Those of whoever has most: on a full server one client must not push out all others.
+        # From the client with the most connections: one client must not push out all others.
         crowd = own if len(own) > self._per_client else max(self._by_client.values(), key=len)
         waiting = next((other for other in crowd if other.is_waiting and other is not connection), None)
         (waiting or connection).give_up()
         return waiting is not None
 
     def remove(self, connection: LimitedProtocol, client: str) -> None:
-        """A connection has gone."""
+        """Remove a closed connection."""
         own = self._by_client.get(client, OrderedDict())
         if connection in own:
             del own[connection]
@@ -59,17 +59,17 @@ class LimitedProtocol(H11Protocol):
     """HTTP/1.1 with a time limit for every request, and a limit on connections."""
 
     limits: Connections
-    """Of the server: `limited` makes a class with its own."""
+    """The server's limits: `limited` makes a class for each server."""
     _timer: asyncio.TimerHandle | None = None
     _name = ""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no request is being answered."""
+        """Whether the connection is idle."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Begin; the request has to come in time."""
+        """Start the timer for the request."""
         super().connection_made(transport)
         self._name = self.client[0] if self.client else ""
         found = transport.get_extra_info("socket")
@@ -79,13 +79,13 @@ class LimitedProtocol(H11Protocol):
         self.limits.add(self, self._name)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end of it."""
+        """Clean up."""
         self._drop_timer()
         self.limits.remove(self, self._name)
         super().connection_lost(exc)
 
     def data_received(self, piece: bytes) -> None:
-        """Some bytes: a slow request is not given more time by each of them."""
+        """Handle bytes; they do not extend the time limit of a slow request."""
         super().data_received(piece)
         if not self.is_waiting:
             self._drop_timer()
@@ -93,7 +93,7 @@ class LimitedProtocol(H11Protocol):
             self._set_timer()
 
     def give_up(self) -> None:
-        """Close it, without a word: whoever is too slow for a request is too slow for an answer."""
+        """Close the connection without a response: a client too slow for a request is too slow for a response."""
         self._drop_timer()
         if self.transport is not None and not self.transport.is_closing():
             self.transport.abort()
@@ -113,18 +113,18 @@ class LimitedProtocol(H11Protocol):
 
 
 def limited(most: int | None = None, per_client: int = MOST_PER_CLIENT) -> type[LimitedProtocol]:
-    """The protocol of one server."""
+    """Return the protocol class of one server."""
     return type("Limited", (LimitedProtocol,), {"limits": Connections(most, per_client)})
 
 
 def most_connections() -> int:
-    """As many as there are descriptors for, and not very many."""
+    """Return the connection limit: what the file descriptors allow, within reason."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MOST_CONNECTIONS if files < 0 else max(16, min(MOST_CONNECTIONS, files - SPARE_FILES))
 
 
 class RareRecords(logging.Filter):
-    """Lets a number of records through in some seconds: whoever makes errors on purpose fills no disk with them."""
+    """Rate-limits log records, so that a client cannot fill the disk with errors."""
 
     def __init__(self, most: int = LOG_RECORDS, seconds: float = LOG_SECONDS) -> None:
         super().__init__()
@@ -137,7 +137,10 @@ class RareRecords(logging.Filter):
         now = time.monotonic()
         if now - self._began >= self._seconds:
             if self._num > self._most:
-                record.msg, record.args = f"{record.getMessage()} ({self._num - self._most} like it left out)", ()
+                record.msg, record.args = (
+                    f"{record.getMessage()} ({self._num - self._most} similar records suppressed)",
+                    (),
+                )
             self._began, self._num = now, 0
         self._num += 1
         return self._num <= self._most

@@ -1,4 +1,4 @@
-"""Where a live stream stands: what a page has seen already."""
+"""The position of a live stream: what a page has already received."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vario.core import ending
 from vario.runs.run import Run
-from vario.runs.views.quantity_extent import newest_of_rank, newest_step
+from vario.runs.views.quantity_size import newest_of_rank, newest_step
 from vario.web.parameters import BadParameter
 
 OVER = (*ending.OVER, "died", "left")
@@ -15,35 +15,35 @@ OVER = (*ending.OVER, "died", "left")
 
 @dataclass(frozen=True)
 class Cursor:
-    """All columns and points up to a step of a session, and so many incidents, were seen."""
+    """A page has received all columns and points up to a step of a session, and this many incidents."""
 
     session: int
     step: int
     num_incidents: int
     run: int | None = None
-    """Stands for the run itself: another one may have taken its name. None where nobody said which it was."""
+    """Identifies the run, since another one may have the same name; None if unknown."""
 
     def __str__(self) -> str:
         seen = f"{self.session}.{self.step}.{self.num_incidents}"
         return seen if self.run is None else f"{seen}.{self.run}"
 
     def is_same_story(self, other: Cursor) -> bool:
-        """Whether one goes on where the other ends: of the same run, and no resume came between them."""
+        """Whether one continues the other: the same run, without a resume in between."""
         is_same_run = self.run is None or other.run is None or self.run == other.run
         return is_same_run and self.session == other.session
 
 
 def cursor_of(run: Run, num_incidents: int) -> Cursor:
-    """What somebody has seen who has seen all there is now."""
+    """Return the cursor at the current end of a run."""
     session = max(0, len(run.sessions) - 1)
     return Cursor(session, complete_step(run), num_incidents, zlib.crc32(run.id.encode()))
 
 
 def read_cursor(text: str) -> Cursor:
-    """The cursor of a text, as `Cursor` writes it; what stands at its end may be missing."""
+    """Parse a cursor as `Cursor` writes it; trailing parts may be missing."""
     words = text.split(".")
     if not 2 <= len(words) <= 4 or not all(_is_number(word) for word in words):
-        raise BadParameter("cursor", f"expected the cursor of an answer, as 0.120.1, got '{text[:40]}'")
+        raise BadParameter("cursor", f"expected the cursor of a response, such as 0.120.1, got '{text[:40]}'")
     session, step, *rest = map(int, words)
     return Cursor(session, step, *rest) if rest else Cursor(session, step, 0)
 
@@ -54,9 +54,9 @@ def _is_number(word: str) -> bool:
 
 
 def complete_step(run: Run) -> int:
-    """The newest step of which all rows are there, on all ranks that go on; -1 where there is none.
+    """Return the newest step with all rows on all active ranks; -1 if there is none.
 
-    What belongs to a step was written before the plain numbers of the next one.
+    All rows of a step are written before the plain numbers of the next one.
     """
     if not run.ranks:
         return -1

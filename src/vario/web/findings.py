@@ -1,26 +1,26 @@
-"""What was found in a run: what changed lately, alerts, incidents, and the first cause."""
+"""Endpoints for findings: recent changes, alerts, incidents, and the root cause."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from vario.reports.changes_text import how
-from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.alerts import Alert
 from vario.rules.api.rule import stage_of
 from vario.runs.findings.changes import Change, rank_changes
-from vario.runs.findings.diagnosis import Diagnosis, Source, diagnosis_of
-from vario.runs.findings.diagnosis_text import diagnosis_text
+from vario.runs.findings.check import Check, check, stored_check
+from vario.runs.findings.diagnosis import Diagnosis, diagnosis_of
+from vario.runs.findings.diagnosis_text import diagnosis_text, source_text
 from vario.runs.findings.onset import BadRow
-from vario.runs.findings.replay import check, warn_of_failure
-from vario.runs.findings.stored_alerts import has_alerts
+from vario.runs.findings.replay import warn_of_failure
 from vario.runs.run import Run
-from vario.runs.views.quantity_extent import check_size, rows_bytes
+from vario.runs.views.quantity_size import check_size, rows_bytes
 from vario.runs.views.vitals import spark_of
 from vario.web import bodies
 from vario.web.answers import Endpoint
 from vario.web.charts import QUANTITY
-from vario.web.incidents import Curves, described, described_alert
+from vario.web.incidents import described, described_alert
 from vario.web.overview import RUN
 from vario.web.parameters import Parameter
 from vario.web.served import Served
@@ -28,11 +28,11 @@ from vario.web.served import Served
 CHAIN_LENGTH = 12
 ALERTS_SHOWN = 2000
 REPLAYED_BYTES = 64 << 20
-"""Rules are replayed over runs up to this size; they hold all rows at once."""
+"""Rules are replayed over runs up to this size, with all rows in memory."""
 
 
 def changes(served: Served, values: Mapping[str, Any]) -> bodies.Changes:
-    """The series that changed most lately."""
+    """Return the series that changed most recently."""
     found = rank_changes(served.open(values["run"]), values["last"], values["quantity"], values["top"])
     return {
         "changes": [_described_change(change) for change in found.changes],
@@ -61,52 +61,44 @@ def _described_change(change: Change) -> bodies.Change:
 
 
 def alerts(served: Served, values: Mapping[str, Any]) -> bodies.Alerts:
-    """Alerts and incidents as they were stored, or from a replay, and the first cause."""
+    """Return alerts and incidents, stored or from a replay, and the root cause."""
     run = served.open(values["run"])
     if values["replay"]:
-        check_size("replay", rows_bytes(run), REPLAYED_BYTES, "Run `vario check` on it instead.")
-        checked = check(run, failed=warn_of_failure)
-        found, incidents = checked.alerts, checked.incidents
-    else:
-        has_any = has_alerts(run)
-        found, incidents = run.alerts if has_any else [], run.incidents if has_any else []
-    curves = Curves(run)
+        check_size("replay", rows_bytes(run), REPLAYED_BYTES, "Run `vario check --replay` instead.")
+    found = check(run, failed=warn_of_failure, replay=True) if values["replay"] else stored_check(run)
     return {
-        "incidents": [described(incident, curves) for incident in sorted(incidents, key=lambda one: one.step)],
-        "alerts": [described_alert(alert, curves) for alert in found[:ALERTS_SHOWN]],
-        "num_alerts": len(found),
-        "diagnosis": _diagnosis(run, incidents, "replay" if values["replay"] else "stored"),
-        "source": "replayed" if values["replay"] else "recorded",
+        "incidents": [described(incident) for incident in found.incidents],
+        "alerts": [described_alert(alert) for alert in found.alerts[:ALERTS_SHOWN]],
+        "num_alerts": len(found.alerts),
+        "diagnosis": _diagnosis(run, found),
+        "source": found.source,
+        "remark": source_text(found),
     }
 
 
-def _diagnosis(run: Run, incidents: Sequence[Incident], source: Source) -> bodies.Cause | None:
-    if not incidents:
+def _diagnosis(run: Run, found: Check) -> bodies.Cause | None:
+    if not found.incidents:
         return None
-    found = diagnosis_of(run, incidents, source)
-    assert found.first is not None, "there are incidents"
-    return {"paragraph": diagnosis_text(found), "chain": _chain(found, run)[:CHAIN_LENGTH]}
+    diagnosis = diagnosis_of(run, found)
+    assert diagnosis.first is not None, "there are incidents"
+    return {"paragraph": diagnosis_text(diagnosis), "chain": _chain(diagnosis, run)[:CHAIN_LENGTH]}
 
 
 def _chain(found: Diagnosis, run: Run) -> list[bodies.ChainLink]:
-    """What followed what: the lead of the first cause, then all that spoke after it in order, each place once."""
-    first, curves = found.first, Curves(run)
+    """The chain of consequences: the lead of the root cause, then all later alerts in order, each place once."""
+    first = found.first
     assert first is not None
-    after = [
-        ((one.step, one.stage, one.order), _link(one, run, curves))
-        for one in first.alerts
-        if one.step >= first.lead.step
-    ]
+    after = [((one.step, one.stage, one.order), _link(one, run)) for one in first.alerts if one.step >= first.lead.step]
     for row in found.onset.chain if found.onset is not None else ():
         when = row.step, stage_of(row.quantity, row.target), float(row.order)
         after.append((when, _bad_link(row, run)))
     places: dict[tuple[str, str | None], bodies.ChainLink] = {}
-    for link in (_link(first.lead, run, curves), *(link for _, link in sorted(after, key=lambda entry: entry[0]))):
+    for link in (_link(first.lead, run), *(link for _, link in sorted(after, key=lambda entry: entry[0]))):
         places.setdefault((link["quantity"], link["target"]), link)
     return list(places.values())
 
 
-def _link(alert: Alert, run: Run, curves: Curves) -> bodies.ChainLink:
+def _link(alert: Alert, run: Run) -> bodies.ChainLink:
     return {
         "step": alert.step,
         "rank": alert.rank if run.world_size > 1 else None,
@@ -114,7 +106,7 @@ def _link(alert: Alert, run: Run, curves: Curves) -> bodies.ChainLink:
         "quantity": alert.quantity,
         "rule": alert.rule,
         "text": alert.text,
-        "series": curves.of(alert),
+        "series": alert.chart,
     }
 
 
@@ -125,7 +117,7 @@ def _bad_link(row: BadRow, run: Run) -> bodies.ChainLink:
         "target": row.target,
         "quantity": row.quantity,
         "rule": "non_finite",
-        "text": f"{row.quantity.replace('_', ' ')} of '{row.target}' holds {'NaN' if row.nans else 'Inf'}",
+        "text": f"{row.quantity.replace('_', ' ')} of '{row.target}' contains {'NaN' if row.nans else 'Inf'}",
         "series": None if "|" in row.target else f"{row.quantity}|{row.target}|",
     }
 
@@ -133,23 +125,23 @@ def _bad_link(row: BadRow, run: Run) -> bodies.ChainLink:
 ENDPOINTS = (
     Endpoint(
         "/api/changes",
-        "What changed lately: the series that left their past furthest, most first.",
+        "Recent changes: the series that changed most, largest first.",
         changes,
         (
             RUN,
             Parameter(
-                "last", "How many steps count as lately; left out: a tenth of the run.", "whole", low=1, high=10**9
+                "last", "How many steps count as recent (default: a tenth of the run).", "whole", low=1, high=10**9
             ),
             QUANTITY,
-            Parameter("top", "At most so many.", "whole", 10, 1, 1000),
+            Parameter("top", "The most changes to return.", "whole", 10, 1, 1000),
         ),
         body=bodies.Changes,
     ),
     Endpoint(
         "/api/alerts",
-        "Alerts, incidents and the first cause.",
+        "Alerts, incidents and the root cause.",
         alerts,
-        (RUN, Parameter("replay", "1 runs the rules over the stored rows, which takes a while.", "switch", False)),
+        (RUN, Parameter("replay", "1: run the rules over the stored rows, which takes a while.", "switch", False)),
         body=bodies.Alerts,
     ),
 )

@@ -1,10 +1,10 @@
-"""News of a run while it trains, as server-sent events: only what a page has not seen, from its cursor on."""
+"""Live updates of a run as server-sent events: only what a page has not received, from its cursor on."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -29,10 +29,12 @@ from vario.web.watching import MOST_CELLS, MOST_COLUMNS, Look, RunLooks, Watcher
 BEAT_SECONDS = 15.0
 MOST_STREAMS = 64
 LIST = "the list of runs"
+HEAD: tuple[Literal["id", "severity", "rule", "step", "place"], ...] = ("id", "severity", "rule", "step", "place")
+"""The fields of an incident whose change is sent."""
 
 
 class Streams:
-    """The open streams of a server: one watcher for each run, and one for the list."""
+    """The open streams of a server: one watcher per run, and one for the list."""
 
     def __init__(self, served: Served, readers: Readers) -> None:
         self.served = served
@@ -48,19 +50,19 @@ class Streams:
         return self.rows.cursor
 
     def end(self) -> None:
-        """End all streams: the server is going. May be called from a signal handler."""
+        """End all streams because the server stops. May be called from a signal handler."""
         self.is_ending = True
         for watcher in [self.row_watcher, *(watcher for watcher, _ in self._watchers.values())]:
             watcher.wake()
 
     @property
     def num_watched(self) -> int:
-        """How many runs, and lists, are looked at again and again."""
+        """The number of runs and lists being polled."""
         return sum(watcher.is_going for watcher in (self.row_watcher, *(found for found, _ in self._watchers.values())))
 
     @asynccontextmanager
     async def watching(self, name: str) -> AsyncIterator[Watcher]:
-        """Look at a run again and again; the last page that goes takes the watcher with it."""
+        """Poll a run while any page shows it."""
         watcher, _ = self.of_run(name)
         try:
             async with watcher:
@@ -70,7 +72,7 @@ class Streams:
                 self._watchers.pop(name, None)
 
     def of_run(self, name: str) -> tuple[Watcher, RunLooks]:
-        """The watcher of a run, shared by all pages that show it."""
+        """Return the watcher of a run, shared by all pages that show it."""
         if name not in self._watchers:
             looks = RunLooks(self.served, name)
             self._watchers[name] = (Watcher(name, looks.look, self.readers), looks)
@@ -80,8 +82,8 @@ class Streams:
 async def live(streams: Streams, values: Mapping[str, Any], request: Request) -> Response:
     """Open a stream."""
     if streams.num_open >= MOST_STREAMS:
-        return refuse(429, f"{MOST_STREAMS} pages are open already. Close one.")
-    # Counted before anything is waited for: many who ask at once would all pass.
+        return refuse(429, f"{MOST_STREAMS} pages are already open. Close one.")
+    # Count before awaiting anything: otherwise many simultaneous requests would all pass.
     streams.num_open += 1
     try:
         events = await _events(streams, values, request)
@@ -92,7 +94,7 @@ async def live(streams: Streams, values: Mapping[str, Any], request: Request) ->
 
 
 class _Stream(StreamingResponse):
-    """An open stream; its place is free again however it ends."""
+    """An open stream; its slot is released however it ends."""
 
     def __init__(self, streams: Streams, events: AsyncIterator[bytes]) -> None:
         super().__init__(events, media_type=EVENTS, headers={"x-accel-buffering": "no"})
@@ -109,7 +111,7 @@ async def _events(streams: Streams, values: Mapping[str, Any], request: Request)
     told = request.headers.get("last-event-id") or values["cursor"]
     if values["run"] is None:
         if values["quantity"] or values["series"]:
-            raise BadParameter("run", "is missing: of which run?")
+            raise BadParameter("run", "is missing")
         return _of_list(streams, told, values["once"])
     cursor = read_cursor(told) if told else None
     page = await streams.readers.read(values["run"], _Page, streams, values, cursor)
@@ -117,7 +119,7 @@ async def _events(streams: Streams, values: Mapping[str, Any], request: Request)
 
 
 class _Page:
-    """One open stream of a run: what its page has seen."""
+    """One open stream of a run, and what its page has received."""
 
     def __init__(self, streams: Streams, values: Mapping[str, Any], cursor: Cursor | None) -> None:
         with streams.served.reading():
@@ -140,7 +142,7 @@ class _Page:
             self._learn_order(run)
 
     def _learn_order(self, run: Run) -> None:
-        """The same rows, in the same order, as /api/heat has them; none where the first are still to come."""
+        """Use the same rows in the same order as /api/heat; none if there are no rows yet."""
         recorded = run.quantities("all") if run.ranks else []
         if self._quantity in recorded:
             checked_statistic(run, self._quantity, self._statistic)
@@ -150,7 +152,7 @@ class _Page:
             raise BadParameter("quantity", f"unknown '{self._quantity}'. {suggestion(self._quantity, known)}")
 
     async def events(self, once: bool) -> AsyncIterator[bytes]:
-        """Events until the run, or the page, is gone."""
+        """Yield events until the run or the page is gone."""
         seen: Look | None = None
         async with self._streams.watching(self._name) as watcher:
             while not self._streams.is_ending:
@@ -176,7 +178,7 @@ class _Page:
                     return
 
     def _news(self, look: Look) -> list[bytes]:
-        """What this page has not seen of a look."""
+        """What this page has not received yet."""
         return list(self._new_events(look))
 
     def _new_events(self, look: Look) -> Iterator[bytes]:
@@ -194,19 +196,19 @@ class _Page:
                 yield _event("heat", columns, look.cursor)
             if self._series:
                 yield _event("points", {"curves": list(self._points(first, last))}, look.cursor)
-        leads = {(found["rule"], found["step"], found["place"]): found for found in look.incidents}
+        heads = {tuple(found[key] for key in HEAD): found for found in look.incidents}
         if self._told or before.num_incidents != look.cursor.num_incidents:
-            for lead, found in leads.items():
-                if lead not in self._told:
+            for head, found in heads.items():
+                if head not in self._told:
                     yield _event("incident", found, look.cursor)
-        self._told |= leads.keys()
+        self._told |= heads.keys()
 
     def _columns(self, first: int, last: int) -> bodies.NewColumns | None:
         rank = "all" if self._rank == "each" else self._ranks[0]
         try:
             heat = self._looks.heat(self._quantity, self._statistic, rank, first, last)
         except ConfigError:
-            return None  # nobody has recorded it yet
+            return None  # not recorded yet
         fresh = [name for name in heat.targets if name not in self._order]
         for name in fresh:
             self._order[name] = len(self._order)
@@ -223,7 +225,7 @@ class _Page:
                 try:
                     curve = self._looks.curve(text, rank, first, last)
                 except ConfigError:
-                    continue  # that rank, or nobody yet, has it
+                    continue  # not recorded on that rank yet
                 yield {
                     "quantity": curve.quantity,
                     "target": curve.target,
@@ -262,16 +264,16 @@ async def _streamed(*_: object) -> None:
 SOME_SERIES = Parameter(**{**vars(SERIES), "is_required": False})
 LIVE = Endpoint(
     "/api/live",
-    "News as server-sent events: of one run, or of the list where no run is named. Event ids are cursors.",
+    "Live updates as server-sent events, for one run or (default) for the list. Event ids are cursors.",
     _streamed,
     (
-        Parameter("run", "The run; left out: news of the list of runs."),
-        Parameter("cursor", "What was seen already: the cursor of /api/run or /api/runs.", default=""),
+        Parameter("run", "The run (default: updates of the list of runs)."),
+        Parameter("cursor", "Where to start: the cursor of /api/run or /api/runs.", default=""),
         QUANTITY,
         STATISTIC,
         RANK_OR_EACH,
         SOME_SERIES,
-        Parameter("once", "1 ends it after what there is now, for scripts that ask again.", "switch", False),
+        Parameter("once", "1: end after the current updates, for scripts that poll.", "switch", False),
     ),
     (EVENTS,),
     bodies.LiveEvents,

@@ -1,4 +1,4 @@
-"""The model of a run with its newest numbers, its memory, and what it was started with."""
+"""Endpoints for the model of a run with its latest numbers, its memory, and its settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vario.runs.files.unmerged import Unmerged, find_unmerged
 from vario.runs.run import Run
 from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import read_heat
-from vario.runs.views.quantity_extent import newest_step
+from vario.runs.views.quantity_size import newest_step
 from vario.web import bodies
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.overview import RUN, sessions_of
@@ -26,15 +26,15 @@ LATEST: tuple[tuple[str, str, str], ...] = (
     ("update", "mean", ":ratio"),
     ("activation", "rms", ":output"),
 )
-"""The newest numbers that are shown: quantity, statistic, and how the names of its rows end."""
+"""The latest numbers to show: quantity, statistic, and the suffix of its rows' names."""
 MOST_TARGETS = 200_000
 
 Latest = Mapping[str, Mapping[str, float]]
-"""The newest number of each target, by `quantity|statistic`."""
+"""The latest number of each target, by `quantity|statistic`."""
 
 
 def model(served: Served, values: Mapping[str, Any]) -> bodies.Model:
-    """Modules and parameters in model order."""
+    """Return modules and parameters in model order."""
     run = served.open(values["run"])
     if not run.ranks:
         return {"modules": [], "memory": _memory(run), "num_parameters": 0}
@@ -78,7 +78,7 @@ def _parameter(found: Mapping[str, Any], latest: Latest) -> bodies.Parameter:
 
 
 def _below(parameters: list[bodies.Parameter]) -> dict[str, list[bodies.Parameter]]:
-    """All parameters of each module and of those inside it."""
+    """All parameters of each module, including modules inside it."""
     found: dict[str, list[bodies.Parameter]] = {ROOT: parameters}
     for parameter in parameters:
         module = parameter["name"].rpartition(".")[0]
@@ -89,7 +89,7 @@ def _below(parameters: list[bodies.Parameter]) -> dict[str, list[bodies.Paramete
 
 
 def _owned(names: set[str], parameters: list[bodies.Parameter]) -> dict[str, list[bodies.Parameter]]:
-    """The parameters of each module itself."""
+    """The direct parameters of each module."""
     owned: dict[str, list[bodies.Parameter]] = {}
     for found in parameters:
         owner = found["name"].rpartition(".")[0]
@@ -100,7 +100,7 @@ def _owned(names: set[str], parameters: list[bodies.Parameter]) -> dict[str, lis
 
 
 def _latest(run: Run) -> dict[str, dict[str, float]]:
-    """The newest number of each target, by `quantity|statistic`."""
+    """The latest number of each target, by `quantity|statistic`."""
     found: dict[str, dict[str, float]] = {}
     for quantity, statistic, ending in LATEST:
         step = newest_step(run, quantity)
@@ -120,7 +120,7 @@ def _latest(run: Run) -> dict[str, dict[str, float]]:
 
 
 def _together(inside: list[bodies.Parameter]) -> dict[str, float]:
-    """What the parameters of a module come to: norm of all gradients, size of all weights, the largest update."""
+    """Aggregate the parameters of a module: norm of all gradients, size of all weights, the largest update."""
     found: dict[str, float] = {}
     norms = [parameter["latest"]["gradient|norm"] for parameter in inside if "gradient|norm" in parameter["latest"]]
     if norms:
@@ -144,7 +144,7 @@ def _of_module(latest: Latest, name: str) -> dict[str, float]:
 
 
 def _memory(run: Run) -> bodies.Memory:
-    """Bytes at the peak, as predicted before the run and as measured in it; None where nobody looked."""
+    """Peak bytes, predicted before the run and measured during it; None if unknown."""
     measured = None
     rank = run.ranks[0] if run.ranks else 0
     targets = run.targets("scalar", rank=rank) if run.ranks and "scalar" in run.quantities(rank) else []
@@ -161,9 +161,11 @@ def _memory(run: Run) -> bodies.Memory:
 
 
 def settings(served: Served, values: Mapping[str, Any]) -> bodies.Settings:
-    """What a run was started with, and what went wrong with watching it."""
+    """Return the settings of a run, and problems with watching it."""
     run = served.open(values["run"])
     return {
+        "params": run.params,
+        "param_sources": run.param_sources,
         "config": run.config,
         "versions": run.versions,
         "command": run.command,
@@ -171,6 +173,7 @@ def settings(served: Served, values: Mapping[str, Any]) -> bodies.Settings:
         "host": next((found.host for found in run.rank_states), ""),
         "engine": run.structure(run.ranks[0]).get("engine") if run.ranks else None,
         "parts_off": [*map(_described_part, run.parts_off), *map(_as_part, find_unmerged(run))],
+        "not_offered": [{"quantity": found.quantity, "missing": found.missing} for found in run.not_offered],
         "dropped_steps": run.dropped_steps,
         "sessions": sessions_of(run),
         "mesh": run.mesh,
@@ -184,21 +187,21 @@ def _described_part(found: PartOff) -> bodies.PartOff:
 
 
 def _as_part(found: Unmerged) -> bodies.PartOff:
-    """What merged values leave out, beside the parts that are switched off."""
+    """List what merged values omit like a disabled part."""
     return {"rank": None, "part": f"{found.quantity} of all ranks", "step": None, "error": found.text}
 
 
 ENDPOINTS = (
     Endpoint(
         "/api/model",
-        "Modules and parameters in model order, with their newest numbers; memory.",
+        "Modules and parameters in model order, with their latest numbers; memory.",
         model,
         (RUN,),
         body=bodies.Model,
     ),
     Endpoint(
         "/api/settings",
-        "Config, versions, ranks, parts of the monitor switched off.",
+        "Config, versions, ranks, disabled parts of the monitor, what the framework does not offer.",
         settings,
         (RUN,),
         body=bodies.Settings,

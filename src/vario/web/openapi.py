@@ -1,4 +1,5 @@
-"""The description of all addresses, made from the same parameters that check them, and a page made from it."""
+"""The OpenAPI description of all endpoints, generated from the parameters that validate them, and an HTML page of
+it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from vario.web.schemas import Schema, Schemas
 
 REFUSAL = {
     "type": "object",
-    "description": "Why there is no answer.",
+    "description": "The error message.",
     "properties": {
         "error": {"type": "string"},
         "key": {"type": ["string", "null"], "description": "The parameter it is about."},
@@ -21,13 +22,13 @@ REFUSAL = {
     "required": ["error", "key"],
 }
 REFUSALS = {
-    "400": "A parameter cannot be used, or the run cannot be read; the text says why.",
-    "401": "No token, or a wrong one.",
-    "403": "Asked by another name, or by a page of another site.",
+    "400": "An invalid parameter, or the run cannot be read; the text says why.",
+    "401": "Missing or wrong token.",
+    "403": "Wrong host name, or a request from another site.",
     "404": "No such run.",
-    "405": "Only reading is possible.",
-    "429": "Too many pages are open.",
-    "503": "Reading the run takes too long.",
+    "405": "The API is read-only.",
+    "429": "Too many open pages.",
+    "503": "Reading the run took too long.",
 }
 
 HEAD_AND_NUMBERS = (
@@ -37,7 +38,7 @@ HEAD_AND_NUMBERS = (
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """The OpenAPI document."""
+    """Return the OpenAPI document."""
     schemas = Schemas()
     paths = {endpoint.path: {"get": _operation(endpoint, schemas)} for endpoint in endpoints}
     return {
@@ -45,7 +46,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "info": {
             "title": "vario",
             "version": VERSION,
-            "description": "What the dashboard reads, for scripts. Everything is read-only. JSON is strict: a NaN or "
+            "description": "The dashboard's API, for scripts. It is read-only. JSON is strict: a NaN or "
             "Inf is null, and flagged where that matters.",
         },
         "servers": [{"url": "."}],
@@ -66,7 +67,7 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
         "operationId": endpoint.path.removeprefix("/api/").replace("/", "_"),
         "summary": endpoint.summary,
         "parameters": [parameter.described() for parameter in endpoint.parameters],
-        "responses": {"200": {"description": "The answer.", "content": content}, **refusals},
+        "responses": {"200": {"description": "The response.", "content": content}, **refusals},
     }
 
 
@@ -84,12 +85,12 @@ def _body(endpoint: Endpoint, media: str, schemas: Schemas) -> Schema:
 
 
 def page(described: Mapping[str, Any]) -> str:
-    """The same as a page to read: no script, no style, nothing from elsewhere."""
+    """Return the description as an HTML page, without scripts, styles or external files."""
     parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>vario: what a script can ask for</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>vario: API</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"></head><body>',
         f"<h1>vario {escape(described['info']['version'])}</h1><p>{escape(described['info']['description'])}</p>",
-        '<p>The same for programs: <a href="openapi.json">openapi.json</a>. <a href="./">The dashboard.</a></p>',
+        '<p>Machine-readable: <a href="openapi.json">openapi.json</a>. <a href="./">Back to the dashboard</a></p>',
     ]
     for path, methods in described["paths"].items():
         parts.append(_section(path, methods["get"]))
@@ -102,12 +103,12 @@ def _section(path: str, operation: Mapping[str, Any]) -> str:
     answers = ", ".join(operation["responses"]["200"]["content"])
     return (
         f'<section><h2 id="{escape(operation["operationId"])}"><code>GET {escape(path)}</code></h2>'
-        f"<p>{escape(operation['summary'])} Answers: {escape(answers)}.</p>{table}</section>"
+        f"<p>{escape(operation['summary'])} Returns: {escape(answers)}.</p>{table}</section>"
     )
 
 
 def _row(parameter: Mapping[str, Any]) -> str:
-    name = escape(parameter["name"]) + (" (needed)" if parameter.get("required") else "")
+    name = escape(parameter["name"]) + (" (required)" if parameter.get("required") else "")
     schema = {key: value for key, value in parameter["schema"].items() if key not in ("maxLength", "minLength")}
     shown = escape(json.dumps(schema, ensure_ascii=False))
     return (

@@ -1,11 +1,11 @@
-"""The list of runs, and one run at a glance."""
+"""Endpoints for the list of runs, and the overview of one run."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,35 @@ from vario.core.errors import RunError, VarioError
 from vario.runs.files.rank_failures import first_failure
 from vario.runs.files.status import read_ranks
 from vario.runs.files.unmerged import find_unmerged
+from vario.runs.notes.notes import RunNote, note_of
 from vario.runs.run import Run
-from vario.runs.views.brief import read_brief
+from vario.runs.table.summary import RunSummary, read_summary
+from vario.runs.table.summary_file import SummaryFile
+from vario.runs.views.overhead import intervals
 from vario.runs.views.vitals import Pace, read_vitals
 from vario.web import bodies
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.cursor import cursor_of
-from vario.web.incidents import Curves, described, recorded
+from vario.web.incidents import described
 from vario.web.parameters import Parameter
 from vario.web.reading import guarded
 from vario.web.served import LeftOut, Served, Stamp
 
 RUN = Parameter(
-    "run", "The run: its path below the served folder, as /api/runs tells; '.' where that is a run.", is_required=True
+    "run",
+    "The run: its path below the served folder, from /api/runs; '.' if the folder itself is a run.",
+    is_required=True,
 )
 AGAIN_SECONDS = 60.0
-"""A run that cannot be read is read again when a file of it has changed, or after this long: not at every look."""
+"""A run that cannot be read is retried when one of its files has changed, or after this long."""
+TABLE_SECONDS = 40.0
+"""The time limit for a table, which needs all runs."""
 SHORT_SECONDS = 0.3
-"""A list is answered after this long; of runs that were not read by then only the name and the start are told."""
+"""The time limit for the list; runs not read by then have only name and start time."""
 
 
 class RunRows:
-    """What the list says of each run, read again only when a file of the run has changed."""
+    """The rows of the list, read again only when a file of the run has changed."""
 
     def __init__(self, served: Served, seconds: float = SHORT_SECONDS) -> None:
         self._served = served
@@ -43,22 +50,26 @@ class RunRows:
         self._known: dict[str, _Known] = {}
         self._failed: dict[str, _Failed] = {}
         self._gone: dict[str, int] = {}
-        """The version since which a run is not there any more."""
+        """The version since which a run no longer exists."""
         self._version = 0
         self._birth = f"{time.time_ns():x}"
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._is_ended = False
+        self._notes: dict[str, tuple[str | None, RunNote]] = {}
+        self._stored: SummaryFile | None = None
+        """Read with the first run."""
 
     def end(self) -> None:
-        """Read no further run."""
+        """Stop reading runs."""
         self._is_ended = True
 
     def read(self, seconds: float | None = None) -> bodies.RunList:
-        """All runs, the newest first; in a limited time, so that the first look at very many is not a long wait."""
+        """Read all runs, newest first, within a time limit, so that the first list of very many runs is fast."""
         until = time.monotonic() + (self._seconds if seconds is None else seconds)
         names, left_out = self._served.names()
         changed = {name: self._served.changed(name) for name in names}
+        self._notes = self._served.notes(names)
         rows = []
         for name in sorted(names, key=changed.__getitem__, reverse=True):
             try:
@@ -73,15 +84,30 @@ class RunRows:
             for name in self._failed.keys() - changed.keys():
                 del self._failed[name]
         rows.sort(key=lambda row: (row["started"] or 0.0, row["name"]), reverse=True)
-        return {"folder": self._served.name, "runs": rows, "left_out": left_out, "cursor": self.cursor}
+        self._save([row["run"] for row in reversed(rows) if row["is_read"]], len(rows))
+        return {
+            "folder": self._served.name,
+            "is_writable": self._served.is_writable,
+            "runs": rows,
+            "left_out": left_out,
+            "cursor": self.cursor,
+        }
+
+    def summaries(self) -> tuple[list[RunSummary], int]:
+        """Return all runs that can be read, newest first, and how many could not be read in time."""
+        rows = self.read(TABLE_SECONDS)["runs"]
+        with self._lock:
+            found = [self._known[row["run"]].summary for row in rows if row["run"] in self._known]
+        read = [summary for summary in found if summary is not None]
+        return read, len(rows) - len(read)
 
     @property
     def cursor(self) -> str:
-        """Stands for what the rows say now."""
+        """The version of the rows."""
         return f"{self._birth}.{self._version}"
 
     def since(self, cursor: str) -> bodies.NewRows:
-        """The rows that changed since then, and the runs that went; all rows, where nobody knows that cursor."""
+        """Return the rows that changed since then, and the removed runs; all rows if the cursor is unknown."""
         birth, _, version = cursor.partition(".")
         seen = int(version) if birth == self._birth and version.isdecimal() and len(version) < 19 else -1
         rows = self.read()["runs"]
@@ -92,14 +118,16 @@ class RunRows:
 
     def _row(self, name: str, changed: int, until: float) -> bodies.RunRow:
         known = self._known.get(name)
-        # Of a run that has ended nothing changes unless its folder does: many are told of by a look at that.
+        # A run that has ended does not change unless its folder does, so a check of the folder is enough.
         if known is not None and known.is_settled and known.changed == changed:
-            return known.row
+            if known.noted == self._notes.get(name):
+                return known.row
+            return self._note(name, changed, known.stamp, known.row, known.summary)
         if self._is_ended or time.monotonic() > until:
             if known is not None:
                 return known.row
             return self._note(name, changed, (), guarded(_short_row, self._served, name))
-        # Two who read the same list read each run once. One that takes long does not hold up whoever comes after.
+        # Two requests for the list read each run once. A slow run does not block later requests.
         if not self._reading.acquire(timeout=max(0.0, until - time.monotonic())):
             return known.row if known is not None else guarded(_short_row, self._served, name)
         try:
@@ -122,15 +150,35 @@ class RunRows:
     def _read(self, name: str, changed: int, stamp: Stamp) -> bodies.RunRow:
         known = self._known.get(name)
         if known is None or known.stamp != stamp or not known.row["is_read"]:
-            row = _row(self._served.open(name, stamp), name)
-        elif known.row["state"] in ("running", "stalled"):
-            # That depends on the clock and on processes as well.
+            summary = self._summary(name, lambda: read_summary(self._served.open(name, stamp), name))
+            return self._note(name, changed, stamp, _row(summary), summary)
+        if known.row["state"] in ("running", "stalled"):
+            # The state also depends on the clock and on processes.
             row = known.row | {"state": self._served.open(name, stamp).state}
         else:
             row = known.row
-        return self._note(name, changed, stamp, row)
+        return self._note(name, changed, stamp, row, known.summary)
 
-    def _note(self, name: str, changed: int, stamp: Stamp, row: bodies.RunRow) -> bodies.RunRow:
+    def _summary(self, name: str, read: Callable[[], RunSummary]) -> RunSummary:
+        if self._stored is None:
+            self._stored = SummaryFile(self._served.folder)
+        return self._stored.read(name, name, self._served.folder / name, read)
+
+    def _save(self, names: Sequence[str], num_runs: int) -> None:
+        """Store the summaries once all runs are read, so that the next server has them at once."""
+        if self._stored is None or not self._served.is_writable or len(names) < num_runs:
+            return
+        with self._reading:
+            self._stored.save(names)
+
+    def _note(
+        self, name: str, changed: int, stamp: Stamp, row: bodies.RunRow, summary: RunSummary | None = None
+    ) -> bodies.RunRow:
+        noted = self._notes.get(name)
+        if summary is not None:
+            note = note_of({} if noted is None else {name: noted}, name, summary.id)
+            summary = replace(summary, note=note)
+            row = {**row, **_noted(summary)}
         with self._lock:
             known = self._known.get(name)
             if known is None or known.row != row:
@@ -138,14 +186,16 @@ class RunRows:
                 version = self._version
             else:
                 version = known.version
-            self._known[name] = _Known(changed, stamp, version, row)
+            if summary is not None and summary.brief.state != row["state"]:
+                summary = replace(summary, brief=replace(summary.brief, state=row["state"]))
+            self._known[name] = _Known(changed, stamp, version, row, summary, noted)
             self._gone.pop(name, None)
         return row
 
 
 @dataclass(frozen=True)
 class _Failed:
-    """Why a run could not be read, and the files of that time."""
+    """Why a run could not be read, and its files at that time."""
 
     stamp: Stamp
     error: str
@@ -160,20 +210,23 @@ class _Known:
     stamp: Stamp
     version: int
     row: bodies.RunRow
+    summary: RunSummary | None
+    """None if only its header was read."""
+    noted: tuple[str | None, RunNote] | None = None
 
     @property
     def is_settled(self) -> bool:
-        """Whether it stays as it is."""
+        """Whether it cannot change any more."""
         return bool(self.row["is_read"]) and self.row["state"] in OVER
 
 
-def _row(run: Run, name: str) -> bodies.RunRow:
-    found = read_brief(run)
-    incidents = recorded(run)
+def _row(summary: RunSummary) -> bodies.RunRow:
+    found = summary.brief
     return {
-        "run": name,
-        "name": run.name,
-        "group": run.group,
+        "run": summary.run,
+        "name": summary.name,
+        **_noted(summary),
+        "group": summary.group,
         "state": found.state,
         "started": found.started,
         "ended": found.ended,
@@ -181,8 +234,7 @@ def _row(run: Run, name: str) -> bodies.RunRow:
         "loss": found.loss,
         "loss_is_found": found.loss_is_found,
         "spark": found.spark,
-        "critical": sum(one.severity == "page" for one in incidents),
-        "warning": sum(one.severity == "warn" for one in incidents),
+        "incidents": _counts(summary.incidents),
         "world_size": found.world_size,
         "host": found.host,
         "error": found.error,
@@ -190,12 +242,29 @@ def _row(run: Run, name: str) -> bodies.RunRow:
     }
 
 
+def _noted(summary: RunSummary) -> bodies.Noted:
+    """What people say about a run, as fields of its row."""
+    note = summary.note
+    return {
+        "title": summary.title,
+        "tags": note.tags,
+        "note": note.text,
+        "is_starred": note.is_starred,
+        "is_archived": note.is_archived,
+    }
+
+
 def _short_row(served: Served, name: str) -> bodies.RunRow:
-    """What the header says; the rest follows."""
+    """The row from the header alone; the rest follows."""
     header = served.header(name)
     return {
         "run": name,
         "name": Path(name).name if name != "." else served.name,
+        "title": Path(name).name if name != "." else served.name,
+        "tags": (),
+        "note": "",
+        "is_starred": False,
+        "is_archived": False,
         "group": header.get("group"),
         "state": str(header.get("state")),
         "started": float(header.get("started") or 0.0),
@@ -207,13 +276,16 @@ def _short_row(served: Served, name: str) -> bodies.RunRow:
         "loss": None,
         "loss_is_found": False,
         "spark": (),
-        "critical": 0,
-        "warning": 0,
+        "incidents": _counts({}),
         "world_size": int(header.get("world_size") or 1),
         "host": "",
         "error": None,
         "is_read": False,
     }
+
+
+def _counts(severities: Mapping[str, int]) -> bodies.SeverityCounts:
+    return {"note": severities.get("note", 0), "warn": severities.get("warn", 0), "page": severities.get("page", 0)}
 
 
 def _pace(pace: Pace) -> bodies.Pace:
@@ -226,7 +298,7 @@ def _pace(pace: Pace) -> bodies.Pace:
 
 
 def sessions_of(run: Run) -> list[bodies.Session]:
-    """First step and start of each session."""
+    """Return first step and start time of each session."""
     return [{"first_step": found["first_step"], "started": found.get("started")} for found in run.sessions]
 
 
@@ -235,21 +307,21 @@ def _host(run: Run) -> str:
 
 
 def rows_of(served: Served) -> RunRows:
-    """The rows of a served folder, the same for all who ask."""
+    """Return the rows of a served folder, shared by all requests."""
     found: RunRows = served.shared("rows", lambda: RunRows(served))
     return found
 
 
 def runs(served: Served, values: Mapping[str, Any]) -> bodies.RunList:
-    """All runs below the served folder."""
+    """Return all runs below the served folder."""
     return rows_of(served).read()
 
 
 def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
-    """One run at a glance."""
+    """Return the overview of one run."""
     found = served.open(values["run"])
     vitals = read_vitals(found)
-    incidents, curves = recorded(found), Curves(found)
+    incidents = found.incidents
     return {
         "run": values["run"],
         "name": found.name,
@@ -267,7 +339,7 @@ def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
         "sessions": sessions_of(found),
         "vital": vitals.vitals,
         "quantities": _quantities(found),
-        "incidents": [described(incident, curves) for incident in incidents],
+        "incidents": [described(incident) for incident in incidents],
         "parts_off": len(found.parts_off) + len(find_unmerged(found)),
         "failed_rank": _failed_rank(found),
         "dropped_steps": found.dropped_steps,
@@ -276,7 +348,7 @@ def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
 
 
 def _failed_rank(run: Run) -> int | None:
-    """Of several ranks the one that failed first."""
+    """With several ranks, the one that failed first."""
     first = first_failure(run.noted_rank_states) if run.world_size > 1 else None
     return None if first is None else first.rank
 
@@ -284,7 +356,7 @@ def _failed_rank(run: Run) -> int | None:
 def _quantities(run: Run) -> list[bodies.Quantity]:
     if not run.ranks:
         return []
-    every = run.config.get("every") or {}
+    every = intervals(run, run.ranks[0])
     statistics = run.statistics
     return [
         {
@@ -293,7 +365,7 @@ def _quantities(run: Run) -> list[bodies.Quantity]:
             "statistics": ["value"] if name == "scalar" else statistics,
             "default_statistic": "value" if name == "scalar" else run.usual_statistic,
             "steps": len(run.steps(name, _having(run, name))),
-            "every": every.get(name, 1) if isinstance(every, Mapping) else every,
+            "every": every.get(name, 1),
         }
         for name in run.quantities("all")
     ]
@@ -305,11 +377,11 @@ def _having(run: Run, quantity: str) -> int:
 
 ENDPOINTS = (
     Endpoint(
-        "/api/runs", "All runs below the served folder, the newest first.", runs, body=bodies.RunList, is_kept=False
+        "/api/runs", "All runs below the served folder, newest first.", runs, body=bodies.RunList, is_cached=False
     ),
     Endpoint(
         "/api/run",
-        "One run at a glance: progress, vital signs, what was recorded.",
+        "The overview of one run: progress, vital signs, what was recorded.",
         run,
         (RUN,),
         body=bodies.RunHome,

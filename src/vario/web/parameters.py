@@ -1,4 +1,4 @@
-"""What an address may ask for: one description of each parameter checks it and documents it."""
+"""Parameters of endpoints: one description of each validates and documents it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from vario.core.errors import ConfigError
 from vario.core.text import suggestion
 
 MOST_CHARACTERS = 2000
-"""No name of a target, and no pattern, is longer."""
+"""The longest name of a target or pattern."""
 
 
 class Query(Protocol):
-    """The parameters of an address; one may be given several times."""
+    """The query parameters of a request; one may occur several times."""
 
     def getlist(self, key: Any) -> list[str]:
-        """All that was given under a name."""
+        """Return all values of a name."""
 
     def keys(self) -> Iterable[str]:
-        """All names that were given."""
+        """Return all names."""
 
 
 class BadParameter(ConfigError):
-    """A parameter that cannot be used, and its name."""
+    """An invalid parameter, with its name."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(f"{key}: {text}")
@@ -33,7 +33,7 @@ class BadParameter(ConfigError):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of an address."""
+    """One parameter of an endpoint."""
 
     name: str
     doc: str
@@ -44,21 +44,21 @@ class Parameter:
     """The range of a whole number."""
     choices: tuple[str, ...] = ()
     pattern: str | None = None
-    """What a text looks like, for the documentation; `read` of the endpoint checks it."""
+    """The pattern of a text, for the documentation; the endpoint validates it."""
     is_required: bool = False
     is_repeated: bool = False
     most: int = 1
-    """How often a repeated one may be given."""
+    """How often a repeatable one may occur."""
 
     def read(self, given: Sequence[str]) -> Any:
-        """The value of what was given, checked; a list where it may be repeated."""
+        """Validate and return the value; a list if it is repeatable."""
         if not given:
             if self.is_required:
                 raise BadParameter(self.name, f"is missing. {self.doc}")
             return [] if self.is_repeated else self.default
         if self.is_repeated:
             if len(given) > self.most:
-                raise BadParameter(self.name, f"given {len(given)} times; at most {self.most} are answered at once")
+                raise BadParameter(self.name, f"given {len(given)} times; the limit is {self.most}")
             return [self._one(text) for text in given]
         if len(given) > 1:
             raise BadParameter(self.name, "given more than once")
@@ -89,7 +89,7 @@ class Parameter:
         return value
 
     def described(self) -> dict[str, Any]:
-        """As OpenAPI wants it."""
+        """Return the OpenAPI description."""
         schema: dict[str, Any]
         if self.kind == "whole":
             schema = {"type": "integer"}
@@ -112,7 +112,7 @@ class Parameter:
 
 
 def read_query(parameters: Sequence[Parameter], query: Query) -> Mapping[str, Any]:
-    """All values of an address by name; refuses what nobody asked for, and names the nearest that is known."""
+    """Return all values by name; raises for an unknown parameter, with the closest known name."""
     known = [parameter.name for parameter in parameters]
     for key in query.keys():  # noqa: SIM118 - a query is no mapping
         if key not in known and key != "token":

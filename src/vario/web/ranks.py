@@ -1,4 +1,4 @@
-"""Ranks beside each other: how each fares, any statistic of each, who is slow, and who differs."""
+"""The endpoint that compares ranks: their states, any statistic of each, which is slow, and which differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vario.core.errors import ConfigError
 from vario.runs.findings.desync import Desync, first_desync
 from vario.runs.run import Run
 from vario.runs.views.curves import Curve, read_curve
-from vario.runs.views.quantity_extent import rows_bytes
+from vario.runs.views.quantity_size import rows_bytes
 from vario.web import bodies
 from vario.web.answers import FRESH_SECONDS, Endpoint
 from vario.web.charts import FIRST, LAST, POINTS, STATISTIC, described_curve
@@ -21,15 +21,15 @@ from vario.web.served import Served
 
 MOST_CURVES = 64
 CHECKSUM_BYTES = 128 << 20
-"""Of more checksums, `vario report` tells."""
+"""The most bytes of checksums to read; beyond that, use `vario report`."""
 LEAST_SHARE = 0.05
-"""A rank that takes this much longer than most for a part of a step, and this share of a step, is slow."""
+"""A rank is slow if it takes this much longer than most for a part of a step, and this share of a step."""
 OWN_PARTS = ("forward_seconds", "backward_seconds", "update_seconds", "wait_seconds")
-"""What a rank does by itself."""
+"""The parts of a step that a rank does alone."""
 
 
 def ranks(served: Served, values: Mapping[str, Any]) -> bodies.Ranks:
-    """All ranks of a run beside each other."""
+    """Return all ranks of a run, compared."""
     run = served.open(values["run"])
     desync = first_desync(run) if rows_bytes(run, "checksum") <= CHECKSUM_BYTES else None
     return {
@@ -61,17 +61,17 @@ def _curves(run: Run, values: Mapping[str, Any]) -> list[Curve]:
         try:
             found.append(read_curve(run, target, quantity, statistic, rank, *asked))
         except ConfigError:
-            continue  # this rank does not have it; whether any has is said below
+            continue  # this rank does not have it; checked below whether any has
     if not found and (quantity, target) != ("scalar", "step_seconds"):
         read_curve(run, target, quantity, statistic, run.ranks[0], *asked)
     return found
 
 
 def find_slowest(run: Run) -> bodies.Slowest | None:
-    """The rank whose own work takes longest, where it takes clearly longer than that of the others.
+    """Return the rank whose own work takes longest, if it clearly exceeds the others'.
 
-    Ranks wait for each other, so the time of a whole step is alike on all of them; the time until they wait is not. The
-    part of a step in which it loses most is named.
+    Ranks wait for each other, so the step time is the same on all of them, but the time until they wait is not. Names
+    the part of a step in which the rank loses most.
     """
     if len(run.ranks) < 2:
         return None
@@ -113,12 +113,12 @@ def _slowest_in(run: Run, name: str, times: Mapping[int, float]) -> bodies.Slowe
 ENDPOINTS = (
     Endpoint(
         "/api/ranks",
-        "All ranks: their states, a curve of each, the slowest, and the first difference of what should be alike.",
+        "All ranks: their states, a curve of each, the slowest, and the first difference between replicas.",
         ranks,
         (
             RUN,
-            Parameter("quantity", "Of the curves.", default="scalar"),
-            Parameter("target", "Of the curves.", default="step_seconds"),
+            Parameter("quantity", "The quantity of the curves.", default="scalar"),
+            Parameter("target", "The target of the curves.", default="step_seconds"),
             STATISTIC,
             FIRST,
             LAST,

@@ -1,4 +1,4 @@
-"""Reading files that may be damaged in any way: whatever goes wrong becomes an error with a text, in a limited time."""
+"""Reads files that may be damaged in any way: any failure becomes an error with a message, within a time limit."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ Found = TypeVar("Found")
 
 ANSWER_SECONDS = 60.0
 MOST_LATE = 32
-"""So many threads may be late before nothing is read any more."""
+"""The most late threads before reading stops."""
 
 
 def guarded(read: Callable[..., Found], *arguments: Any) -> Found:
-    """What `read` answers; a RunError instead of whatever a damaged file did to its reader."""
+    """Return the result of `read`; raises RunError for any exception a damaged file causes."""
     try:
         return read(*arguments)
     except VarioError:
         raise
     except MemoryError as error:
-        raise RunError("that is more than fits into memory; ask for fewer steps") from error
+        raise RunError("does not fit into memory. Request fewer steps.") from error
     except Exception as error:
         log.warning("a run cannot be read", exc_info=error)
         raise RunError(f"cannot be read: {reason(error)}") from error
 
 
 class TooSlow(RunError):
-    """An answer that was not there in time."""
+    """A response that took too long."""
 
 
 class Readers:
-    """Threads that read runs: a few at a time, each for a limited time.
+    """Threads that read runs: a few at a time, each with a time limit.
 
-    A thread cannot be ended. One that is late loses its place, so that others go on, and what it reads is not read
-    again before it has come to its end: a run that cannot be read costs its own answers and no others.
+    A thread cannot be killed. A late one loses its slot so that others continue, and what it reads is not read again
+    until it has ended: a run that cannot be read affects only its own responses.
     """
 
     def __init__(self, num_readers: int, seconds: float = ANSWER_SECONDS) -> None:
@@ -55,10 +55,10 @@ class Readers:
         self._lock = threading.Lock()
 
     async def read(self, what: str, read: Callable[..., Found], *arguments: Any) -> Found:
-        """What `read` answers of some run; a RunError where that cannot be told, or takes too long."""
+        """Return the result of `read` for a run; raises RunError if it fails or takes too long."""
         with self._lock:
             if self._late[what] or self._late.total() >= MOST_LATE:
-                raise TooSlow(f"{what}: an earlier question is still being worked on; ask again later")
+                raise TooSlow(f"{what}: an earlier request is still running. Try again later.")
         is_done = is_late = False
 
         def work() -> Found:
@@ -72,7 +72,7 @@ class Readers:
                         self._late -= Counter([what])
 
         async with self._places:
-            # A page that goes does not end a thread either: only its time does.
+            # Closing a page does not end a thread either: only the time limit does.
             with anyio.move_on_after(self._seconds, shield=True):
                 return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
         with self._lock:
@@ -80,4 +80,4 @@ class Readers:
                 is_late = True
                 self._late[what] += 1
         log.warning("%s: not read in %.0f s", what, self._seconds)
-        raise TooSlow(f"{what}: could not be read in {self._seconds:.0f} s; ask for less of it")
+        raise TooSlow(f"{what}: could not be read in {self._seconds:.0f} s. Request less of it.")

@@ -1,4 +1,4 @@
-"""One file that shows a run's home without a server: the page, its script and all its numbers inside."""
+"""Writes a run's home screen as one HTML file that needs no server: page, script and numbers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from vario.web.served import Served
 
 ROWS, COLUMNS, POINTS = 300, 500, 1000
 MOST_BYTES = 6 << 20
-"""Of all heat maps together; those that are looked at first come first."""
+"""The size limit for all heat maps; the most important ones come first."""
 SHOWN_FIRST = ("gradient", "activation", "weight", "update", "activation_gradient", "moment")
 NOT_SHOWN = ("scalar", "checksum", "communication")
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def report_html(path: Path) -> str:
-    """The run at a path as one HTML document."""
+    """Return the run at a path as one HTML document."""
     script, style = _built("report.js"), _built("report.css")
     served = Served(path)
     with served.reading():
@@ -42,7 +42,7 @@ def report_html(path: Path) -> str:
             "heats": [b64encode(found).decode() for found in _heats(run)],
             "curves": [{"run": ".", **found} for found in _curves(run, answer)],
         }
-    # Whatever a name in a run holds, it cannot end the script it stands in.
+    # No name in a run can end the script it is in.
     numbers = encode(content).decode().replace("<", "\\u003c")
     script = script.replace("</script", "<\\/script")
     return (
@@ -58,7 +58,7 @@ def report_html(path: Path) -> str:
 def _built(name: str) -> str:
     path = BUILT / name
     if not path.is_file():
-        raise RunError(f"--html: there is no page to write. {why_missing()}")
+        raise RunError(f"--html: no page to write. {why_missing()}")
     return path.read_text(encoding="utf8")
 
 
@@ -76,7 +76,7 @@ def _heats(run: Run) -> Iterator[bytes]:
 
 
 def _curves(run: Run, answer: bodies.RunHome) -> Iterator[bodies.RankCurve]:
-    """Of the vital signs, and of what incidents are about."""
+    """The curves of the vital signs and of incidents."""
     wanted = [f"scalar|{vital.target}|value" for vital in answer["vital"]]
     wanted += [incident["series"] for incident in answer["incidents"] if incident["series"] is not None]
     for text in dict.fromkeys(wanted):
@@ -84,4 +84,4 @@ def _curves(run: Run, answer: bodies.RunHome) -> Iterator[bodies.RankCurve]:
         try:
             yield described_curve(read_curve(run, target, quantity, statistic, points=POINTS))
         except ConfigError:
-            continue  # an alert may be about what was never recorded as rows
+            continue  # an alert may be about something without rows

@@ -29,14 +29,14 @@ PLAIN: dict[object, Schema] = {
 
 
 class Schemas:
-    """The schemas of all types that were asked for, and of all types inside them, by name."""
+    """The schemas of all requested types, and of types inside them, by name."""
 
     def __init__(self) -> None:
         self.named: dict[str, Schema] = {}
         self._types: dict[str, object] = {}
 
     def of(self, kind: Any) -> Schema:
-        """The schema of a type; a reference where the type has fields."""
+        """Return the schema of a type; a reference if the type has fields."""
         if kind in PLAIN:
             return dict(PLAIN[kind])
         if is_typeddict(kind) or dataclasses.is_dataclass(kind):
@@ -50,7 +50,7 @@ class Schemas:
             return {"type": "array", "items": self.of(_number_type(get_args(inside[1])[0]))}
         if origin is tuple and inside[1] is not Ellipsis:
             length = {"minItems": len(inside), "maxItems": len(inside)}
-            if len(set(inside)) == 1:  # most readers of descriptions know `items`, and not all know `prefixItems`
+            if len(set(inside)) == 1:  # most tools know `items`, not all know `prefixItems`
                 return {"type": "array", "items": self.of(inside[0]), **length}
             return {"type": "array", "prefixItems": [self.of(one) for one in inside], **length}
         if origin in (list, tuple, Sequence):
@@ -64,7 +64,7 @@ class Schemas:
         if self._types.setdefault(name, kind) is not kind:
             raise TypeError(f"two types are named {name}")
         if name not in self.named:
-            self.named[name] = {}  # a type may hold itself
+            self.named[name] = {}  # a type may contain itself
             self.named[name] |= self._fields(kind)
         return {"$ref": PLACE + name}
 
@@ -90,7 +90,7 @@ def _number_type(scalar: Any) -> type[object]:
 
 
 def _any_of(schemas: list[Schema]) -> Schema:
-    """One schema for several: their types in one list where that says all."""
+    """Combine schemas: into one list of types if that is enough."""
     if all(set(one) == {"type"} for one in schemas):
         names = [name for one in schemas for name in ([one["type"]] if isinstance(one["type"], str) else one["type"])]
         return {"type": list(dict.fromkeys(names))}

@@ -1,4 +1,4 @@
-"""Who may ask: the token, the Host and the Origin of a request are checked before anything else is."""
+"""Access control: checks the token, the Host and the Origin of a request before anything else."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from vario.web.answers import JSON, encode
 from vario.web.token_page import token_page
 
 COOKIE = "vario_token"
-NO_TOKEN = "the token is missing or wrong. Open the address that `vario serve` printed, or send it as a bearer."
+NO_TOKEN = "missing or wrong token. Open the link that `vario serve` printed, or send the token as a bearer token."
+NOTE_PATH, TRASH_PATH, CHARTS_PATH = "/api/note", "/api/trash", "/api/charts"
+WRITING_PATHS = (NOTE_PATH, TRASH_PATH, CHARTS_PATH)
+"""The only addresses that take anything but GET, and only of a server that is writable."""
 OPEN_PATHS = ("/healthz",)
-"""What is answered without a token: whether the server is there."""
+"""Paths that need no token: whether the server is up."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]{1,5})?")
 LEAST_TOKEN, LEAST_LETTERS = 24, 10
-"""How long a token is at least that other machines could guess at, and how many different characters it has."""
+"""The shortest token, and the fewest different characters, if other machines can reach the server."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -42,24 +45,24 @@ HEADERS = {
 
 
 def make_token(fixed: str | None = None, is_private: bool = True) -> str:
-    """A token nobody can guess, or the one that was fixed, if it fits into a link and a cookie.
+    """Return a random token, or the fixed one if it fits into a link and a cookie.
 
-    Where other machines can ask (not `is_private`), a short one is refused: it could be tried.
+    If other machines can reach the server (not `is_private`), a short token is rejected: it could be guessed.
     """
     if not fixed:
         return secrets.token_urlsafe(32)
     if not re.fullmatch(r"[A-Za-z0-9_.~-]+", fixed):
-        raise ConfigError("VARIO_TOKEN: expected letters, digits and - _ . ~ only")
+        raise ConfigError("VARIO_TOKEN: use only letters, digits and - _ . ~")
     if not is_private and (len(fixed) < LEAST_TOKEN or len(set(fixed)) < LEAST_LETTERS):
         raise ConfigError(
-            f"VARIO_TOKEN: other machines could guess it. It needs {LEAST_TOKEN} characters, {LEAST_LETTERS} of them "
-            f"different; leave it out to get a random one."
+            f"VARIO_TOKEN: too easy to guess. It needs {LEAST_TOKEN} characters, {LEAST_LETTERS} of them "
+            f"different. Unset it to get a random one."
         )
     return fixed
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host to listen on can be reached from this machine alone."""
+    """Whether a host to listen on can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -69,19 +72,20 @@ def is_loopback(host: str) -> bool:
 
 
 def known_hosts(host: str) -> frozenset[str] | None:
-    """The names by which a browser may call a server that listens there; None where these cannot be known.
+    """Return the host names a browser may use for a server that listens there; None if they cannot be known.
 
-    On loopback a page of another site could call it by a name of its own that leads here (DNS rebinding), so only
-    names that mean loopback are answered. Elsewhere the machine may have any name, and the token protects.
+    On loopback, another site could use its own name that resolves here (DNS rebinding), so only loopback names are
+    accepted. Elsewhere the machine may have any name, and the token protects it.
     """
     return frozenset({*LOOPBACK_NAMES, host}) if is_loopback(host) else None
 
 
 class Guard:
-    """Lets through what comes from the right place with the right token; adds the headers every answer has."""
+    """Lets through requests with the right origin and token; adds the headers of every response."""
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] | None) -> None:
-        """`hosts` are the names the server answers to; None for any."""
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] | None, is_writable: bool = False) -> None:
+        """`hosts` are the accepted host names; None for any. If writable, notes on runs can be changed."""
+        self._is_writable = is_writable
         self._app = app
         self._token = token
         self._hosts = None if hosts is None else frozenset(hosts)
@@ -117,16 +121,20 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if self._hosts is not None and host_name(host) not in self._hosts:
-            return refuse(403, f"this server does not answer to the name '{host[:80]}'. Open the address it printed.")
+            return refuse(403, f"unknown host name '{host[:80]}'. Open the link that `vario serve` printed.")
         origin = headers.get("origin")
         if origin is not None and not _is_same(origin, host, headers.get("x-forwarded-host")):
-            return refuse(403, f"a page of '{origin[:80]}' may not ask this server")
-        # To a cookie another port of this machine is the same site; to us it is not.
+            return refuse(403, f"requests from '{origin[:80]}' are not allowed")
+        # Cookies treat another port of this machine as the same site; we do not.
         is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if is_foreign and headers.get("sec-fetch-mode") != "navigate":
-            return refuse(403, "a page of another site may not ask this server")
+            return refuse(403, "requests from another site are not allowed")
+        if scope["method"] == "POST" and self._is_writable and _path(scope) in WRITING_PATHS:
+            # A form of another site cannot send JSON, and a script of one is refused above.
+            is_json = headers.get("content-type", "").partition(";")[0].strip() == JSON
+            return None if is_json else refuse(415, "expected JSON")
         if scope["method"] not in ("GET", "HEAD"):
-            answer = refuse(405, "this server only reads: use GET")
+            answer = refuse(405, "this server is read-only: use GET")
             answer.headers["allow"] = "GET, HEAD"
             return answer
         return None
@@ -152,17 +160,17 @@ def _is_for_scripts(path: str) -> bool:
 
 
 def _is_page(scope: Scope) -> bool:
-    """Whether somebody looks at the answer."""
+    """Whether the response is shown in a browser."""
     return "text/html" in Headers(scope=scope).get("accept", "") and not _is_for_scripts(_path(scope))
 
 
 def _without_token(scope: Scope, asked: list[tuple[str, str]]) -> Response | None:
-    """Where a page is sent to, so that no address bar shows the token; None for what is no page."""
+    """Where to redirect a page so that the address bar does not show the token; None if it is not a page."""
     path = _path(scope)
     if _is_for_scripts(path):
         return None
     rest = urlencode([(key, value) for key, value in asked if key != "token"])
-    # Relative: it stays below whatever prefix a proxy put before this server.
+    # Relative: it works below any prefix of a proxy.
     return RedirectResponse(f"./{path.rpartition('/')[2]}{'?' + rest if rest else ''}", status_code=303)
 
 
@@ -172,23 +180,23 @@ def _cookie(scope: Scope, token: str) -> str:
 
 
 def _cookie_name(scope: Scope) -> str:
-    """Cookies do not tell ports apart, so their names do: two servers of one machine keep their own."""
+    """Cookies are shared between ports, so their names contain the port: two servers on one machine stay separate."""
     port = Headers(scope=scope).get("host", "").rpartition(":")[2]
     return f"{COOKIE}_{port}" if port.isascii() and port.isdecimal() else COOKIE
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without port and brackets; empty where it is not a name and a port."""
+    """Return the name in a Host header, without port and brackets; empty if it is invalid."""
     found = HOST.fullmatch(host)
     return "" if found is None else (found[1] or found[2]).lower()
 
 
 def _is_same(origin: str, host: str, forwarded: str | None) -> bool:
-    """Whether the page that asks came from this server, as the browser knows it."""
+    """Whether the requesting page came from this server."""
     own = urlsplit(origin).netloc.lower()
     return bool(own) and own in (host.lower(), (forwarded or host).lower())
 
 
 def refuse(status: int, text: str, key: str | None = None) -> Response:
-    """An error, in JSON."""
+    """Return an error as JSON."""
     return Response(encode({"error": text, "key": key}), status, media_type=JSON)

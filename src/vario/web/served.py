@@ -1,4 +1,4 @@
-"""Which runs lie under the served folder, and nothing else: a path that leads out of it is refused."""
+"""The runs under the served folder: a path that leads out of it is rejected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +15,17 @@ from typing import Any
 from vario.core.errors import RunError, RunNotFound
 from vario.core.text import suggestion
 from vario.runs.files.status import is_run, read_run_json
+from vario.runs.notes.notes import RunNote, read_notes
 from vario.runs.run import Run
 
 DEPTH = 4
-"""How deep below the served folder a run may lie."""
+"""How deep below the served folder a run may be."""
 MOST_FOLDERS = 20_000
 RUNS_KEPT = 32
 RANK = re.compile(r"rank\d+")
 
 Stamp = tuple[tuple[str, int, int], ...]
-"""Names, sizes and modification times of a run's files: while it is the same, so is the run."""
+"""Names, sizes and modification times of a run's files: if they are the same, so is the run."""
 
 
 class LeadsOut(RunNotFound):
@@ -33,7 +34,7 @@ class LeadsOut(RunNotFound):
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Something that looks like a run and cannot be shown."""
+    """Something that looks like a run but cannot be shown."""
 
     path: str
     error: str
@@ -42,15 +43,17 @@ class LeftOut:
 class Served:
     """The runs under one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_writable: bool = False) -> None:
         self.folder = folder.resolve()
+        self.is_writable = is_writable
+        """Whether notes on runs can be changed."""
         self._free: list[tuple[str, Stamp, Run]] = []
         self._borrowed = threading.local()
         self._shared: dict[str, Any] = {}
         self._lock = threading.RLock()
 
     def shared(self, name: str, make: Callable[[], Any]) -> Any:
-        """One thing for all who ask for this name, made when the first one does."""
+        """Return an object shared by all requests for this name, created on first use."""
         with self._lock:
             if name not in self._shared:
                 self._shared[name] = make()
@@ -58,17 +61,17 @@ class Served:
 
     @property
     def name(self) -> str:
-        """What the folder is called."""
+        """The folder's name."""
         return self.folder.name or str(self.folder)
 
     def names(self) -> tuple[list[str], list[LeftOut]]:
-        """All runs below, relative to the folder, and what had to be left out."""
+        """Return all runs below, relative to the folder, and what was skipped."""
         left_out: list[LeftOut] = []
         found = sorted(self._walk(left_out))
         return found, left_out
 
     def path_of(self, name: str) -> Path:
-        """The folder of a run by its relative name; refuses whatever is not a run below the served folder."""
+        """Return the folder of a run by its relative name; raises if it is not a run below the served folder."""
         parts = Path(name).parts
         if Path(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name or len(parts) > DEPTH + 1:
             raise LeadsOut(f"run: '{name}' is not a path below the served folder")
@@ -81,21 +84,37 @@ class Served:
         except OSError as error:
             raise RunNotFound(f"run: '{name}' cannot be read: {error.strerror}") from error
         known, _ = self.names()
-        raise RunNotFound(f"run: there is no run '{name}'. {suggestion(name, known)}")
+        raise RunNotFound(f"run: no run '{name}'. {suggestion(name, known)}")
 
     def stamp(self, name: str) -> Stamp:
-        """What changes whenever a run's files do; refuses a run with a link in it that leads out of the folder."""
+        """Return a value that changes whenever a run's files do; raises if a link in the run leads out of the
+        folder."""
         return tuple(sorted(_entries(self.path_of(name), self.folder)))
 
     def changed(self, name: str) -> int:
-        """When something was put into a run's folder, in nanoseconds."""
+        """Return when a run's folder last changed, in nanoseconds."""
         try:
             return os.stat(self.folder / name).st_mtime_ns
         except OSError:
             return 0
 
+    def notes(self, names: Iterable[str]) -> dict[str, tuple[str | None, RunNote]]:
+        """Return the notes on runs, with the ids they were written for; reads the file of each folder once."""
+        found: dict[str, tuple[str | None, RunNote]] = {}
+        books: dict[Path, dict[str, tuple[str | None, RunNote]]] = {}
+        for name in names:
+            place = self.folder / name
+            if name == "." or not place.name:
+                continue
+            book = books.get(place.parent)
+            if book is None:
+                book = books[place.parent] = read_notes(place.parent)
+            if place.name in book:
+                found[name] = book[place.name]
+        return found
+
     def header(self, name: str) -> dict[str, Any]:
-        """What a run says of itself at its top, and nothing else of it."""
+        """Read only the header of a run."""
         path = self.path_of(name)
         for entry in _listed(path):
             if entry.is_symlink():
@@ -104,9 +123,9 @@ class Served:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Runs opened inside are this thread's own; afterwards they are kept for whoever reads them next.
+        """Runs opened inside belong to this thread; afterwards they are cached for the next reader.
 
-        What was read of closed parts is not read again then, and no run is read by two threads at a time.
+        So closed parts are not read again, and no run is read by two threads at a time.
         """
         borrowed: dict[str, tuple[Stamp, Run]] = {}
         before = getattr(self._borrowed, "runs", {})
@@ -120,16 +139,16 @@ class Served:
                 del self._free[:-RUNS_KEPT]
 
     def open(self, name: str, stamp: Stamp | None = None) -> Run:
-        """The run of this name; its stamp, if it is known already."""
+        """Open the run of this name; `stamp` if it is already known."""
         borrowed: dict[str, tuple[Stamp, Run]] = getattr(self._borrowed, "runs", {})
         if name in borrowed:
             return borrowed[name][1]
-        # What stands in the files at the top of a run is read when it is opened; folders have no size.
+        # The files at the top of a run are read when it is opened; folders have no size.
         header = tuple(entry for entry in stamp or self.stamp(name) if "/" not in entry[0] and entry[1])
         with self._lock:
             at = next((at for at, found in enumerate(self._free) if found[:2] == (name, header)), None)
             run = None if at is None else self._free.pop(at)[2]
-        # Whoever knows its stamp has asked for its path.
+        # A known stamp means that its path was checked.
         run = run or Run(self.folder / name if stamp else self.path_of(name))
         borrowed[name] = (header, run)
         return run
@@ -156,7 +175,7 @@ class Served:
                         if is_text(name):
                             yield name
                         else:
-                            left_out.append(LeftOut(name, "its name is not text in UTF-8; rename the folder"))
+                            left_out.append(LeftOut(name, "its name is not valid UTF-8. Rename the folder."))
                     elif depth < DEPTH:
                         waiting.append((path, depth + 1))
                 except OSError as error:
@@ -172,14 +191,14 @@ def _listed(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _entries(path: Path, folder: Path) -> Iterator[tuple[str, int, int]]:
-    """The files of a run: at its top, of its ranks, and the folders of their quantities."""
+    """The files of a run: at its top, of its ranks, and the folders of quantities."""
     for entry in _listed(path):
         is_rank = RANK.fullmatch(entry.name) is not None
         if is_rank or entry.name == "watch" or not _is_folder(entry):
             yield _entry(entry, "", folder)
         if (is_rank or entry.name == "watch") and entry.is_dir():
             for inner in _listed(Path(entry.path)):
-                # A link in a folder of parts is looked for too: its folder's time changes when one is put there.
+                # Also check for links in folders of parts: the folder's time changes when one is added.
                 yield _entry(inner, f"{entry.name}/", folder)
                 if _is_folder(inner):
                     for part in _listed(Path(inner.path)):
@@ -188,7 +207,7 @@ def _entries(path: Path, folder: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def is_text(name: str) -> bool:
-    """Whether a name can stand in an address; Python reads bytes that are not UTF-8 as halves of characters."""
+    """Whether a name can be used in an address; Python decodes bytes that are not UTF-8 as surrogates."""
     return name.encode("utf8", "replace").decode() == name
 
 
@@ -196,7 +215,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
     try:
         return path.resolve().is_relative_to(folder)
     except (OSError, RuntimeError, ValueError):
-        return False  # links that lead to each other, or a name no file can have
+        return False  # circular links, or not a possible file name
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -209,7 +228,7 @@ def _entry(entry: os.DirEntry[str], above: str, folder: Path) -> tuple[str, int,
     try:
         found = entry.stat()
     except FileNotFoundError:
-        return f"{above}{entry.name}", 0, 0  # it became a part since we looked
+        return f"{above}{entry.name}", 0, 0  # it became a part in the meantime
     except OSError as error:
         raise RunError(f"{above}{entry.name}: {error.strerror}") from error
     size = 0 if stat.S_ISDIR(found.st_mode) else found.st_size

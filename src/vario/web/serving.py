@@ -1,4 +1,4 @@
-"""Listening: which address, which port, and the printed link."""
+"""Listening on an address and port, and the printed link."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ ACCEPTED_AT_ONCE = 32
 WARM_SECONDS = 60.0
 ENDING_SECONDS = 10.0
 SHUTDOWN_SECONDS = 3
-"""What has not been answered by then is not answered any more."""
+"""The time limit for open requests at shutdown."""
 
 
 @dataclass(frozen=True)
 class Listening:
-    """A socket that listens, and where."""
+    """A listening socket and its address."""
 
     socket: socket.socket
     host: str
     port: int | None
     path: Path | None = None
-    """Of a Unix socket."""
+    """The path of a Unix socket."""
     passed_over: int | None = None
-    """The port that was asked for by default and taken by another."""
+    """The default port, if another program uses it."""
 
     def url(self, token: str | None, root_path: str = "") -> str:
-        """The address to open."""
+        """Return the address to open."""
         query = "" if token is None else f"?token={token}"
         if self.path is not None:
             return f"unix:{self.path} (as http://localhost{root_path}/{query})"
@@ -53,7 +53,7 @@ class Listening:
 
 
 def listen(host: str, port: int | None) -> Listening:
-    """Listen on a port: the one asked for or none; without one the first free from 8765 on."""
+    """Listen on the given port, or on the first free one from 8765."""
     if port is not None and not 0 <= port < 1 << 16:
         raise ConfigError(f"--port: expected a number from 0 (any free one) to 65535, got {port}")
     candidates = [port] if port is not None else range(FIRST_PORT, FIRST_PORT + PORTS_TRIED)
@@ -69,8 +69,8 @@ def listen(host: str, port: int | None) -> Listening:
             if error.errno != errno.EADDRINUSE:
                 raise ConfigError(f"--host: cannot listen on {host}, port {number}: {error.strerror}") from error
     if port is not None:
-        raise ConfigError(f"--port: {port} is in use by another program. Leave it out to take the next free one.")
-    raise ConfigError(f"--port: all from {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} are in use. Name a free one.")
+        raise ConfigError(f"--port: {port} is in use by another program. Omit --port to use the next free one.")
+    raise ConfigError(f"--port: all from {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} are in use. Choose a free one.")
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -89,15 +89,15 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def listen_on_path(path: Path) -> Listening:
-    """Listen on a Unix socket that nobody else on this machine can open."""
+    """Listen on a Unix socket that no other user can open."""
     if path.exists() or path.is_symlink():
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise ConfigError(f"--uds: {path} exists and is no socket")
+            raise ConfigError(f"--uds: {path} exists and is not a socket")
         if _is_answered(path):
             raise ConfigError(f"--uds: another program listens on {path}")
         path.unlink()
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Made private before it exists: a mode that is set later leaves a moment in which others may connect.
+    # Private from the start: setting the mode later would leave a moment in which others can connect.
     before = os.umask(0o177)
     try:
         bound.bind(str(path))
@@ -120,7 +120,7 @@ def _is_answered(path: Path) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """Ends open event streams first: they would go on for ever."""
+    """Ends open event streams first, which would otherwise never end."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.config.app.state.streams.end()  # type: ignore[union-attr]
@@ -128,11 +128,11 @@ class _Server(uvicorn.Server):
 
 
 def server_config(app: Starlette, root_path: str = "", **changes: Any) -> uvicorn.Config:
-    """How the server answers: slow and half requests within limits."""
+    """Return the server's settings, with limits for slow and incomplete requests."""
     options: dict[str, Any] = {
         "root_path": root_path,
         "http": limited(),
-        # So many are accepted before the first of them is looked at, and each takes a descriptor.
+        # This many connections are accepted before the first is handled, and each takes a descriptor.
         "backlog": ACCEPTED_AT_ONCE,
         "log_level": "warning",
         "access_log": False,
@@ -145,19 +145,19 @@ def server_config(app: Starlette, root_path: str = "", **changes: Any) -> uvicor
 
 
 def serve(app: Starlette, listening: Listening, root_path: str = "") -> None:
-    """Answer until interrupted."""
+    """Serve until interrupted."""
 
     config = server_config(app, root_path)
     for name in ("uvicorn.error", "asyncio", "vario"):
         logging.getLogger(name).addFilter(RareRecords())
-    # Read while the browser starts: of very many runs the first list would lack some.
+    # Read while the browser starts: with very many runs the first list would be incomplete.
     rows = app.state.streams.rows
     reading = threading.Thread(target=rows.read, args=(WARM_SECONDS,), name="vario-rows", daemon=True)
     reading.start()
     try:
         _Server(config).run(sockets=[listening.socket])
     finally:
-        # An interpreter that ends while a thread imports or reads may never come to its end.
+        # An interpreter that exits while a thread imports or reads may hang.
         rows.end()
         reading.join(ENDING_SECONDS)
         listening.socket.close()

@@ -1,4 +1,4 @@
-"""What a browser shows of an address that came without its token: a field for it, and the rest of the address kept."""
+"""The page for a request without a token: a field for the token, which keeps the rest of the address."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ code { font-size: 0.95em; }
 
 
 def token_page(asked: Iterable[tuple[str, str]]) -> HTMLResponse:
-    """The page, for an address with these parameters."""
+    """Return the page for an address with these parameters."""
     kept = [(key, value) for key, value in asked if key != "token"]
-    is_wrong = "<p><b>That is not this server's token.</b></p>" if any(key == "token" for key, _ in asked) else ""
+    is_wrong = "<p><b>Wrong token.</b></p>" if any(key == "token" for key, _ in asked) else ""
     hidden = "".join(f'<input type="hidden" name="{escape(key)}" value="{escape(value)}">' for key, value in kept)
     text = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>vario</title><style>{STYLE}</style>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<h1>This page needs its token</h1>{is_wrong}"
-        "<p>It is the last part of the link that <code>vario serve</code> printed, after <code>token=</code>. Ask"
-        " whoever started it, or look into that terminal.</p>"
+        f"<h1>This page needs a token</h1>{is_wrong}"
+        "<p>The token is at the end of the link that <code>vario serve</code> printed, after <code>token=</code>. Check"
+        " that terminal, or ask the person who started it.</p>"
         f'<form method="get">{hidden}<input name="token" aria-label="Token" autocomplete="off" required autofocus>'
         "<button>Open</button></form></html>"
     )

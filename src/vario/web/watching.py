@@ -1,4 +1,4 @@
-"""One look after the other at a run that goes on, shared by all pages that show it."""
+"""Polls an active run, shared by all pages that show it."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from vario.runs.views.vitals import RECENT_STEPS, read_vitals
 from vario.web import bodies
 from vario.web.charts import split_series
 from vario.web.cursor import Cursor, cursor_of
-from vario.web.incidents import Curves, described, recorded
+from vario.web.incidents import described
 from vario.web.reading import Readers, TooSlow
 from vario.web.served import Served, Stamp
 
 POLL_SECONDS = 1.0
 LOOK_SHARE = 5
-"""A look that takes long is followed by a pause this many times as long."""
+"""The pause after a slow poll, as a multiple of its duration."""
 MOST_COLUMNS = 2000
 MOST_CELLS = 400_000
-"""A page that is further behind starts anew: to read it once more costs less."""
+"""A page that is further behind starts over: loading everything again is cheaper."""
 READINGS_KEPT = 16
 MOST_TARGETS = 200_000
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a run looked like at one moment."""
+    """The state of a run at one point in time."""
 
     cursor: Cursor
     state: str
@@ -45,12 +45,12 @@ class Look:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing follows."""
+        """Whether the run has ended."""
         return self.state not in ("running", "stalled")
 
 
 class Watcher:
-    """Looks at one thing while anybody waits for news of it."""
+    """Polls something while anyone waits for updates."""
 
     def __init__(self, what: str, look: Callable[[], Any], readers: Readers) -> None:
         self._what = what
@@ -64,7 +64,7 @@ class Watcher:
 
     @property
     def is_going(self) -> bool:
-        """Whether anybody waits for news."""
+        """Whether anyone waits for updates."""
         return self._task is not None
 
     async def __aenter__(self) -> Watcher:
@@ -81,12 +81,12 @@ class Watcher:
             self._task = None
 
     def wake(self) -> None:
-        """Let all who wait look again; may be called from anywhere."""
+        """Wake all waiting tasks; may be called from any thread."""
         if self._task is not None:
             self._task.get_loop().call_soon_threadsafe(self._tell)
 
     async def news(self, seconds: float) -> bool:
-        """Wait until there is a new look; False when none came in time."""
+        """Wait for an update; False if none came in time."""
         waited_for = self._news
         try:
             await asyncio.wait_for(waited_for.wait(), seconds)
@@ -100,7 +100,7 @@ class Watcher:
             try:
                 found = await self._readers.read(self._what, self._look)
             except TooSlow:
-                found = self.latest  # the next look may be faster
+                found = self.latest  # the next poll may be faster
             except VarioError as error:
                 self.error = error
                 self._tell()
@@ -111,13 +111,13 @@ class Watcher:
             await asyncio.sleep(max(POLL_SECONDS, LOOK_SHARE * (time.monotonic() - began)))
 
     def _tell(self) -> None:
-        # Those who wait have the old one; whoever comes next waits for the next look.
+        # Waiting tasks have the old state; later ones wait for the next poll.
         told, self._news = self._news, asyncio.Event()
         told.set()
 
 
 class RunLooks:
-    """Looks at one run, and reads what came between two of them once for all pages."""
+    """Polls one run, and reads what is new once for all pages."""
 
     def __init__(self, served: Served, name: str) -> None:
         self._served = served
@@ -130,7 +130,7 @@ class RunLooks:
         self._lock = threading.Lock()
 
     def look(self) -> Look:
-        """The run as it is now; what is the same as before is not read again."""
+        """Return the current state; does not read again what is unchanged."""
         with self._served.reading():
             return self._look(self._served.open(self._name))
 
@@ -141,8 +141,7 @@ class RunLooks:
             return self._before
         told = tuple(entry for entry in stamp if entry[0].endswith(".jsonl"))
         if self._before is None or told != self._told:
-            curves = Curves(run)
-            self._told, self._incidents = told, [described(incident, curves) for incident in recorded(run)]
+            self._told, self._incidents = told, [described(incident) for incident in run.incidents]
         incidents = self._incidents
         cursor = cursor_of(run, len(incidents))
         vitals = read_vitals(run, first=max(0, cursor.step - RECENT_STEPS))
@@ -160,23 +159,26 @@ class RunLooks:
             ],
         }
         if self._before is not None and not self._before.cursor.is_same_story(cursor):
-            # The same steps have other numbers now.
+            # The same steps have different numbers now.
             with self._lock:
                 self._readings.clear()
         self._stamp, self._before = stamp, Look(cursor, state, progress, incidents)
         return self._before
 
     def heat(self, quantity: str, statistic: str, rank: int | str, first: int, last: int) -> Heat:
-        """All columns of a range of steps, one for each step."""
+        """Return the columns of a range of steps, one per step."""
         key = ("heat", quantity, statistic, rank, first, last)
         columns = last - first + 1
         found: Heat = self._once(
-            key, lambda run: read_heat(run, quantity, statistic, rank, first, last, MOST_TARGETS, columns)
+            key,
+            lambda run: read_heat(
+                run, quantity, statistic, rank, first, last, MOST_TARGETS, columns, finds_kinds=False
+            ),
         )
         return found
 
     def curve(self, text: str, rank: int | str, first: int, last: int) -> Curve:
-        """All points of a series in a range of steps."""
+        """Return all points of a series in a range of steps."""
         quantity, target, statistic = split_series(text)
         found: Curve = self._once(
             ("curve", text, rank, first, last),
@@ -195,7 +197,7 @@ class RunLooks:
 
 
 def column_list(heat: Heat, places: Mapping[str, int], num_rows: int) -> tuple[list[Any], list[tuple[int, int]]]:
-    """One list of values for each column in the order a page has its rows, and the places of NaN and Inf."""
+    """Return one list of values per column, in the page's row order, and the positions of NaN and Inf."""
     table = np.full((heat.values.shape[1], num_rows), np.nan, np.float64)
     rows = [places[name] for name in heat.targets]
     table[:, rows] = heat.values.T

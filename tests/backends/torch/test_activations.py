@@ -371,7 +371,7 @@ def test_a_meta_tensor_among_the_inputs_is_passed_over_with_one_warning(caplog):
     assert (0, "activation", 0, "root:input.1") not in recorded
     assert (0, "activation", 0, "root:input.0") in recorded
     assert [record.getMessage() for record in caplog.records] == [
-        "activation of 'root:input.1' is not recorded: it is a meta tensor. Others like it are passed over silently."
+        "activation of 'root:input.1' is not recorded: it is a meta tensor. Further cases are not reported."
     ]
 
 
@@ -414,3 +414,32 @@ def test_selective_checkpointing_keeps_the_models_own_results():
     assert any("inner:output" in key[-1] for key in found)
     for parameter, expected in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(parameter.grad, expected.grad)
+
+
+def test_a_backward_inside_the_call_of_the_model_keeps_its_rows():
+    class TrainsItself(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            loss = self.second(self.first(x)).square().mean()
+            loss.backward()
+            return loss.detach()
+
+    torch.manual_seed(0)
+    model = TrainsItself()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, ["activation", "activation_gradient"]) as monitor:
+        for _ in range(8):
+            model(torch.randn(8, 4))
+            optimizer.step()
+            optimizer.zero_grad()
+            monitor.wait()
+    found = rows(monitor)
+    for name in ("first:input", "first:output", "second:input", "second:output"):
+        assert [key[0] for key in found if key[1] == "activation" and key[3] == name] == list(range(8)), name
+    came = [key[0] for key in found if key[1] == "activation_gradient" and key[3] == "second:output"]
+    # In one step the tensors waited for the end of the call, which came after backward; then vario knew.
+    assert len(came) >= 7, came
+    assert came[-1] == 7

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from models import batch
-from vario.backends.torch.modules.attention import attention_rows, is_causal
+from vario.backends.module_attributes import is_causal
+from vario.backends.torch.modules.attention import attention_rows
 
 ORDERS = ["b,s,h,d", "s,b,h,d", "b,h,s,d"]
 INF, NAN = float("inf"), float("nan")
@@ -148,8 +149,8 @@ def test_autocast_and_gradients_around_it_change_nothing():
 @pytest.mark.parametrize(
     ("query", "key", "order", "message"),
     [
-        (torch.ones(2, 3, 4), torch.ones(2, 3, 4), "b,s,h,d", "expected queries of four dimensions, b,s,h,d; got (2"),
-        (torch.ones(2, 3, 4, 5), None, "b,s,h,d", "expected keys of four dimensions, b,s,h,d; got NoneType"),
+        (torch.ones(2, 3, 4), torch.ones(2, 3, 4), "b,s,h,d", "expected queries with four dimensions, b,s,h,d; got (2"),
+        (torch.ones(2, 3, 4, 5), None, "b,s,h,d", "expected keys with four dimensions, b,s,h,d; got NoneType"),
         (torch.ones(2, 3, 4, 5), torch.ones(1, 3, 4, 5), "b,s,h,d", "(2, 3, 4, 5) and keys of shape (1, 3, 4, 5)"),
         (torch.ones(2, 3, 4, 5), torch.ones(2, 3, 4, 6), "b,s,h,d", "Other orders: b,s,h,d; s,b,h,d; b,h,s,d"),
         (torch.ones(2, 3, 4, 5), torch.ones(2, 3, 3, 5), "b,s,h,d", "the heads divide"),

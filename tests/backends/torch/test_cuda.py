@@ -275,6 +275,19 @@ def test_no_hook_waits_for_the_device():
     assert {key[1] for key in rows(monitor)} == set(EVERYTHING)
 
 
+def test_the_memory_of_the_device_stays_flat():
+    model, optimizer = made_language()
+    with watch(model, optimizer, every=1) as monitor:
+        allocated = []
+        for _ in range(4):
+            train_language(model, optimizer, 10, [])
+            monitor.wait()
+            torch.cuda.synchronize()
+            allocated.append(torch.cuda.memory_allocated())
+    # The first ten steps allocate what the others use.
+    assert len(set(allocated[1:])) == 1, allocated
+
+
 def test_losses_and_weights_are_the_same_bits_with_and_without():
     results = []
     for watched in (True, False):
@@ -482,3 +495,88 @@ def test_a_training_with_attention_and_spectra_waits_for_nothing():
     assert {key[0] for key in recorded} == {0, 1, 2, 3}
     assert len(recorded) == 4 * (2 * 4 + 5 * 2)
     assert all(np.isfinite(row).all() for row in recorded.values())
+
+
+class InPlace(nn.Module):
+    """Changes what two of its modules return, once in a module and once by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.act = nn.Linear(32, 64), nn.ReLU(inplace=True)
+        self.second, self.norm = nn.Linear(64, 32), nn.LayerNorm(32)
+
+    def forward(self, x):
+        hidden = self.second(self.act(self.first(x)))
+        hidden += x
+        return self.norm(hidden)
+
+
+@pytest.mark.parametrize("width", [32, 16 * 1024])
+def test_activations_that_are_modified_later_have_the_numbers_they_had(width, tmp_path):
+    torch.manual_seed(0)
+    model = InPlace().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    seen, gradients = {}, {}
+
+    def see(name):
+        def returned(module, inputs, output):
+            seen.setdefault(name, []).append(output.detach().double().cpu().numpy().copy())
+            output.register_hook(lambda given: gradients.setdefault(name, []).append(given.double().cpu().numpy()))
+
+        return returned
+
+    options = {"quantities": ["activation", "activation_gradient"], "every": 1, "rules": False, "eps": 0}
+    with watch(model, optimizer, **options) as monitor:
+        for name, module in model.named_children():
+            module.register_forward_hook(see(name), prepend=True)
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(width, 32, device="cuda")).square().mean().backward()
+            optimizer.step()
+    found = rows(monitor)
+    for quantity, truth in (("activation", seen), ("activation_gradient", gradients)):
+        for name in ("first", "act", "second", "norm") if quantity == "activation" else ("norm",):
+            for step in range(8):
+                row = found[step, quantity, 0, f"{name}:output"]
+                values = truth[name][step]
+                assert row[COUNT] == values.size
+                assert row[SUM_SQUARES] == pytest.approx(np.square(values).sum(), rel=1e-5)
+                assert (row[MIN], row[MAX]) == pytest.approx((values.min(), values.max()))
+
+
+def test_a_list_of_mixed_kinds_is_the_same_as_one_by_one():
+    tensors = [
+        torch.randn(100, device="cuda"),
+        torch.randn(7, 9, device="cuda", dtype=torch.float64),
+        torch.randn(6, 8, device="cuda").t(),
+        torch.randn(3, 5, device="cuda", dtype=torch.bfloat16),
+        torch.randn(40, device="cuda")[::2],
+        torch.randn(50_000, device="cuda", dtype=torch.bfloat16),
+    ]
+    for chosen in (tensors, tensors[:1], [tensors[0], tensors[1], tensors[3], tensors[5]], [tensors[3], tensors[5]]):
+        summaries = TorchSummaries(0.0, ALL)
+        for _ in range(3):
+            together = summaries.observe_many(chosen, None, "list")
+            alone = [summaries.observe(tensor) for tensor in chosen]
+            table = summaries.collect()()
+            np.testing.assert_allclose(table[together], table[alone], rtol=1e-6)
+
+
+def test_activations_that_keep_their_values_are_reduced_together():
+    from torch._dynamo.utils import counters
+
+    counters.clear()  # nothing waits in a process that has compiled graphs, as earlier tests have
+    model, optimizer = made_language()
+    with watch(model, optimizer, ["activation", "activation_gradient"]) as monitor:
+        train_language(model, optimizer, 2, [])
+        monitor.wait()
+        launches, names = [], ("activation", "activation_gradient")
+        for _ in range(3):
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                train_language(model, optimizer, 1, [])
+                monitor.wait()
+            launches.append(sum("reduce_one" in event.name for event in profile.events()))
+        found = rows(monitor)
+    assert launches[-1] < len({key for key in found if key[0] == 4 and key[1] in names}) / 4, launches
+    # The same targets have rows in the step that learned and in the one that waited.
+    assert {key[1:] for key in found if key[0] == 0} == {key[1:] for key in found if key[0] == 4}

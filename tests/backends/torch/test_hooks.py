@@ -130,10 +130,35 @@ def test_a_watch_that_is_refused_leaves_nothing_behind(tmp_path):
     (tmp_path / "taken" / "notes.txt").write_text("mine")
     before = everything_attached(model, optimizer, scaler)
     for wrong in ({"targets": ["upp"]}, {"directory": str(tmp_path), "name": "taken", "sinks": ["store"]}):
-        with pytest.raises(Exception, match=r"matches nothing|no part of a run"):
+        with pytest.raises(Exception, match=r"matches nothing|not part of a run"):
             watch(model, optimizer, scaler=scaler, **wrong)
         assert everything_attached(model, optimizer, scaler) == before
     watch(model, optimizer, scaler=scaler).close()
+
+
+def test_a_hook_that_comes_while_it_is_watched_is_that_of_one_parameter():
+    model = Perceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = everything_attached(model, optimizer)
+    seen = []
+    with watch(model, optimizer, sinks=["in_memory"]) as monitor:
+        for _ in range(3):
+            handle = model.up.weight.register_post_accumulate_grad_hook(seen.append)
+            model(batch(0)).square().mean().backward()
+            assert [id(parameter) for parameter in seen] == [id(model.up.weight)]
+            handle.remove()
+            seen.clear()
+            optimizer.step()
+            optimizer.zero_grad()
+        stays = model.up.weight.register_post_accumulate_grad_hook(seen.append)
+        monitor.wait()
+        records = monitor.sinks["in_memory"].records
+    frames = [frame for record in records for frame in record.frames if frame.quantity == "gradient"]
+    assert [sorted(frame.targets) for frame in frames] == [sorted(dict(model.named_parameters()))] * 3
+    model(batch(0)).square().mean().backward()
+    assert len(seen) == 1
+    stays.remove()
+    assert everything_attached(model, optimizer) == before
 
 
 def test_hooks_of_the_user_stay_in_their_order():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vario.backends.torch.modules.input_gradients import Graph, Passage
+from vario.backends.torch.modules.input_gradients import CallInputs, Graph
 
 
 class UsesItsInputTwice(nn.Module):
@@ -22,11 +22,11 @@ class Attention(nn.Module):
 
 
 def gradients_through(module, args, kwargs, loss_of):
-    """What the passage sees, by path, and whether it said that something failed."""
+    """What it sees of a call, by path, and whether it said that something failed."""
     found, failures = {}, []
-    passage = Passage(Graph(), args, kwargs)
+    call_inputs = CallInputs(Graph(), args, kwargs)
     output = module(*args, **kwargs)
-    passage.follow(
+    call_inputs.follow(
         output, lambda path, _: lambda gradient: found.setdefault(path, []).append(gradient.clone()), failures.append
     )
     loss_of(output).backward(retain_graph=True)
@@ -77,9 +77,9 @@ def test_a_use_that_backward_does_not_reach_is_not_waited_for():
 def test_every_backward_through_the_same_graph_is_seen():
     x = torch.ones(3, 5, requires_grad=True) * 1
     found = []
-    passage = Passage(Graph(), (x,), {})
+    call_inputs = CallInputs(Graph(), (x,), {})
     output = UsesItsInputTwice()(x)
-    passage.follow(output, lambda path, _: found.append, pytest.fail)
+    call_inputs.follow(output, lambda path, _: found.append, pytest.fail)
     output.sum().backward(retain_graph=True)
     (2 * output.sum()).backward()
     torch.testing.assert_close(found[1], 2 * found[0])
@@ -98,5 +98,5 @@ def test_what_cannot_be_added_up_is_told_and_backward_goes_on():
 
     x = torch.ones(3, requires_grad=True) * 1
     failures = []
-    Passage(Graph(), (x,), {}).follow(Outputs(), lambda path, _: pytest.fail, failures.append)
+    CallInputs(Graph(), (x,), {}).follow(Outputs(), lambda path, _: pytest.fail, failures.append)
     assert [str(error) for error in failures] == ["not now"]

@@ -403,8 +403,8 @@ def test_small_tensors_of_a_list_are_reduced_together_as_they_would_be_alone():
                 np.testing.assert_allclose(one, other, rtol=1e-15)
 
 
-def test_a_list_is_copied_in_stretches(monkeypatch):
-    monkeypatch.setattr(small_tensors, "STRETCH", 10)
+def test_a_list_is_copied_in_chunks(monkeypatch):
+    monkeypatch.setattr(small_tensors, "CHUNK", 10)
     tensors = [torch.full((size,), float(size), dtype=dtype) for size in (1, 7, 40, 3, 9) for dtype in FLOATS[:2]]
     for tensor, row in zip(tensors, by_list(*tensors), strict=True):
         check(row, tensor)

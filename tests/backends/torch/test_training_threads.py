@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import vario
+from starting import run_warm
 from vario.backends.torch.loop import training_threads
 
 
@@ -154,9 +155,8 @@ threads = [threading.Thread(target=train, args=(seed,)) for seed in range(2)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 """)
-    subprocess.run(
-        [sys.executable, "-m", "vario", "run", str(script)], cwd=tmp_path, timeout=600, check=True, capture_output=True
-    )
+    done = run_warm(["-m", "vario", "run", script], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     runs = vario.list_runs(tmp_path / "vario_runs")
     assert [run.steps().tolist() for run in runs] == [list(range(10))] * 2
     assert not [off for run in runs for off in run.parts_off]

@@ -156,7 +156,7 @@ def test_a_damaged_file_is_set_aside(tmp_path, caplog):
     Alarms([AlertRule("AnomalyNan")], Place(), tmp_path).close()
     assert json.loads(path.read_text()) == {}
     assert (path.parent / "anomaly.json.damaged").read_text() == '{"torn'
-    assert "not readable as JSON" in caplog.text
+    assert "not valid JSON" in caplog.text
 
 
 def anomaly(tag, step=0, micro_step=0, pp_stage=0, vpp_stage=0, call_id=0):
@@ -217,7 +217,7 @@ def test_the_sorter_writes_and_prints_the_first_anomalies(tmp_path):
     [
         (["-k", "0"], "--topk: expected a whole number of at least 1, got 0"),
         (["-s", "two"], "--step_list: expected steps such as 2 or 2,3 or '[2, 3]', got 'two'"),
-        (["-d", "nowhere"], "nowhere: there is no such folder"),
+        (["-d", "nowhere"], "nowhere: no such folder"),
     ],
 )
 def test_the_sorter_refuses_what_it_cannot_use(tmp_path, capsys, arguments, message):

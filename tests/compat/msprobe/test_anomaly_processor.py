@@ -44,7 +44,7 @@ def test_a_folder_without_any_is_an_error(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("steps", "words"), [([], "There are no anomalies."), ([1], "1 anomaly is in "), ([1, 2], "2 anomalies are in ")]
+    ("steps", "words"), [([], "No anomalies."), ([1], "1 anomaly is in "), ([1, 2], "2 anomalies are in ")]
 )
 def test_the_last_line_counts_them(tmp_path, capsys, steps, words):
     write_anomalies(tmp_path, steps)

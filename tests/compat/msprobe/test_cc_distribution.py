@@ -1,9 +1,6 @@
 """`cc_distribution` through a TrainerMon on two ranks: rows, call lines, the log, and stopping after it."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import communicating
@@ -12,6 +9,7 @@ import reading
 
 import training
 import vario
+from starting import run_ranks
 from vario.compat.msprobe.importing import import_msprobe
 
 HERE = Path(__file__).parent
@@ -37,9 +35,7 @@ JOBS = {
 def job(tmp_path_factory):
     """All jobs in one launch; `job(name, rank)` gives the folder and what that rank said."""
     folder = tmp_path_factory.mktemp("communicating")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [str(HERE / "communicating.py"), str(folder), json.dumps(JOBS)]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    done = run_ranks([HERE / "communicating.py", folder, json.dumps(JOBS)])
     assert done.returncode == 0, done.stderr[-4000:]
     return lambda name, rank=0: (folder / name, json.loads((folder / name / f"said{rank}.json").read_text()))
 
@@ -86,7 +82,7 @@ def test_the_log_is_printed_after_the_second_step_on_the_first_selected_rank(job
 def test_log_only_prints_records_nothing_and_stops_every_rank_after_the_second_step(job):
     for rank in (0, 1):
         out, said = job("log", rank)
-        assert "cc_log_only: the calls of two steps are printed. Training stops here as asked" in said["stopped"]
+        assert "cc_log_only: the calls of two steps are printed. Training stops here as requested" in said["stopped"]
         assert len(said["shown"]) == 2
         assert ("of the first 2 steps" in (out / f"stderr{rank}.txt").read_text()) == (rank == 1)
     assert reading.files(out, 1) == {}
@@ -105,5 +101,5 @@ def test_one_process_has_nobody_to_talk_to(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("MONITOR_OUTPUT_DIR", str(out))
     config = {"wg_distribution": True, "cc_distribution": {"enable": True}}
     training.train({"monitor": "vario", "out": str(out), "config": config})
-    assert "cc_distribution: there is one process only" in caplog.text
+    assert "cc_distribution: there is only one process" in caplog.text
     assert reading.steps(out, "grad_reduced") == [0, 1, 2]

@@ -73,8 +73,8 @@ def test_one_folder_of_a_rank_can_be_given_itself(tmp_path):
         ((".", None, "Feb30_00-00-00"), "time_end: expected a time like"),
         ((".", "Dec05_00-00-00", "Dec03_00-00-00"), "time_start: 'Dec05_00-00-00' is after the end, 'Dec03_00-00-00'"),
         ((".", "Jan05_00-00-00", "Jan06_00-00-00"), "It has Dec03_21-34-40-rank0-0a1b2c3d."),
-        ((".", "Dec05_00-00-00"), "monitor_path: '.' has no folder begun Dec05_00-00-00 or later. It has"),
-        ((".", None, "Nov05_00-00-00"), "monitor_path: '.' has no folder begun Nov05_00-00-00 or before. It has"),
+        ((".", "Dec05_00-00-00"), "monitor_path: '.' has no folder started Dec05_00-00-00 or later. It has"),
+        ((".", None, "Nov05_00-00-00"), "monitor_path: '.' has no folder started Nov05_00-00-00 or before. It has"),
     ],
 )
 def test_what_cannot_be_used_is_named(tmp_path, monkeypatch, arguments, words):
@@ -94,7 +94,7 @@ def test_a_folder_without_folders_of_ranks_says_so(tmp_path):
 @pytest.mark.parametrize("place", [".", "rank0/actv", "Dec03_21-34-40-csv2tensorboard_by_step/rank0/actv"])
 def test_event_files_are_told_apart_from_nothing(tmp_path, place):
     EventFile(tmp_path / place, 0.0).close()
-    with pytest.raises(ConfigError, match="these are event files; import and convert read CSV"):
+    with pytest.raises(ConfigError, match="contains event files, but import and convert read CSV"):
         find_folders(tmp_path)
 
 

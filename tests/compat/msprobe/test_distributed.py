@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import reading
 
+from starting import run_ranks
 from thorough import cases, thorough
 
 HERE = Path(__file__).parent
@@ -21,10 +20,8 @@ def train(tmp_path, config=CONFIG, steps=2, **job):
     path = tmp_path / "monitor.json"
     path.write_text(json.dumps(config))
     arguments = json.dumps({"config": str(path), "steps": steps, **job})
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", str(HERE / "distributed_training.py"), arguments]
     environment = {**os.environ, "MONITOR_OUTPUT_DIR": str(out), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = run_ranks([HERE / "distributed_training.py", arguments], env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return out
 

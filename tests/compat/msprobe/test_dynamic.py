@@ -124,13 +124,13 @@ def test_dynamic_on_false_stops_it(session):
 def test_a_broken_edit_keeps_the_old_config_and_says_so_once(session, caplog, broken):
     session.train({**GRADIENTS, "dynamic_on": True}, {2: broken, 4: broken})
     assert session.steps() == [1, 2, 3, 4, 5, 6, 7]
-    assert caplog.text.count("the changed configuration is not used") == 1
+    assert caplog.text.count("the changed config is invalid") == 1
 
 
 def test_a_broken_edit_while_nothing_is_recorded_starts_nothing_and_a_mended_one_does(session, caplog):
     session.train(GRADIENTS, {2: "{", 4: {**GRADIENTS, "dynamic_on": True}})
     assert session.steps() == [5, 6, 7]
-    assert caplog.text.count("the changed configuration is not used") == 1
+    assert caplog.text.count("the changed config is invalid") == 1
 
 
 def test_a_removed_file_changes_nothing(session, caplog):

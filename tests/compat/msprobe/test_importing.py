@@ -182,7 +182,7 @@ def test_a_run_that_is_there_is_left_alone(tmp_path):
     write(folder(tmp_path / "in"), "grad_reduced", [0])
     imported(tmp_path)
     before = sorted((tmp_path / "runs").rglob("*"))
-    with pytest.raises(RunTaken, match=r"runs/run: there is something already. Choose another --name, or remove"):
+    with pytest.raises(RunTaken, match=r"runs/run: already exists. Choose another --name, or remove"):
         imported(tmp_path)
     assert sorted((tmp_path / "runs").rglob("*")) == before
 
@@ -223,7 +223,7 @@ def test_nothing_is_made_of_nothing(tmp_path):
     with pytest.raises(ConfigError, match=f"'{path}' has no file `<type>_<step>-<step>.csv`$"):
         import_msprobe(tmp_path / "in", tmp_path / "in", "run")
     EventFile(path, 0.0).close()
-    with pytest.raises(ConfigError, match="these are event files; import and convert read CSV"):
+    with pytest.raises(ConfigError, match="contains event files, but import and convert read CSV"):
         import_msprobe(tmp_path / "in", tmp_path / "in", "run")
     assert list((tmp_path / "in").iterdir()) == [path]
 
@@ -264,7 +264,7 @@ def test_several_folders_of_a_rank_are_named_as_one_run_continued(tmp_path):
     done = import_msprobe(tmp_path / "in", tmp_path / "runs")
     assert done.remarks == [
         "rank 0 has 2 folders (Dec03_00-00-00-rank0-0a1b2c3d, Dec04_00-00-00-rank0-0a1b2c3d), and 2 other ranks "
-        "several too: read as one run continued; --time-start and --time-end (time_start, time_end) choose"
+        "with several too: read as one continued run; use --time-start and --time-end (time_start, time_end) to choose"
     ]
 
 
@@ -288,7 +288,7 @@ def test_steps_that_are_shared_without_a_row_replaced_are_named_too(tmp_path):
 def test_rows_that_one_folder_has_twice_are_named_once(tmp_path):
     write(folder(tmp_path / "in"), "grad_reduced", [0, 1, 1], names=("a",))
     done = import_msprobe(tmp_path / "in", tmp_path / "runs")
-    assert done.remarks == ["rank 0: 1 row of step 1 came twice; the later ones count"]
+    assert done.remarks == ["rank 0: 1 row of step 1 occur twice; the later ones are used"]
 
 
 def test_a_folder_of_plain_numbers_needs_no_shapes_and_keeps_its_numbers(tmp_path):

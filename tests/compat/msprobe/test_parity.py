@@ -3,8 +3,6 @@
 import contextlib
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import reading
 import torch
 
 import training
+from starting import run_warm
 from vario.compat.msprobe.trainer_mon import StructureSaved
 
 OPS = ["min", "max", "norm", "zeros", "nans", "mean"]
@@ -127,8 +126,7 @@ def trained(peer, tmp_path_factory):
         folders[name] = base / f"msprobe-{number}", base / f"vario-{number}"
         jobs.append({**job, "monitor": "msprobe", "out": str(folders[name][0])})
     (base / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, training.__file__, str(base / "jobs.json")]
-    done = subprocess.run(command, env=peer("26.2.0"), capture_output=True, text=True, timeout=600)
+    done = run_warm([training.__file__, base / "jobs.json"], env=peer("26.2.0"))
     assert done.returncode == 0, done.stderr[-4000:]
     # As many threads as there: a sum over two threads differs in its last digit, and Adam makes much of that.
     num_threads = torch.get_num_threads()

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import reading
 
+from starting import run_ranks
 from thorough import cases, wanted
 
 pytestmark = pytest.mark.slow
@@ -29,13 +28,7 @@ def train(place, home, engines, environment):
     config = place / "monitor.json"
     config.write_text(json.dumps(CONFIG))
     config.chmod(0o640)  # msprobe reads no file that others may write
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-    done = subprocess.run(
-        [*command, home, str(config), str(place), *engines],
-        env={**environment, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    done = run_ranks([SCRIPT, home, config, place, *engines], env={**environment, "OMP_NUM_THREADS": "1"}, ready=[home])
     assert done.returncode == 0, done.stderr[-4000:]
     return place
 

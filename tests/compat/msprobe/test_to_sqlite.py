@@ -98,7 +98,7 @@ def test_a_torn_last_line_loses_only_itself(tmp_path, caplog):
     wanted = expected("grad_reduced", range(2))
     del wanted[("grad_reduced", 0, 0, "head.weight", 0, 0)]
     assert database(tmp_path / "monitor_metrics.db") == wanted
-    assert f"{torn}:5: the last line has no end" in caplog.text
+    assert f"{torn}:5: the last line is incomplete" in caplog.text
 
 
 def test_of_rows_that_are_there_twice_the_later_ones_count(tmp_path, caplog):
@@ -107,7 +107,7 @@ def test_of_rows_that_are_there_twice_the_later_ones_count(tmp_path, caplog):
     csv2db(CSV2DBConfig(tmp_path, process_num=2, output_dirpath=tmp_path))
     wanted = expected("grad_reduced", range(2)) | expected("grad_reduced", range(2, 6), shift=100.0)
     assert database(tmp_path / "monitor_metrics.db") == wanted
-    assert "metric_1_step_0_499: 8 rows came twice; the later ones count" in caplog.text
+    assert "metric_1_step_0_499: 8 rows occur twice; the later ones are used" in caplog.text
 
 
 def test_a_step_outside_the_range_in_the_files_name_has_its_place(tmp_path):
@@ -121,7 +121,7 @@ def test_a_step_outside_the_range_in_the_files_name_has_its_place(tmp_path):
 def test_a_database_that_is_there_is_left_alone(tmp_path):
     write(folder(tmp_path), "grad_reduced", [0])
     (tmp_path / "monitor_metrics.db").write_text("precious")
-    with pytest.raises(ConfigError, match=r"output_dirpath: .*monitor_metrics.db' exists already"):
+    with pytest.raises(ConfigError, match=r"output_dirpath: .*monitor_metrics.db' already exists"):
         csv2db(CSV2DBConfig(tmp_path, output_dirpath=tmp_path))
     assert (tmp_path / "monitor_metrics.db").read_text() == "precious"
 
@@ -134,7 +134,7 @@ def test_a_disk_that_is_full_leaves_no_half_of_a_database(tmp_path):
     command = ["bash", "-c", 'ulimit -f 64; exec "$0" -c "$1"', sys.executable, code]
     result = subprocess.run(command, capture_output=True, text=True)
     assert "RunError" in result.stderr
-    assert "monitor_metrics.db: not made: " in result.stderr
+    assert "monitor_metrics.db: not created: " in result.stderr
     assert [found.name for found in tmp_path.iterdir()] == ["in"]
 
 

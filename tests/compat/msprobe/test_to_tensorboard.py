@@ -95,7 +95,7 @@ def test_a_torn_last_line_loses_only_itself(tmp_path, caplog):
         tag: [point for point in points if not (tag.startswith("vp0:head") and point[0] == 1)]
         for tag, points in whole.items()
     }
-    assert f"{torn}:5: the last line has no end and is left out: '0,head.weight,1," in caplog.text
+    assert f"{torn}:5: the last line is incomplete and skipped: '0,head.weight,1," in caplog.text
 
 
 def test_a_number_cut_short_at_the_end_of_a_file_is_not_taken_for_another(tmp_path, caplog):
@@ -116,7 +116,7 @@ def test_a_damaged_line_in_the_middle_loses_only_itself(tmp_path, caplog, damage
     assert list(found) == ["vp0:a/norm", "vp0:c/norm", "vp0:d/norm", "vp0:e/norm"]
     assert found["vp0:d/norm"] == [(0, float("-inf"))]
     assert found["vp0:e/norm"][0][1] == pytest.approx(1e-7)
-    assert f"grad_reduced_0-0.csv:3: this line cannot be understood and is left out: '{damage}'" in caplog.text
+    assert f"grad_reduced_0-0.csv:3: this line cannot be parsed and is skipped: '{damage}'" in caplog.text
 
 
 def test_bytes_that_are_no_text_lose_only_their_line(tmp_path, caplog):
@@ -124,7 +124,7 @@ def test_bytes_that_are_no_text_lose_only_their_line(tmp_path, caplog):
     (path / "grad_reduced_0-0.csv").write_bytes(b"vpp_stage,name,step,norm\n0,a,0,1.5\n0,\xff\xfe,0,1\n0,c,0,2.5\n")
     csv2tensorboard_by_step(tmp_path / "in", output_dirpath=tmp_path / "out")
     assert list(scalars(tmp_path / "out/rank0/grad_reduced")) == ["vp0:a/norm", "vp0:c/norm"]
-    assert "grad_reduced_0-0.csv:3: this line cannot be understood" in caplog.text
+    assert "grad_reduced_0-0.csv:3: this line cannot be parsed" in caplog.text
 
 
 def test_a_file_without_a_header_is_named_and_the_others_are_converted(tmp_path, caplog):
@@ -143,7 +143,7 @@ def test_a_step_that_is_there_twice_keeps_the_later_rows(tmp_path, caplog):
     csv2tensorboard_by_step(tmp_path / "in", output_dirpath=tmp_path / "out")
     before, after = expected("grad_reduced", [0, 1]), expected("grad_reduced", [2, 3], shift=100.0)
     assert scalars(tmp_path / "out/rank0/grad_reduced") == {tag: before[tag] + after[tag] for tag in before}
-    assert "rank0, grad_reduced: 8 rows of 2 steps (2 to 3) came twice; the later ones count" in caplog.text
+    assert "rank0, grad_reduced: 8 rows of 2 steps (2 to 3) occur twice; the later ones are used" in caplog.text
 
 
 def test_of_several_folders_of_a_rank_all_are_converted_and_the_later_one_counts(tmp_path, caplog):
@@ -155,8 +155,8 @@ def test_of_several_folders_of_a_rank_all_are_converted_and_the_later_one_counts
     wanted = {tag: before[tag] + after[tag] for tag in before} | expected("grad_reduced", range(4), ["old.weight"])
     assert scalars(tmp_path / "out/rank0/grad_reduced") == wanted
     assert [record.message for record in caplog.records] == [
-        "rank 0 has 2 folders (Dec03_23-59-59-rank0-0a1b2c3d, Dec04_00-00-00-rank0-0a1b2c3d): read as one run "
-        "continued; --time-start and --time-end (time_start, time_end) choose",
+        "rank 0 has 2 folders (Dec03_23-59-59-rank0-0a1b2c3d, Dec04_00-00-00-rank0-0a1b2c3d): read as one "
+        "continued run; use --time-start and --time-end (time_start, time_end) to choose",
         "rank0, grad_reduced: folders share 2 steps (2 to 3); what later ones have replaces what earlier ones have "
         "(8 rows)",
     ]
@@ -215,7 +215,7 @@ def test_a_failure_in_a_worker_is_raised_here(tmp_path):
         path = folder(tmp_path / "in", rank)
         write(path, "grad_reduced", [0])
     (tmp_path / "in" / path.name / "grad_reduced_1-1.csv").mkdir()
-    with pytest.raises(RunError, match=r"out: not made: .*Is a directory: .*grad_reduced_1-1.csv"):
+    with pytest.raises(RunError, match=r"out: not created: .*Is a directory: .*grad_reduced_1-1.csv"):
         csv2tensorboard_by_step(tmp_path / "in", process_num=2, output_dirpath=tmp_path / "out")
     assert [found.name for found in tmp_path.iterdir()] == ["in"]
 

@@ -438,20 +438,21 @@ def test_what_cannot_be_watched_is_refused_before_the_first_step(out):
     model = perceptron()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     monitor = TrainerMon(write_config(out, GRADIENTS))
-    with pytest.raises(ModelError, match="set_monitor: optimizer: needs the one that updates the model"):
+    with pytest.raises(ModelError, match="set_monitor: optimizer: expected the optimizer that updates the model"):
         monitor.set_monitor(model, 1)
     with pytest.raises(ConfigError, match="grad_acc_steps: expected a whole number of at least 1, got 0"):
         monitor.set_monitor(model, 0, optimizer)
     with pytest.raises(ConfigError, match="start_iteration: expected a whole number of at least 0, got -1"):
         monitor.set_monitor(model, 1, optimizer, start_iteration=-1)
-    with pytest.raises(ModelError, match=r"model: expected a torch\.nn\.Module, or a list of them, got NoneType"):
+    expected = r"model: expected a mindspore\.nn\.Cell or a torch\.nn\.Module, or a list of them, got NoneType"
+    with pytest.raises(ModelError, match=expected):
         monitor.set_monitor(None, 1, optimizer)
     with pytest.raises(ModelError, match=r"optimizer: expected a torch\.optim\.Optimizer, got str"):
         monitor.set_monitor(model, 1, "adamw")
     with pytest.raises(ConfigError, match="config_file_path: expected the path of a JSON file, got dict"):
         TrainerMon({"wg_distribution": True})
     monitor.set_monitor(model, 1, optimizer)
-    with pytest.raises(ModelError, match="watches a model already"):
+    with pytest.raises(ModelError, match="already watches a model"):
         monitor.set_monitor(perceptron(), 1, optimizer)
     monitor.close()
 
@@ -463,7 +464,7 @@ def test_a_new_monitor_takes_the_place_of_one_that_nobody_closed(out, capsys):
         monitor = watch(out, {**GRADIENTS, "format": "csv"}, model, optimizer, start_iteration=10 * number)
         take_steps(model, optimizer, 2)
     monitor.close()
-    assert "vario: the model was watched by another TrainerMon, which is closed now" in capsys.readouterr().err
+    assert "vario: the model was watched by another TrainerMon, which is now closed" in capsys.readouterr().err
     found = sorted(path.name for folder in out.iterdir() for path in folder.glob("grad_reduced*"))
     assert found == [f"grad_reduced_{step}-{step}.csv" for step in (0, 1, 10, 11)]
     assert not any(module._forward_pre_hooks for module in model.modules())
@@ -475,7 +476,7 @@ def test_it_says_once_where_it_records_and_when_it_has_ended(out, capsys):
     watch(out, {**GRADIENTS, "start_step": 1, "collect_times": 2}, model, optimizer)
     take_steps(model, optimizer, 4)
     assert capsys.readouterr().err.splitlines() == [
-        f"vario: recording from step 1 on, into {reading.rank_folder(out)}",
+        f"vario: recording from step 1 to {reading.rank_folder(out)}",
         "vario: collect_times is reached at step 2: nothing is recorded from now on",
     ]
 
@@ -483,13 +484,13 @@ def test_it_says_once_where_it_records_and_when_it_has_ended(out, capsys):
 @pytest.mark.parametrize("config", [{"targets": {}}, {"format": "csv", "ops": ["norm"], "ndigits": 12}])
 def test_a_config_that_switches_nothing_on_is_told(out, config, capsys):
     training.train({"monitor": "vario", "out": str(out), "config": config, "steps": 1})
-    assert "vario: the config switches nothing on (wg_distribution," in capsys.readouterr().err
+    assert "vario: the config enables nothing (wg_distribution," in capsys.readouterr().err
 
 
 def test_a_side_that_is_not_there_is_said_once(out, caplog):
     config = {"targets": {"up": {"input": "tuple[2]:1", "output": "tensor"}}, "xy_distribution": True}
     training.train({"monitor": "vario", "out": str(out), "config": config})
-    assert caplog.text.count("targets: 0:up: there is no such input, so it has no rows") == 1
+    assert caplog.text.count("targets: 0:up: no such input, so it has no rows") == 1
     assert {row["name"] for row in reading.rows(out, "actv")} == {"up.output"}
 
 

@@ -1,4 +1,4 @@
-"""How full a GPU is, for everyone on it and for this process."""
+"""Memory use of a GPU, in total and by this process."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ class GpuMemory:
 
     device_name: str
     free_bytes: int
-    """What the driver could still give to anyone."""
+    """What the driver can still allocate to any process."""
     total_bytes: int
     allocated_bytes: int
-    """Held by tensors of this process."""
+    """Used by tensors of this process."""
     peak_bytes: int
-    """The most that tensors of this process ever held."""
+    """The most that tensors of this process ever used."""
 
     @property
     def used_bytes(self) -> int:
-        """Taken by all processes together, with what their drivers and libraries keep."""
+        """Used by all processes together, including their drivers and libraries."""
         return self.total_bytes - self.free_bytes
 
 
 def gpu_here(device: torch.device | int | None = None) -> Gpu | None:
-    """The kind of GPU this process has; None where there is none."""
+    """Return the kind of GPU of this process; None without one."""
     if not torch.cuda.is_available():
         return None
     found = torch.cuda.get_device_properties(device if device is not None else torch.cuda.current_device())
@@ -43,7 +43,7 @@ def gpu_here(device: torch.device | int | None = None) -> Gpu | None:
 
 
 def gpu_memory(device: torch.device | int | None = None) -> GpuMemory | None:
-    """Memory of one GPU, the current one unless named; None where there is none."""
+    """Return the memory of one GPU, by default the current one; None without a GPU."""
     if not torch.cuda.is_available():
         return None
     free, total = torch.cuda.mem_get_info(device)

@@ -1,9 +1,9 @@
-"""Names of modules and parameters, freed from what wrappers add."""
+"""Names of modules and parameters, without what wrappers add."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -17,11 +17,11 @@ _WRAPPERS = frozenset(
     | {"PipelineEngine"}
 )
 _HOLDERS = ("_orig_mod", "_fsdp_wrapped_module")
-"""What wrappers that add a segment call the module inside."""
+"""Attributes under which wrappers keep the inner module, when that adds a segment to names."""
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The user's own module inside the wrappers of data parallelism, of a precision and of torch.compile."""
+    """Return the user's own module inside wrappers for data parallelism, precision and torch.compile."""
     while True:
         holders = ("module",) if type(model).__name__ in _WRAPPERS else _HOLDERS
         inside = (getattr(model, holder, None) for holder in holders if holder in model._modules)
@@ -32,44 +32,42 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def clean(name: str) -> str:
-    """A dotted name without the segments wrappers insert."""
+    """Return a dotted name without the segments that wrappers insert."""
     if not any(segment in name for segment in _WRAPPER_SEGMENTS):
-        return name  # almost all there are, and there may be a hundred thousand
+        return name  # the usual case, and there may be a hundred thousand
     return ".".join(segment for segment in name.split(".") if segment not in _WRAPPER_SEGMENTS)
 
 
 def named_modules(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
-    """All modules of an unwrapped model, each once, the outermost one called `root`."""
+    """Yield all modules of an unwrapped model, each once, the outermost one as `root`."""
     numbers = _numbers(model)
     for name, module in model.named_modules():
-        # By the names of its children: a scripted module keeps them in a table that is no dict.
+        # By the names of its children: a scripted module keeps them in a table that is not a dict.
         if not _WRAPPER_SEGMENTS.isdisjoint(name for name, _ in module.named_children()):
-            continue  # the module inside carries the same cleaned name
+            continue  # the inner module has the same cleaned name
         yield prefix + (clean(_numbered(name, numbers)) or ROOT), module
 
 
 def named_parameters(model: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """All parameters of an unwrapped model, shared ones once, under their first name."""
+    """Yield all parameters of an unwrapped model, shared ones once, under their first name."""
     numbers = _numbers(model)
-    for name, parameter in _parameters_of(model):
-        yield prefix + clean(_numbered(name, numbers)), parameter
-
-
-def _parameters_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """What `named_parameters` yields; torch's own takes several times as long, which very many parameters show."""
     if type(model).named_parameters is not torch.nn.Module.named_parameters:
-        yield from model.named_parameters()
+        for name, parameter in model.named_parameters():
+            yield prefix + clean(_numbered(name, numbers)), parameter
         return
+    # Like `named_parameters`, which takes several times as long: a model may have a hundred thousand.
     seen: set[int] = set()
     for name, module in model.named_modules():
+        begins = prefix + clean(_numbered(name, numbers))
+        begins = f"{begins}." if begins != prefix else prefix
         for key, parameter in module._parameters.items():
             if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
-                yield f"{name}.{key}" if name else key, parameter
+                yield begins + key, parameter
 
 
 def entries(root: torch.nn.Module) -> list[torch.nn.Module]:
-    """What a loop calls of a model that is not called as a whole: its outermost parts that can be."""
+    """Return what a loop calls of a model that is not called as a whole: its outermost callable parts."""
     found: dict[int, torch.nn.Module] = {}
     waiting = list(root.children())
     while waiting:
@@ -81,17 +79,22 @@ def entries(root: torch.nn.Module) -> list[torch.nn.Module]:
     return list(found.values())
 
 
+def entered(roots: Mapping[str, torch.nn.Module]) -> list[torch.nn.Module]:
+    """Return the modules that a pass may begin with."""
+    return [module for root in roots.values() for module in (root, *entries(root))]
+
+
 def has_forward(module: torch.nn.Module) -> bool:
     """Whether a module can be called: a ModuleDict cannot."""
-    # Without asking for it: a scripted module makes up its `forward` when an instance is asked.
+    # Without accessing it: a scripted module creates its `forward` when an instance is asked for it.
     own = inspect.getattr_static(type(module), "forward")
     return own is not torch.nn.Module.forward or "forward" in vars(module)
 
 
 def prefixes(roots: Mapping[str, torch.nn.Module]) -> dict[str, str]:
-    """What the names in each of several models begin with: their keys; nothing in the chunks of one pipeline.
+    """Return the prefix of names in each of several models: its key; empty for the chunks of one pipeline.
 
-    Megatron trains a list of chunks as one model. Their layers have numbers of their own, so no two have one name.
+    Megatron trains a list of chunks as one model. Layers are numbered across chunks, so no two share a name.
     """
     if len(roots) > 1 and all(comes_from_megatron(root) for root in roots.values()):
         names = [name for root in roots.values() for name, _ in named_parameters(unwrap(root))]
@@ -101,7 +104,7 @@ def prefixes(roots: Mapping[str, torch.nn.Module]) -> dict[str, str]:
 
 
 def all_modules(roots: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    """The modules of several models by name."""
+    """Return the modules of several models by name."""
     found: dict[str, torch.nn.Module] = {}
     for key, prefix in prefixes(roots).items():
         for name, module in named_modules(unwrap(roots[key]), prefix):
@@ -111,7 +114,7 @@ def all_modules(roots: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Modu
 
 
 def all_parameters(roots: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Parameter]:
-    """The parameters of several models by name."""
+    """Return the parameters of several models by name."""
     return {
         name: parameter
         for key, prefix in prefixes(roots).items()
@@ -120,18 +123,18 @@ def all_parameters(roots: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.P
 
 
 def comes_from_megatron(part: object) -> bool:
-    """Whether a class of Megatron is behind an object."""
+    """Whether an object's class comes from Megatron."""
     return any(base.__module__.partition(".")[0] == "megatron" for base in type(part).__mro__)
 
 
 _Numbers = dict[tuple[str, str], str]
-"""By container and index there: the index in the whole model."""
+"""By container and index in it: the index in the whole model."""
 
 
 def _numbers(model: torch.nn.Module) -> _Numbers:
-    """Where this rank counts from 0 what the whole model counts through: layers of a pipeline stage, experts of a rank.
+    """Map indices that this rank counts from 0 to those of the whole model.
 
-    The same name on two ranks must be the same parameter.
+    These are layers of a pipeline stage and experts of a rank. The same name on two ranks must be the same parameter.
     """
     found: _Numbers = {}
     above: dict[str, torch.nn.Module] = {}
@@ -159,22 +162,23 @@ def _numbered(name: str, numbers: _Numbers) -> str:
     return ".".join(numbers.get((here, segment), segment) for here, segment in zip(containers, segments, strict=True))
 
 
-def module_structure(modules: Mapping[str, torch.nn.Module], sizes: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Modules as `structure.json` holds them; `sizes`: of parameters, by identity."""
+def module_structure(
+    modules: Mapping[str, torch.nn.Module], size: Callable[[torch.nn.Parameter], int]
+) -> list[dict[str, Any]]:
+    """Return modules as in `structure.json`; `size(parameter)`: its elements as a whole."""
     return [
-        {
-            "name": name,
-            "class": _class_name(module),
-            "num_parameters": sum(
-                sizes.get(id(parameter), parameter.numel()) for parameter in module.parameters(recurse=False)
-            ),
-        }
+        {"name": name, "class": _class_name(module), "num_parameters": sum(map(size, _own_parameters(module)))}
         for name, module in modules.items()
     ]
 
 
+def _own_parameters(module: torch.nn.Module) -> Iterable[torch.nn.Parameter]:
+    """Yield the parameters of the module itself, each once."""
+    return {id(held): held for held in module._parameters.values() if held is not None}.values()
+
+
 def shared_names(roots: Mapping[str, torch.nn.Module]) -> dict[int, list[str]]:
-    """All names of parameters that several modules share, by the parameter's identity."""
+    """Return all names of parameters that several modules share, by the parameter's identity."""
     found: dict[int, list[str]] = {}
     for key, prefix in prefixes(roots).items():
         model = unwrap(roots[key])
@@ -185,13 +189,13 @@ def shared_names(roots: Mapping[str, torch.nn.Module]) -> dict[int, list[str]]:
 
 
 def are_shared(roots: Mapping[str, torch.nn.Module], num_parameters: int) -> bool:
-    """Whether modules hold more parameters than there are."""
+    """Whether modules refer to more parameters than there are."""
     modules = (module for root in roots.values() for _, module in unwrap(root).named_modules(remove_duplicate=False))
     return sum(1 for module in modules for held in module._parameters.values() if held is not None) > num_parameters
 
 
 def _class_name(module: torch.nn.Module) -> str:
-    """The user's class: `fully_shard` puts one of its own in front."""
+    """Return the user's class: `fully_shard` derives its own from it."""
     name, below = type(module).__name__, type(module).__bases__
     is_sharded = len(below) == 2 and below[0].__name__ == "FSDPModule"
     return below[1].__name__ if is_sharded else name
@@ -199,5 +203,5 @@ def _class_name(module: torch.nn.Module) -> str:
 
 @cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype without the name of its package."""
+    """Return a dtype without the name of its package."""
     return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""The parameters of a torch model as they really are: shared, sharded, packed, or nowhere yet."""
+"""The parameters of a torch model as they really are: shared, sharded, packed, or not materialised yet."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from vario.core.errors import ModelError
 
 
 @dataclass(frozen=True)
-class ParameterForm:
-    """One parameter: what it stands for, and what of it lies here."""
+class ParameterSpec:
+    """One parameter: what it represents, and what this rank has of it."""
 
     name: str
     shape: tuple[int, ...]
-    """Of the whole parameter, as the layer uses it."""
+    """Shape of the whole parameter, as the layer uses it."""
     num_elements: int
     num_elements_here: int
-    """Those this rank holds; fewer than all where the parameter is sharded."""
+    """Elements on this rank; fewer than all if the parameter is sharded."""
     bytes_here: int
     dtype: str
-    """What the elements are stored in: `bfloat16`, `int8`, `nf4`."""
+    """The dtype of the stored elements: `bfloat16`, `int8`, `nf4`."""
     is_packed: bool
-    """Whether it is quantized, so that its size does not follow from shape and precision."""
+    """Whether it is quantized, so that its size does not follow from shape and dtype."""
     is_floating: bool
     is_trainable: bool
     device: str
 
 
-def parameter_forms(model: Any) -> list[ParameterForm]:
-    """Every parameter of a model once, in model order, under its first name."""
+def parameter_specs(model: Any) -> list[ParameterSpec]:
+    """Return every parameter of a model once, in model order, under its first name."""
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
     bare = naming.unwrap(model)
-    forms: list[ParameterForm] = []
+    specs: list[ParameterSpec] = []
     seen: set[tuple[Any, ...]] = set()
     for name, parameter in naming.named_parameters(bare):
         if torch.nn.parameter.is_lazy(parameter):
             raise ModelError(
-                f"'{name}' of {type(bare).__name__} has no shape yet. Call the model once with a batch before."
+                f"'{name}' of {type(bare).__name__} has no shape yet. Run the model once with a batch first."
             )
         place = _place(parameter)
         if place not in seen:
-            forms.append(_form(name, parameter))
+            specs.append(_spec(name, parameter))
         if place is not None:
             seen.add(place)
-    return forms
+    return specs
 
 
 def _place(parameter: torch.Tensor) -> tuple[Any, ...] | None:
-    """Where the numbers of a plain parameter lie: two that share them are tied, though they are two objects."""
+    """Return the memory location of a plain parameter: two objects with the same location are tied."""
     if type(parameter) is not torch.nn.Parameter or parameter.layout is not torch.strided or parameter.is_meta:
         return None
     address = parameter.untyped_storage().data_ptr()
     return (address, parameter.storage_offset(), parameter.shape, parameter.stride()) if address else None
 
 
-def _form(name: str, parameter: torch.nn.Parameter) -> ParameterForm:
+def _spec(name: str, parameter: torch.nn.Parameter) -> ParameterSpec:
     shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
     local = _part_here(parameter)
     here, stored_bytes, dtype, is_packed = local.numel(), _stored_bytes(local), local.dtype, False
@@ -75,8 +75,8 @@ def _form(name: str, parameter: torch.nn.Parameter) -> ParameterForm:
         is_packed = True
         kind = naming.dtype_name(max(_inner(local), key=lambda tensor: tensor.nbytes).dtype)
     elif getattr(parameter, "SCB", None) is not None:
-        is_packed = True  # one byte per element, and scales beside them
-    return ParameterForm(
+        is_packed = True  # one byte per element, plus scales
+    return ParameterSpec(
         name=name,
         shape=shape,
         num_elements=math.prod(shape),
@@ -91,7 +91,7 @@ def _form(name: str, parameter: torch.nn.Parameter) -> ParameterForm:
 
 
 def _part_here(parameter: Any) -> torch.Tensor:
-    """What this rank holds of a parameter: all of it, a DTensor's shard, or what ZeRO-3 left beside an empty tensor."""
+    """Return this rank's part of a parameter: all of it, a DTensor's shard, or ZeRO-3's partition."""
     if parameter.numel() == 0 and isinstance(getattr(parameter, "ds_tensor", None), torch.Tensor):
         part: torch.Tensor = parameter.ds_tensor
         return part
@@ -99,9 +99,9 @@ def _part_here(parameter: Any) -> torch.Tensor:
 
 
 def _shape_before_packing(parameter: Any) -> tuple[int, ...] | None:
-    """The shape of a weight that bitsandbytes has packed, two elements to a byte, into a column."""
+    """Return the shape of a weight that bitsandbytes has packed, two elements per byte, into a column."""
     if getattr(parameter, "bnb_quantized", None) is False:
-        return None  # it will be, when it is moved to its device
+        return None  # it will be packed when it is moved to its device
     state = getattr(parameter, "quant_state", None)
     if state is not None and getattr(state, "shape", None) is not None:
         return tuple(state.shape)
@@ -111,7 +111,7 @@ def _shape_before_packing(parameter: Any) -> tuple[int, ...] | None:
 
 
 def _inner(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The plain tensors a tensor subclass is made of."""
+    """Yield the plain tensors inside a tensor subclass."""
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
         return
@@ -124,7 +124,7 @@ def _stored_bytes(tensor: torch.Tensor) -> int:
 
 
 def _scale_bytes(parameter: Any) -> int:
-    """What bitsandbytes keeps beside a packed weight to get its numbers back."""
+    """Return the bytes bitsandbytes keeps beside a packed weight to restore its values."""
     beside: list[Any] = [getattr(parameter, "SCB", None)]
     state = getattr(parameter, "quant_state", None)
     while state is not None:

@@ -1,39 +1,43 @@
-"""The modules and parameters under watch, by name, and where their tensors are."""
+"""The watched modules and parameters, by name, and where their tensors are."""
 
 from __future__ import annotations
 
 import logging
-import math
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
+from vario.backends.module_attributes import ModuleAttributes
+from vario.backends.protocols.observing import Later
 from vario.backends.torch import naming
 from vario.backends.torch.engines import find_engine, optimizers, sharing
 from vario.backends.torch.engines.base import Piece
-from vario.backends.torch.loop.unzeroed_gradients import LeftOverGradients
-from vario.backends.torch.optimizer import update_direction
-from vario.backends.torch.optimizer.settings import modules_in_eval, settings, unknown_parameters
+from vario.backends.torch.loop.gradient_order import GradientOrder
+from vario.backends.torch.loop.unzeroed_gradients import UnzeroedGradients
+from vario.backends.torch.optimizer import learning_rates
+from vario.backends.torch.optimizer.held_tensors import HeldTensors
+from vario.backends.torch.optimizer.schedulers import Schedulers
+from vario.backends.torch.optimizer.settings import modules_in_eval, optimizer_settings, settings, unknown_parameters
 from vario.backends.torch.reduce.checksums import checksum
 from vario.core.errors import ModelError
-from vario.core.records import Share, Structure
+from vario.core.parameter_list import ParameterList
+from vario.core.records import Mesh, Share, Structure
 from vario.core.selector import Choice
-from vario.statistics import Values
+
+_PLAIN = frozenset({torch.Tensor})
 
 log = logging.getLogger("vario")
 
-NamedTensors = tuple[list[str], list[torch.Tensor]]
-
-_NONE: list[str] = []
+NamedTensors = tuple[Sequence[str], list[torch.Tensor]]
+"""Names, which may be the same object from step to step, and tensors."""
 
 _watched_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 class Targets:
-    """What a Selector chooses of one or several models, and the engine that knows where it is kept."""
+    """What a Selector chooses from one or several models, and the engine that knows where it is kept."""
 
     def __init__(
         self, models: Any, selector: Choice, given_optimizers: Sequence[Any] = (), engine: str | None = None
@@ -48,93 +52,94 @@ class Targets:
         _check_shapes(self.roots, self.all_parameters)
         selector.check(list(modules), list(self.all_parameters))
         self.modules = {name: modules[name] for name in selector.modules(modules)}
-        self.parameters = {name: self.all_parameters[name] for name in selector.parameters(self.all_parameters)}
+        self._names = selector.parameters(self.all_parameters)
+        self.parameters = self.all_parameters
+        if len(self._names) < len(self.all_parameters):
+            self.parameters = {name: self.all_parameters[name] for name in self._names}
         try:
             self.engine = chosen_engine(self.roots, self.all_parameters, given_optimizers)
-            known: dict[Share, Share] = {}
-            shares = ((name, self.engine.share(name)) for name in self.all_parameters)
-            self.shares = {name: known.setdefault(share, share) for name, share in shares}
-        except AttributeError as error:  # what a runtime keeps to itself has another name in another release
+            self.shares = _each_once(self.engine.shares())
+        except AttributeError as error:  # private names of a runtime change between releases
             raise ModelError(
-                f"watch: the engine '{chosen_engine.name}' does not know its way in this release of its runtime: "
-                f"{error}. Please report it. Until then train without watching, or try engine='plain'."
+                f"watch: the engine '{chosen_engine.name}' does not support this release of its runtime: "
+                f"{error}. Please report it. Until it is fixed, try engine='plain' or train without vario."
             ) from error
         self._left_to_others: frozenset[str] = frozenset()
         self._told_of_addends = False
+        self._held: weakref.WeakKeyDictionary[Any, HeldTensors] = weakref.WeakKeyDictionary()
+        self._schedulers = Schedulers()
+        self._attributes = ModuleAttributes(self.all_modules)
 
     def claim(self) -> Callable[[], None]:
-        """Keep others from watching any of these modules; the result gives them back."""
+        """Keep others from watching any of these modules; return a call that releases them."""
         claimed = [module for root in self.roots.values() for module in naming.unwrap(root).modules()]
         _watched_modules.update(claimed)
         return lambda: _watched_modules.difference_update(claimed)
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an optimizer that updates nothing of this."""
+        """Raise if an optimizer updates none of these parameters."""
         if not self.are_updated_by(optimizer):
             raise ModelError(
-                f"watch: {type(optimizer).__name__} holds none of the model's parameters. Was the model replaced "
-                "or moved to another copy after the optimizer was made?"
+                f"watch: {type(optimizer).__name__} has none of the model's parameters. Was the model replaced "
+                "or copied after the optimizer was created?"
             )
 
     def are_updated_by(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether an optimizer holds any of the models' parameters."""
+        """Whether an optimizer has any of the models' parameters."""
         return not self.engine.names.keys().isdisjoint(self.engine.parameter_ids(optimizer))
 
     def hold(self, models: Any) -> bool:
-        """Whether these models, or parts of them, are among them."""
+        """Whether these models, or parts of them, are watched here."""
         held = {id(module) for root in self.roots.values() for module in root.modules()}
         return any(id(module) in held for module in _modules_of(models))
 
     def structure(self) -> Structure:
-        """Modules and parameters, as `structure.json` holds them."""
+        """Return modules and parameters, as in `structure.json`."""
         is_shared = naming.are_shared(self.roots, len(self.engine.names))
         names = naming.shared_names(self.roots) if is_shared else {}
         groups: list[Sequence[int]] = []
-        layouts: dict[Share, dict[str, Any]] = {}
-        parameters: list[dict[str, Any]] = []
-        for name, parameter in self.all_parameters.items():
-            share = self.shares[name]
-            if share not in layouts:
-                layouts[share] = share.to_json()
-                if share.replicas:
-                    # Of thousands of ranks the list is long: it stands once, and parameters name its place.
-                    if share.replicas not in groups:
-                        groups.append(share.replicas)
-                    layouts[share]["replicas"] = groups.index(share.replicas)
-            described = {
-                "name": name,
-                "shape": None,
-                "dtype": naming.dtype_name(parameter.dtype),
-                "trainable": parameter.requires_grad,
-                "shared_with": [other for other in names.get(id(parameter), ()) if other != name] or _NONE,
-            }
-            parameters.append({**described, **layouts[share]})
-        # Of a sharded parameter a rank has a part, or nothing at this moment: what counts is the whole.
-        sizes = {id(self.all_parameters[name]): math.prod(share.shape) for name, share in self.shares.items()}
-        modules = naming.module_structure(self.all_modules, sizes)
+        kinds: dict[tuple[Any, ...], dict[str, Any]] = {}
+        parameters = ParameterList()
+        for (name, parameter), share in zip(self.all_parameters.items(), self.shares.values(), strict=True):
+            shared_with = [other for other in names[id(parameter)] if other != name] if id(parameter) in names else ()
+            key = (id(share), parameter.dtype, parameter.requires_grad, name if shared_with else "")
+            if key not in kinds:
+                kinds[key] = _kind(parameter, share, list(shared_with), groups)
+            parameters.add(name, kinds[key])
+        modules = naming.module_structure(self.all_modules, self._whole_size)
         return {"modules": modules, "parameters": parameters, "groups": groups, "engine": self.engine.name}
 
+    def _whole_size(self, parameter: torch.nn.Parameter) -> int:
+        """Return the elements of a whole parameter; a rank may have only a part of a sharded one, or nothing."""
+        name = self.engine.names.get(id(parameter))
+        return parameter.numel() if name is None else self.shares[name].size
+
     def leave_to_others(self, rank: int, recording: Collection[int]) -> None:
-        """Say which ranks record (empty: all): of what is the same on several, the first of them records it."""
+        """Set which ranks record (empty: all): of what several have, the first of them records it."""
 
         def is_left(replicas: Sequence[int]) -> bool:
             writers = [other for other in replicas if not recording or other in recording]
             return bool(writers) and rank in writers and writers[0] != rank
 
-        self._left_to_others = frozenset(name for name, share in self.shares.items() if is_left(share.replicas))
+        self._left_to_others = frozenset(
+            name for name, share in self.shares.items() if share.replicas and is_left(share.replicas)
+        )
 
-    def settings(self, optimizer: Any) -> dict[str, float]:
-        """What is trained, and how, as numbers that stay the same in ordinary training."""
-        groups = getattr(optimizer, "param_groups", None) or []
-        return settings(self.all_modules, self.all_parameters, groups)
+    def settings(self) -> dict[str, float]:
+        """Return what is trained as numbers that stay constant in ordinary training."""
+        return settings(self.all_modules, self.all_parameters)
+
+    def optimizer_settings(self, optimizer: Any) -> dict[str, float]:
+        """Return an optimizer's options as numbers that stay constant in ordinary training."""
+        return optimizer_settings(getattr(optimizer, "param_groups", None) or [])
 
     @torch.no_grad()
-    def left_over_gradients(self) -> LeftOverGradients | None:
-        """Follows gradients that nobody zeroes; None where an engine keeps them elsewhere."""
-        return LeftOverGradients(self._smallest_of) if self.engine.keeps_parameters else None
+    def unzeroed_gradients(self) -> UnzeroedGradients | None:
+        """Return what follows gradients that are not zeroed; None if an engine keeps them elsewhere."""
+        return UnzeroedGradients(self._smallest_of) if self.engine.keeps_parameters else None
 
     def _smallest_of(self, optimizer: torch.optim.Optimizer | None) -> torch.Tensor | None:
-        """The smallest parameter that an optimizer trains; None of all of them."""
+        """Return the smallest trainable parameter of an optimizer; with None, of all of them."""
         held = None if optimizer is None else set(self.engine.parameter_ids(optimizer))
         trained = [
             parameter
@@ -143,74 +148,113 @@ class Targets:
         ]
         return min(trained, key=lambda parameter: parameter.numel(), default=None)
 
+    def changed_attributes(self) -> dict[str, tuple[float, float]]:
+        """Return numbers of modules that have changed since the last call (`norm.eps`): the old and the new value."""
+        return self._attributes.changed()
+
     def modules_in_eval(self) -> list[str]:
-        """Names of the modules that are in evaluation mode."""
+        """Return the names of the modules in eval mode."""
         return modules_in_eval(self.all_modules)
 
     def unknown_parameters(self) -> list[str]:
-        """Names of parameters that came into the model after it was watched; where parameters stay what they are."""
+        """Return the names of parameters added to the model after `vario.watch`; none if an engine replaces them."""
         if not self.engine.keeps_parameters:
             return []
         return unknown_parameters((naming.unwrap(root) for root in self.roots.values()), self.engine.names)
 
     @property
+    def mesh(self) -> Mesh:
+        """The dimensions of the arrangement of ranks: their sizes, and the place of this rank."""
+        return self.engine.mesh()
+
+    @property
     def replicated(self) -> list[str]:
-        """The chosen parameters that other ranks are known to hold as well."""
+        """The chosen parameters that other ranks are known to have as well."""
         return [name for name in self.parameters if len(self.shares[name].replicas) > 1]
 
     def _records(self, name: str) -> bool:
         return name in self.parameters and name not in self._left_to_others
 
     def gradients(self, names: Iterable[str], replicas: bool = False) -> NamedTensors:
-        """Names and reduced gradients of those parameters that are chosen and have one; `replicas`: recorded or not."""
+        """Return names and reduced gradients of the chosen ones among these; `replicas`: recorded here or not."""
         left_out = frozenset() if replicas else self._left_to_others
-        found: NamedTensors = [], []
+        found: list[tuple[str, torch.Tensor]] = []
         for name in names:
             gradient = self.engine.gradient(name) if name in self.parameters and name not in left_out else None
             if type(gradient) is not torch.Tensor:
                 gradient = self._reduced(name, gradient)
             if gradient is not None and gradient.numel():
-                found[0].append(name)
-                found[1].append(gradient)
-        return found
+                found.append((name, gradient))
+        return _lists(found)
+
+    def plain_gradients(self, replicas: bool = False, order: GradientOrder | None = None) -> NamedTensors | None:
+        """Return all gradients of the chosen parameters, if they are plain tensors and this rank records them all.
+
+        With `replicas` it need not record them.
+        """
+        if not self.engine.has_plain_gradients or (self._left_to_others and not replicas):
+            return None
+        parameters = self.parameters.values() if order is None else order.parameters
+        gradients = [parameter.grad for parameter in parameters]
+        if not _PLAIN.issuperset(map(type, gradients)) or not all(map(torch.Tensor.numel, gradients)):  # type: ignore[arg-type]
+            return None
+        return self._names if order is None else order.names, gradients  # type: ignore[return-value]
 
     def applied_gradients(self, optimizer: Any) -> NamedTensors:
-        """Names and gradients as an optimizer gets them."""
+        """Return names and gradients as an optimizer gets them."""
         pieces = self._pieces(optimizer)
         found = ((piece, self._reduced(piece.name, piece.held.grad)) for piece in pieces)
         return _lists((piece.name, piece.cut(gradient)) for piece, gradient in found if gradient is not None)
 
+    def optimizer_scale(self, optimizer: Any) -> torch.Tensor | None:
+        """Return the scale of the gradients an optimizer gets: fused optimizers unscale them themselves."""
+        scale: torch.Tensor | None = getattr(optimizer, "grad_scale", None)
+        return scale
+
     def applied_gradient(self, piece: Piece) -> torch.Tensor | None:
-        """One piece of a gradient as an optimizer gets it."""
+        """Return one piece of a gradient as an optimizer gets it."""
         gradient = self._reduced(piece.name, piece.held.grad)
         return None if gradient is None else piece.cut(gradient)
 
     def sampled_pieces(self, optimizer: Any) -> list[tuple[Piece, bool]]:
-        """All that an optimizer holds of the chosen parameters, and whether this rank is the one to record it."""
+        """Return all pieces of the chosen parameters in an optimizer, and whether this rank records them."""
         is_alone = self.engine.keeps_state_alone(optimizer)
         pieces = (piece for piece in self.engine.pieces(optimizer) if piece.name in self.parameters)
         return [(piece, is_alone or self._records(piece.name)) for piece in pieces]
 
     def _reduced(self, name: str, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """A gradient laid out as the layout says of its parameter; None where that is nowhere yet."""
+        """Return a gradient in the layout of its parameter; None if each rank has only a partial sum."""
         laid_out = None if gradient is None else sharing.as_held(gradient, self.all_parameters[name])
         if laid_out is None and gradient is not None and not self._told_of_addends:
             self._told_of_addends = True
             log.warning(
-                "gradient of '%s' is not recorded: each rank has an addend of it, which the optimizer adds up inside "
-                "its step; to add them up here would be a collective. Others like it are passed over silently.",
+                "gradient of '%s' is not recorded: each rank has only a partial sum, which the optimizer reduces in "
+                "its step; reducing it here would need a collective. Further cases are not reported.",
                 name,
             )
         return laid_out
 
     def weights(self, optimizer: Any) -> NamedTensors:
-        """Names and values of the chosen parameters an optimizer holds; of all trainable ones without an optimizer."""
+        """Return names and values of the chosen parameters of an optimizer; without one, of all trainable ones."""
         if optimizer is None:
             return self._weights(lambda parameter: parameter.requires_grad)
+        if (held := self._held_by(optimizer)) is not None:
+            return held.names, held.tensors
         return _lists((piece.name, piece.cut(piece.held)) for piece in self._pieces(optimizer))
 
+    def _held_by(self, optimizer: Any) -> HeldTensors | None:
+        """Return the recorded parameters of an optimizer, if the engine leaves them as they are; mostly a look-up."""
+        if not self.engine.has_plain_gradients:
+            return None
+        numbers = self.engine.parameter_ids(optimizer)
+        known = self._held.get(optimizer)
+        if known is None or known.numbers is not numbers:
+            names, tensors = _lists((piece.name, piece.held) for piece in self._pieces(optimizer))
+            known = self._held[optimizer] = HeldTensors(numbers, tuple(names), tensors)
+        return known
+
     def frozen_weights(self) -> NamedTensors:
-        """Names and values of the chosen parameters that need no gradient."""
+        """Return names and values of the chosen parameters that require no gradient."""
         return self._weights(lambda parameter: not parameter.requires_grad)
 
     def _weights(self, is_wanted: Callable[[torch.nn.Parameter], bool]) -> NamedTensors:
@@ -219,22 +263,32 @@ class Targets:
         return _lists((name, weight) for name, weight in weights if weight.numel())
 
     def moments(self, optimizer: Any) -> NamedTensors:
-        """Names (`weight:exp_avg`) and values of every tensor of an optimizer's state."""
+        """Return names (`weight:exp_avg`) and values of every tensor of an optimizer's state."""
         if optimizer is None:
             return [], []
+        if not self.engine.keeps_state_alone(optimizer) and (held := self._held_by(optimizer)) is not None:
+            return held.moments(optimizer.state)
         return _lists(
             (f"{piece.name}:{key}", tensor)
-            for piece in self._pieces_with_state(optimizer)
+            for piece in self.pieces_with_state(optimizer)
             for key, tensor in optimizers.state_tensors(optimizer, piece)
         )
 
+    def learning_rates(self, optimizer: Any) -> Later:
+        """Return the current learning rate of each of an optimizer's groups; NaN if a group has none."""
+        return learning_rates.learning_rates(optimizer.param_groups)
+
+    def is_scheduled(self, optimizer: Any) -> bool | None:
+        """Whether one of torch's schedulers set these rates; None if they have not changed, or it is unknown."""
+        return self._schedulers.agree(optimizer)
+
     def gradient_checksums(self, optimizer: Any) -> NamedTensors:
-        """Names (`weight:gradient`) and checksums of the gradients that other ranks have as well."""
+        """Return names (`weight:gradient`) and checksums of the gradients that other ranks have as well."""
         found = ((name, self._reduced(name, self.engine.gradient(name))) for name in self._replicated_of(optimizer))
         return _checksums("gradient", ((name, gradient) for name, gradient in found if gradient is not None))
 
     def weight_checksums(self, optimizer: Any) -> NamedTensors:
-        """Names (`weight:weight`) and checksums of the weights that other ranks hold as well."""
+        """Return names (`weight:weight`) and checksums of the weights that other ranks have as well."""
         names = self._replicated_of(optimizer)
         return _checksums("weight", ((name, self.engine.weight(name)) for name in names))
 
@@ -247,29 +301,14 @@ class Targets:
     def _pieces(self, optimizer: Any) -> Iterator[Piece]:
         return (piece for piece in self.engine.pieces(optimizer) if self._records(piece.name))
 
-    def _pieces_with_state(self, optimizer: Any) -> Iterator[Piece]:
+    def pieces_with_state(self, optimizer: Any) -> Iterator[Piece]:
+        """Yield an optimizer's pieces of the chosen parameters whose state this rank records."""
         if not self.engine.keeps_state_alone(optimizer):
             return self._pieces(optimizer)
         return (piece for piece in self.engine.pieces(optimizer) if piece.name in self.parameters)
 
-    def sign_agreement(self, optimizer: Any) -> NamedTensors:
-        """Names and the share of elements whose gradient points where the momentum does."""
-        return (
-            ([], [])
-            if optimizer is None
-            else update_direction.sign_agreement(optimizer, self._pieces_with_state(optimizer))
-        )
-
-    def update_histograms(
-        self, optimizer: Any, bins: int, low: float, high: float
-    ) -> tuple[list[str], Callable[[], Values]]:
-        """Names, and histograms of Adam's update and ratio that wait for the device."""
-        if optimizer is None:
-            return [], lambda: np.empty((0, bins))
-        return update_direction.update_histograms(optimizer, self._pieces_with_state(optimizer), bins, low, high)
-
     def device_scalars(self) -> dict[str, float]:
-        """Memory in use on the model's CUDA devices, in bytes."""
+        """Return the memory in use on the model's CUDA devices, in bytes."""
         if not torch.cuda.is_available() or not torch.cuda.is_initialized():
             return {}
         devices = {parameter.device for parameter in self.parameters.values() if parameter.device.type == "cuda"}
@@ -290,7 +329,7 @@ def _modules_of(models: Any) -> Iterator[torch.nn.Module]:
 
 
 def is_watched(model: torch.nn.Module) -> bool:
-    """Whether a Monitor has this model, or a part of it, already."""
+    """Whether a Monitor already watches this model, or a part of it."""
     return any(module in _watched_modules for module in model.modules())
 
 
@@ -300,19 +339,20 @@ def _check(model: Any) -> None:
     bare = naming.unwrap(model)
     name = type(bare).__name__
     if next(bare.parameters(), None) is None:
-        raise ModelError(f"watch: {name} has no parameters, so there is nothing to train or to watch")
+        raise ModelError(f"watch: {name} has no parameters, so there is nothing to train or watch")
     if is_watched(bare):
-        raise ModelError(f"watch: {name}, or a part of it, is watched already. Close that Monitor first.")
+        raise ModelError(f"watch: {name}, or a part of it, is already being watched. Close that Monitor first.")
 
 
 def _check_shapes(roots: Mapping[str, torch.nn.Module], parameters: Mapping[str, torch.nn.Parameter]) -> None:
-    if not any(map(torch.nn.parameter.is_lazy, parameters.values())):
+    one_of_each = {type(parameter): parameter for parameter in parameters.values()}
+    if not any(map(torch.nn.parameter.is_lazy, one_of_each.values())):
         return
     for model in map(naming.unwrap, roots.values()):
         lazy = [name for name, parameter in model.named_parameters() if torch.nn.parameter.is_lazy(parameter)]
         if lazy:
             where = f"'{lazy[0]}' of {type(model).__name__}"
-            raise ModelError(f"watch: {where} has no shape yet. Call the model once with a batch before.")
+            raise ModelError(f"watch: {where} has no shape yet. Run the model once with a batch first.")
 
 
 def _as_models(models: Any) -> dict[str, Any]:
@@ -320,6 +360,34 @@ def _as_models(models: Any) -> dict[str, Any]:
         return {"": models}
     named = models.items() if isinstance(models, Mapping) else enumerate(models)
     return {f"{name}.": model for name, model in named}
+
+
+def _each_once(shares: dict[str, Share]) -> dict[str, Share]:
+    """Return the same shares, with equal ones as one object."""
+    known: dict[Share, Share] = {}
+    once = {number: known.setdefault(share, share) for number, share in {id(s): s for s in shares.values()}.items()}
+    if len(known) < len(once):
+        return {name: once[id(share)] for name, share in shares.items()}
+    return shares
+
+
+def _kind(
+    parameter: torch.nn.Parameter, share: Share, shared_with: list[str], groups: list[Sequence[int]]
+) -> dict[str, Any]:
+    """Return the entry of a parameter in `structure.json` without its name; add ranks that share it to `groups`."""
+    layout = share.to_json()
+    if share.replicas:
+        # With thousands of ranks the list is long: it is stored once, and parameters refer to its index.
+        if share.replicas not in groups:
+            groups.append(share.replicas)
+        layout["replicas"] = groups.index(share.replicas)
+    described = {
+        "shape": None,
+        "dtype": naming.dtype_name(parameter.dtype),
+        "trainable": parameter.requires_grad,
+        "shared_with": shared_with,
+    }
+    return {**described, **layout}
 
 
 def _checksums(quantity: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> NamedTensors:

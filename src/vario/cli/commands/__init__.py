@@ -1,7 +1,7 @@
-"""Commands: a file here is a command of the same name; an underscore at its end is not part of it (`import_`).
+"""Commands: each file here is the command of that name, without a trailing underscore (`import_`).
 
-Its docstring is the help (the first line is what `vario --help` shows), `EXAMPLES` ends that help, `prepare` adds
-its arguments and `run` does it. Importing such a file must be cheap, so `run` imports what it needs by itself.
+Its docstring is the help (`vario --help` shows the first line), `EXAMPLES` ends the help, `prepare` adds the arguments
+and `run` runs the command. Importing such a file must be cheap, so `run` imports what it needs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from vario.core.errors import ConfigError
 from vario.core.text import suggestion
 
 RENAMED = {"rank": "changes", "watch": "follow"}
-"""Commands by the names they had; these still work in this release."""
+"""Old names of commands; they still work in this release."""
 
 
 class Command(Protocol):
-    """What a file in this folder offers."""
+    """What a file in this folder provides."""
 
     __doc__: str | None
     EXAMPLES: str
@@ -29,16 +29,16 @@ class Command(Protocol):
         """Add this command's arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; the answer is the exit code."""
+        """Run the command and return the exit code."""
 
 
 def command_names() -> list[str]:
-    """Names of all commands, sorted."""
+    """Return the names of all commands, sorted."""
     return sorted(module.name.rstrip("_") for module in pkgutil.iter_modules(__path__))
 
 
 def load(name: str) -> Command:
-    """The command of that name, or a ConfigError that suggests the nearest one."""
+    """Return the command of that name, or raise ConfigError with the closest name."""
     names = command_names()
     if name not in names:
         raise ConfigError(f"unknown command '{name}'. {suggestion(name, names)} See `vario --help`.")

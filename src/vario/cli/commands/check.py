@@ -1,8 +1,10 @@
-"""Replay rules over a run and say what they find: each cause once, with what followed from it.
+"""List the incidents of a run: one per root cause, with its consequences.
 
-Any run will do: one that is still written, one watched without rules, one imported from another tool. The rules are
-those the run was watched with, unless others are named. Ends with exit code 0 when nothing was found, 1 when something
-was, and 2 when what was asked cannot be done.
+Shows what the rules found during training, as stored in the run. With --replay, or if you name rules or set their
+options, it runs the rules again over the stored steps: those the run was watched with, unless you name others. It also
+replays a run that was watched without rules or imported from another tool. Rules that compare ranks never run during
+training, so they are always replayed for a run with several ranks. The output says where each result comes from. Exit
+code: 0 if nothing was found, 1 if something was, 2 for a usage error.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from vario.cli import output, rule_choice
 
 EXAMPLES = """
 vario check
+vario check vario_runs/demo --replay
 vario check vario_runs/demo --rules non_finite,grad_spike
 vario check vario_runs/demo --rule grad_spike --set grad_spike.threshold=10
 vario check vario_runs/demo --config vario.toml --all
@@ -22,26 +25,31 @@ vario check vario_runs/demo --json
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the run, the rules and how to answer."""
+    """Add the run, the rules and the output options."""
     shared.add_run(parser)
+    parser.add_argument("--replay", action="store_true", help="run the rules over the stored steps again")
     rule_choice.add_rules(parser)
-    parser.add_argument("--all", action="store_true", help="list every alert, not only what they come to")
+    parser.add_argument("--all", action="store_true", help="list every alert, not only incidents")
     shared.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Replay, and say what was found."""
-    from vario.runs.findings.replay import check, warn_of_failure
+    """Print what was found, during training or in a replay."""
+    from vario.runs.findings.check import check
+    from vario.runs.findings.replay import warn_of_failure
 
     found = shared.find_run(arguments.run)
-    rules = rule_choice.chosen_rules(arguments, found)
-    result = check(found, rules, failed=warn_of_failure)
+    rules = rule_choice.chosen_rules(arguments, found) if rule_choice.is_chosen(arguments) else None
+    result = check(found, rules, failed=warn_of_failure, replay=arguments.replay)
     if arguments.json:
         output.print_json(
             {
                 "run": found.path,
                 "num_steps": result.num_steps,
-                "rules": {entry.rule.name: {**entry.rule.options, **entry.options} for entry in rules},
+                "source": result.source,
+                "missing": result.missing,
+                "replayed": result.replayed,
+                "rules": result.rules,
                 "incidents": [incident.to_json() for incident in result.incidents],
                 "alerts": [alert.to_json() for alert in result.alerts],
             }
@@ -49,5 +57,5 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         from vario.reports.check_text import render_check
 
-        output.stdout().print(render_check(found.name, result, len(rules), arguments.all))
+        output.stdout().print(render_check(found.name, result, arguments.all))
     return 1 if result.incidents else 0

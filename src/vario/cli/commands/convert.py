@@ -1,7 +1,7 @@
-"""Turn msprobe's CSV files into TensorBoard event files or an SQLite database.
+"""Convert msprobe's CSV files to TensorBoard event files or an SQLite database.
 
-DIR is what msprobe knows as MONITOR_OUTPUT_DIR: folders named TIME-rankN-ID. Lines that cannot be understood
-are left out and named. Nothing is overwritten.
+DIR is msprobe's MONITOR_OUTPUT_DIR: folders named TIME-rankN-ID. Lines that cannot be parsed are skipped and listed.
+Nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ vario convert --to sqlite monitor_output --time-start Dec03_21-34-40 --time-end 
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the folder, the kind of output and the choice of files."""
+    """Add the folder, the output format and filters."""
     parser.add_argument("directory", metavar="DIR", help="folder that msprobe wrote")
-    parser.add_argument("--to", choices=("tensorboard", "sqlite"), required=True, help="what to make of it")
-    parser.add_argument("--time-start", metavar="TAG", help="only folders begun then or later, like Dec03_21-34-40")
-    parser.add_argument("--time-end", metavar="TAG", help="only folders begun then or before")
-    parser.add_argument("--types", metavar="A,B", help="only these types of files, by their whole names")
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="how many processes work (default: 1)")
+    parser.add_argument("--to", choices=("tensorboard", "sqlite"), required=True, help="output format")
+    parser.add_argument(
+        "--time-start", metavar="TAG", help="only folders started at or after this time, such as Dec03_21-34-40"
+    )
+    parser.add_argument("--time-end", metavar="TAG", help="only folders started at or before this time")
+    parser.add_argument("--types", metavar="A,B", help="only these types of files, by full name")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="number of worker processes (default: 1)")
     parser.add_argument("--output", metavar="DIR", help="folder for the output (default: a new one in DIR)")
     parser.add_argument(
-        "--step-partition", type=int, default=500, metavar="N", help="sqlite: steps in one table (default: 500)"
+        "--step-partition", type=int, default=500, metavar="N", help="sqlite: steps per table (default: 500)"
     )
     shared.add_json(parser)
 

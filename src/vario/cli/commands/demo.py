@@ -1,7 +1,8 @@
-"""Train a small transformer for a minute, watched, and break it half way.
+"""Train a small transformer for a minute, and break it halfway.
 
-A character-level transformer learns vario's own documentation on the CPU. Half way one bit of one weight is
-flipped; the closing report says which tensor went bad first. With --serve the dashboard shows it live. Needs torch.
+A character-level transformer trains on vario's own documentation, on the CPU. Halfway through, one bit of one weight is
+flipped; the report at the end says which tensor broke first. With --serve the dashboard shows it live. Needs torch, or
+with --mindspore MindSpore.
 """
 
 from __future__ import annotations
@@ -26,29 +27,31 @@ vario demo
 vario demo --serve
 vario demo --seconds 20
 vario demo --no-fault --steps 200
+vario demo --mindspore
 """
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add how long, where, and whether to break it."""
+    """Add the duration, the folder and the fault."""
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to train (default: 60)")
     parser.add_argument("--steps", type=int, metavar="N", help="train exactly N steps instead")
-    parser.add_argument("--no-fault", dest="fault", action="store_false", help="leave the model whole")
-    parser.add_argument("--serve", action="store_true", help="open the dashboard, and leave it open until Ctrl-C")
+    parser.add_argument("--no-fault", dest="fault", action="store_false", help="do not flip a bit")
+    parser.add_argument("--serve", action="store_true", help="open the dashboard and keep it open until Ctrl-C")
+    parser.add_argument("--mindspore", action="store_true", help="train with MindSpore instead of torch")
     parser.add_argument("--directory", default="vario_runs", help="folder for the run (default: vario_runs)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, report, and say how to look further."""
-    from vario.demo import train
+    """Train, print the report, and suggest commands to continue with."""
+    from vario import demo, demo_mindspore
     from vario.reports.summary import summarise
     from vario.reports.summary_text import render
     from vario.runs.run import open_run
 
     if arguments.seconds <= 0 or (arguments.steps is not None and arguments.steps < 1):
-        raise ConfigError("demo: it has to train for a while; --seconds and --steps must be greater than 0")
+        raise ConfigError("demo: --seconds and --steps must be greater than 0")
     with dashboard(arguments.directory) if arguments.serve else contextlib.nullcontext() as page:
-        path = train(
+        path = (demo_mindspore if arguments.mindspore else demo).train(
             seconds=arguments.seconds,
             steps=arguments.steps,
             fault=arguments.fault,
@@ -58,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         summary = summarise(open_run(path))
         console = output.stdout()
         console.print(render(summary))
-        console.print("\nLook further:")
+        console.print("\nNext, try:")
         for line in suggestions(summary):
             console.print(f"  {line}", soft_wrap=True, markup=False)
         if page is not None and sys.stdout.isatty():
@@ -70,9 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def dashboard(directory: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`vario serve` beside the training, in a process of its own; it prints its link."""
+    """Run `vario serve` in its own process during training; it prints its link."""
     Path(directory).mkdir(parents=True, exist_ok=True)
-    # Who ends this process ends the page with it.
+    # Ending this process ends the dashboard too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with subprocess.Popen([sys.executable, "-m", "vario", "serve", directory]) as page:
         try:
@@ -82,7 +85,7 @@ def dashboard(directory: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def suggestions(summary: RunSummary) -> Iterator[str]:
-    """Commands that show more of this run."""
+    """Yield commands that show more of this run."""
     yield f"vario serve {summary.path}"
     yield f"vario report {summary.path}"
     if summary.first_bad is not None:

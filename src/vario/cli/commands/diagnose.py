@@ -1,8 +1,8 @@
-"""What went wrong first in a run, and why, in one paragraph.
+"""Explain what went wrong first in a run, and why, in one paragraph.
 
-Over the folders of all ranks: step, rank, tensor, rule, value and usual range, what followed, likely cause and next
-action. Runs whose rows take up to 32 MiB are replayed with the rules they were watched with; of larger ones the alerts
-that were stored while they ran are read.
+Covers all ranks: step, rank, tensor, rule, value and usual range, consequences, likely cause and next action. Uses what
+the rules found during training, like `vario check`. If no rules ran during training, it replays the run and compares
+its ranks, up to 32 MiB of rows.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ vario diagnose vario_runs/demo --json
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the run, where to look, and --json."""
+    """Add the run, the source of findings, and --json."""
     shared.add_run(parser)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--replay", action="store_true", help="replay the rules, however large the run is")
-    where.add_argument("--stored", action="store_true", help="read the stored alerts, however small the run is")
+    where.add_argument("--replay", action="store_true", help="run the rules over the stored steps again")
+    where.add_argument("--stored", action="store_true", help="use only what was found during training")
     shared.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Say what went wrong first."""
-    from vario.runs.findings.diagnosis import Source, diagnose
+    """Print what went wrong first."""
+    from vario.runs.findings.check import Source
+    from vario.runs.findings.diagnosis import diagnose
 
     source: Source | None = "replay" if arguments.replay else "stored" if arguments.stored else None
     diagnosis = diagnose(shared.find_run(arguments.run), source)

@@ -1,9 +1,9 @@
-"""Where two runs part: the first step and tensor at which they differ by more than noise.
+"""Find where two runs diverge: the first step and tensor that differ by more than noise.
 
-Steps are matched by number, targets by name; among those that part in one step the first in the order of execution is
-named. Noise is estimated from the runs themselves: runs that were equal to the bit have none, rounding grows slowly,
-and runs of other seeds differ as much as each of them varies. Also named: what differs most, what only one run has,
-and options and versions that are not the same.
+Matches steps by number and targets by name. If several targets diverge in one step, it names the first in execution
+order. Noise is estimated from the runs themselves: bit-identical runs have none, rounding differences grow slowly, and
+runs with different seeds differ as much as each of them varies. Also lists what differs most, what only one run has,
+and differences in options and versions.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ vario diff old new --rename 'encoder.=>backbone.' --rename 're:layers\\.(\\d+)\\
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the two runs and how to match them."""
+    """Add the two runs and how to match their names."""
     for name in ("a", "b"):
-        parser.add_argument(name, metavar=name.upper(), help="folder of a run, or the name of one under vario_runs")
+        parser.add_argument(name, metavar=name.upper(), help="folder of a run, or its name under vario_runs")
     parser.add_argument(
         "--rename",
         metavar="OLD=>NEW",
         action="append",
         default=[],
-        help="what A's names are called in B: a name, a beginning with its dot, a glob, or re:expression",
+        help="map A's names to B's: a name, a prefix with its dot, a glob, or re:expression",
     )
-    parser.add_argument("--quantity", metavar="Q", action="append", help="only this quantity; may be given again")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="how many that differ most (default: 10)")
+    parser.add_argument("--quantity", metavar="Q", action="append", help="only this quantity; repeatable")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="number of largest differences (default: 10)")
     shared.add_json(parser)
 
 

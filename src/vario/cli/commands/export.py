@@ -1,7 +1,7 @@
-"""Write a run's numbers as CSV or Parquet tables, or its page as one HTML file.
+"""Export a run as CSV or Parquet tables, or as one HTML file.
 
-Of tables there is one file per rank and quantity: each row is one tensor at one step, with every statistic in a
-column. The HTML file opens without a server and without a network. Nothing is overwritten without --force.
+Tables: one file per rank and quantity, one row per tensor and step, one column per statistic. The HTML file opens
+without a server or a network. Nothing is overwritten without --force.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ vario export vario_runs/demo --html report.html
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the run, the format and the place."""
+    """Add the run, the format and the destination."""
     shared.add_run(parser)
-    parser.add_argument("--format", choices=("csv", "parquet"), help="tables: csv or parquet")
-    parser.add_argument("--html", metavar="FILE", help="the run's page in one file: its home, heat maps and alerts")
+    parser.add_argument("--format", choices=("csv", "parquet"), help="format of the tables")
+    parser.add_argument("--html", metavar="FILE", help="write one HTML file with overview, heat maps and alerts")
     parser.add_argument("--quantity", metavar="Q", help="only this quantity")
     parser.add_argument(
-        "--output", metavar="PATH", help="folder for the files, or one file (default: NAME_FORMAT in this folder)"
+        "--output", metavar="PATH", help="destination folder or file (default: NAME_FORMAT in the current folder)"
     )
-    parser.add_argument("--force", action="store_true", help="overwrite files that exist")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     shared.add_json(parser)
 
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     found = shared.find_run(arguments.run)
     if (arguments.format is None) == (arguments.html is None):
-        raise ConfigError("export: name one of --format (tables) and --html (a page)")
+        raise ConfigError("export: expected --format (tables) or --html (one file)")
     if arguments.html is not None:
         return _write_page(found.path, arguments)
     plan = plan_export(found, arguments.format, arguments.quantity, arguments.output, arguments.force)
@@ -68,9 +68,11 @@ def _write_page(run: Path, arguments: argparse.Namespace) -> int:
 
     place = Path(arguments.html)
     if arguments.quantity is not None or arguments.output is not None:
-        raise ConfigError("--html: takes no --quantity and no --output; the page holds all that was recorded")
+        raise ConfigError(
+            "--html: cannot be combined with --quantity or --output; the file contains everything that was recorded"
+        )
     if os.path.exists(place) and not arguments.force:
-        raise RunError(f"{place} exists already. Add --force to overwrite it.")
+        raise RunError(f"{place} already exists. Add --force to overwrite it.")
     text = report_html(run).encode()
     unfinished = place.with_name(place.name + ".tmp")
     try:

@@ -1,8 +1,9 @@
-"""Watch a run from outside while it trains: compare its ranks, and say when one stalls or dies.
+"""Watch a run from another process: compare its ranks and report when one stalls or dies.
 
-DIR is a run, or a folder of runs whose newest is meant. Rules that compare ranks look at each step as soon as all ranks
-have come to it; nothing is exchanged inside the training. What they find is printed and kept in the folder `watch` of
-the run, beside what the ranks find by themselves, which is printed too. Ends when the run ends, or on Ctrl-C.
+DIR is a run, or a folder of runs (its latest run is used). Rules that compare ranks check each step as soon as all
+ranks have finished it, without any communication inside the training job. Their findings are printed and stored in the
+run's folder `watch`. Incidents found inside the training processes are printed too. Ends when the run ends, or on
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -29,21 +30,27 @@ vario follow vario_runs/long_run --once --all --json
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add what to watch, with which rules and for how long."""
+    """Add the runs, the rules and the timing."""
     shared.add_directory(parser, "a run, or a folder of runs")
-    parser.add_argument("--all-runs", action="store_true", help="watch all running ones in DIR, not only the newest")
+    parser.add_argument("--all-runs", action="store_true", help="watch all active runs in DIR, not only the latest")
     parser.add_argument("--all", action="store_true", help="use all rules, not only those that compare ranks")
-    parser.add_argument("--config", metavar="FILE", help="take `rules` and `notify` from a .toml, .yaml or .json file")
+    parser.add_argument("--config", metavar="FILE", help="read `rules` and `notify` from a .toml, .yaml or .json file")
     parser.add_argument(
-        "--stall", type=float, default=60.0, metavar="SECONDS", help="shortest silence that is a stall (default: 60)"
+        "--stall",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="report a stall after this long without a step (default: 60)",
     )
     parser.add_argument(
-        "--interval", type=float, default=2.0, metavar="SECONDS", help="time between two looks (default: 2)"
+        "--interval", type=float, default=2.0, metavar="SECONDS", help="time between two checks (default: 2)"
     )
-    parser.add_argument("--once", action="store_true", help="one look at what is there, then end")
-    parser.add_argument("--keep", action="store_true", help="go on when the run has ended: it may be started again")
+    parser.add_argument("--once", action="store_true", help="check once, then exit")
     parser.add_argument(
-        "--json", action="store_true", help='one JSON object a line; not-a-number and infinity become "nan", "inf"'
+        "--keep", action="store_true", help="keep watching after the run has ended, in case it restarts"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help='print one JSON object per line; NaN and infinity become "nan", "inf"'
     )
 
 
@@ -91,7 +98,7 @@ def _find(arguments: argparse.Namespace, first: bool = False) -> list[Path]:
             return [find_run(arguments.directory)]
         folders = run_folders(Path(arguments.directory))
         if first and not folders:
-            find_run(arguments.directory)  # says what is wrong with it
+            find_run(arguments.directory)  # raises the error that says what is wrong
         return [folder for folder in folders if Run(folder).state in ("running", "stalled")]
     except RunNotFound:
         if first and not arguments.keep:

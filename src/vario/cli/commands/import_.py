@@ -1,6 +1,6 @@
-"""Turn what another tool recorded into a run that every command reads.
+"""Import another tool's recording as a run that every command can read.
 
-DIR is what msprobe knows as MONITOR_OUTPUT_DIR, or the folder of one rank in it.
+DIR is msprobe's MONITOR_OUTPUT_DIR, or the folder of one rank in it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ vario import --from msprobe monitor_output/Dec03_21-34-40-rank0-1a2b3c4d --json
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add what to import and where to."""
+    """Add the source and the destination."""
     parser.add_argument("source", metavar="DIR", help="folder that the other tool wrote")
-    parser.add_argument("--from", dest="tool", choices=("msprobe",), required=True, help="which tool that was")
-    parser.add_argument("--name", metavar="TEXT", help="name of the run (default: msprobe- and when it began)")
+    parser.add_argument("--from", dest="tool", choices=("msprobe",), required=True, help="the tool that wrote it")
+    parser.add_argument("--name", metavar="TEXT", help="name of the run (default: msprobe- and its start time)")
     parser.add_argument(
         "--directory",
         metavar="DIR",
         default=shared.DEFAULT_DIRECTORY,
-        help=f"folder that holds runs (default: {shared.DEFAULT_DIRECTORY})",
+        help=f"folder for the run (default: {shared.DEFAULT_DIRECTORY})",
     )
-    parser.add_argument("--time-start", metavar="TAG", help="only folders begun then or later, like Dec03_21-34-40")
-    parser.add_argument("--time-end", metavar="TAG", help="only folders begun then or before")
+    parser.add_argument(
+        "--time-start", metavar="TAG", help="only folders started at or after this time, such as Dec03_21-34-40"
+    )
+    parser.add_argument("--time-end", metavar="TAG", help="only folders started at or before this time")
     shared.add_json(parser)
 
 

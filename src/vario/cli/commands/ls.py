@@ -1,4 +1,10 @@
-"""The runs in a folder and the folders below it, newest last."""
+"""List the runs in a folder and its subfolders, newest last.
+
+Choose columns, sort and filter to compare many runs, such as those of a sweep. A column is a fact of a run (state,
+started, duration, step, loss, alerts, memory, steps_per_second, ranks, host), a hyper-parameter (`lr`), or a logged
+number (`val_loss`, its last value) and one figure of it: `val_loss:best`, `:last`, `:first`, `:min` or `:max`. A filter
+joins conditions such as `lr > 0.001`, `state = finished` or `name ~ big` with `and`, `or`, `not` and parentheses.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +23,30 @@ EXAMPLES = """
 vario ls
 vario ls other_runs
 vario ls --json
+vario ls --columns lr,width,val_loss:best --sort val_loss:best
+vario ls sweep --where 'lr > 0.001 and state = finished' --csv
+vario ls sweep --columns val_loss:best --group-by lr
+vario ls sweep --effects val_loss:best
 """
 
 MARK = "*"
-"""After a loss that nobody logged."""
+"""Marks a loss that the script did not log."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the folder, --all and --json."""
-    shared.add_directory(parser, "folder that holds runs")
-    parser.add_argument("--all", action="store_true", help="one line for each run of a group, such as a grid search's")
+    """Add the folder, what to show of which runs, and how."""
+    shared.add_directory(parser, "folder with runs")
+    parser.add_argument(
+        "--all", action="store_true", help="list every run of a group, such as a grid search, and archived runs"
+    )
+    parser.add_argument("--columns", metavar="A,B", help="columns to show instead of the usual ones")
+    parser.add_argument("--sort", metavar="A,B", default="", help="sort by columns; `A desc`: the highest first")
+    parser.add_argument(
+        "--where", metavar="FILTER", default="", help="only runs such as `lr > 0.1 and state = finished`"
+    )
+    parser.add_argument("--group-by", metavar="A", default="", help="one row for each value of a column, with means")
+    parser.add_argument("--effects", metavar="A", default="", help="which settings go along with a column")
+    parser.add_argument("--csv", action="store_true", help="print comma-separated values")
     shared.add_json(parser)
 
 
@@ -34,15 +54,21 @@ def run(arguments: argparse.Namespace) -> int:
     """List the runs."""
     from vario.runs.files.run_paths import runs_below
     from vario.runs.files.status import is_run
-    from vario.runs.run import runs_at
 
     directory = Path(arguments.directory)
-    rows = [describe(found) for found in runs_at([directory] if is_run(directory) else runs_below(directory))]
+    asked = (arguments.columns, arguments.sort, arguments.where, arguments.group_by, arguments.effects)
+    if any(asked) or arguments.csv:
+        from vario.cli.run_table import print_table
+
+        return print_table(arguments, directory)
+    rows = [
+        describe(found) for found in _shown(arguments.all, [directory] if is_run(directory) else runs_below(directory))
+    ]
     if arguments.json:
         output.print_json(rows)
         return 0
     if not rows:
-        output.stderr().print(f"No run in {directory}, nor in the folders below it.", markup=False)
+        output.stderr().print(f"No runs in {directory} or its subfolders.", markup=False)
         return 0
     from datetime import datetime
 
@@ -51,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     are_deeper = any(row["path"].parent not in (directory, directory.parent) for row in rows)
     table = Table(
         *(["folder"] if are_deeper else []),
-        *("name", "state", "started", "last step", "loss", "incidents", "ranks", "quantities"),
+        *("name", "state", "started", "step", "last loss", "incidents", "ranks", "quantities"),
         box=None,
         pad_edge=False,
     )
@@ -70,12 +96,24 @@ def run(arguments: argparse.Namespace) -> int:
         table.add_row(*folder, row["name"], _state(row), *cells)
     output.stdout().print(table)
     if any(row["loss_is_found"] for row in rows):
-        output.stdout().print(f"{MARK} found by vario, not logged by the training", style="dim", markup=False)
+        output.stdout().print(f"{MARK} found by vario, not logged by the script", style="dim", markup=False)
     return 0
 
 
+def _shown(includes_archived: bool, folders: list[Path]) -> list[Run]:
+    """The runs in these folders, without archived ones unless asked for."""
+    from vario.runs.notes.notes import note_of, read_notes
+    from vario.runs.run import runs_at
+
+    notes = {above: read_notes(above) for above in {folder.resolve().parent for folder in folders}}
+    found = runs_at(folders)
+    if includes_archived:
+        return found
+    return [run for run in found if not note_of(notes[run.path.resolve().parent], run.name, run.id).is_archived]
+
+
 def grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for the runs that a process made one after the other, in the place of the first of them."""
+    """Merge the runs that one process started one after another into one row, at the position of the first."""
     groups: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["group"] or row["path"], []).append(row)
@@ -85,7 +123,7 @@ def grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _as_one(members: list[dict[str, Any]]) -> dict[str, Any]:
     states = [row["state"] for row in members]
     losses = [row["loss"] for row in members if row["loss"] is not None]
-    # What is under way or went wrong matters more than the rest.
+    # A run that is active or failed matters more than the rest.
     first = (state for state in ("running", "stalled", "crashed", "interrupted") if state in states)
     return {
         **members[-1],
@@ -98,7 +136,7 @@ def _as_one(members: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _state(row: dict[str, Any]) -> str:
-    """How it fares; of several ranks, which one failed first."""
+    """The state of a run; with several ranks, the one that failed first."""
     from vario.runs.files.rank_failures import first_failure
 
     first = first_failure(row["rank_states"]) if row["world_size"] > 1 and row["state"] == "crashed" else None
@@ -112,7 +150,7 @@ def _ranks(row: dict[str, Any]) -> str:
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """What the list says about one run."""
+    """Return the columns of one run."""
     from vario.runs.views.losses import read_losses
 
     ranks = run.ranks
@@ -135,5 +173,7 @@ def describe(run: Run) -> dict[str, Any]:
         "rank_states": run.rank_states,
         "quantities": [name for name in quantities if name != "scalar"],
         "parts_off": run.parts_off,
+        "not_offered": run.not_offered,
         "dropped_steps": run.dropped_steps,
+        "params": run.params,
     }

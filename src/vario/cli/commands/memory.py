@@ -1,8 +1,8 @@
-"""How much GPU memory training a model will take, without a GPU and without the memory.
+"""Predict how much GPU memory training a model takes, without a GPU.
 
-One training step is simulated: forward, backward and the real optimizer, on tensors that have shapes only. --model is a
-config.json of transformers, the folder it is in, or module:function for a function that returns a model, or
-(model, batch), or (model, batch, loss), where loss is a function of outputs and batch.
+Simulates one training step, with forward, backward and the real optimizer, on tensors without data. --model is a
+config.json of transformers, its folder, or module:function for a function that returns a model, (model, batch) or
+(model, batch, loss), where loss is a function of outputs and batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the model and the way it is trained."""
+    """Add the model and the training setup."""
     parser.add_argument("--model", required=True, metavar="M", help="config.json, its folder, or module:function")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="examples per step and GPU (default: 1)")
     parser.add_argument("--seq", type=int, default=512, metavar="N", help="tokens per example (default: 512)")
@@ -34,34 +34,38 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=PRECISIONS,
         default="bf16",
-        help="type of everything, or autocast over float32 weights: fp32, bf16, fp16, bf16-mixed, fp16-mixed "
+        help="one dtype for everything, or autocast over float32 weights: fp32, bf16, fp16, bf16-mixed, fp16-mixed "
         "(default: bf16)",
     )
     parser.add_argument(
         "--optimizer", default="adamw", metavar="O", help="adamw, adamw_fused, sgd, adafactor, ... (default: adamw)"
     )
-    parser.add_argument("--checkpointing", action="store_true", help="compute activations again in backward")
-    parser.add_argument("--accumulation", type=int, default=1, metavar="N", help="passes per step (default: 1)")
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="recompute activations in backward (activation checkpointing)"
+    )
+    parser.add_argument("--accumulation", type=int, default=1, metavar="N", help="micro-steps per step (default: 1)")
     parser.add_argument("--padded", action="store_true", help="batches have padding, so attention needs a mask")
-    parser.add_argument("--keep-outputs", action="store_true", help="the loop holds the outputs during backward")
+    parser.add_argument("--keep-outputs", action="store_true", help="the loop keeps the outputs during backward")
     parser.add_argument("--gpu", default="h100", metavar="G", help="h100, h200, a100, 4090, ... (default: h100)")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many GPUs share the work (default: 1)")
-    parser.add_argument("--strategy", choices=STRATEGIES, default="ddp", help="how they share it (default: ddp)")
-    parser.add_argument("--max-batch", action="store_true", help="search the largest batch that fits")
-    parser.add_argument("--budget", metavar="B", help="what it has to fit into, 24GiB or a GPU (default: --gpu)")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="number of GPUs (default: 1)")
+    parser.add_argument(
+        "--strategy", choices=STRATEGIES, default="ddp", help="how the GPUs share the work (default: ddp)"
+    )
+    parser.add_argument("--max-batch", action="store_true", help="find the largest batch that fits")
+    parser.add_argument("--budget", metavar="B", help="memory limit, such as 24GiB or a GPU (default: --gpu)")
     shared.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build the model, simulate, say what was found."""
-    # Remarks of transformers about a configuration are not what was asked for.
+    """Build the model, simulate a step and print the result."""
+    # Hide transformers' remarks about a configuration.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     from vario.analysis.building import build_model
     from vario.analysis.memory import MAX_BATCH, budget_bytes, find_gpu, max_batch_size, predict_memory
 
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(arguments.precision, "float32")
     budget = arguments.budget or arguments.gpu
-    # Wrong ones are refused before anything is built.
+    # Reject wrong values before building anything.
     find_gpu(arguments.gpu)
     budget_bytes(budget)
     built = build_model(arguments.model, arguments.batch, arguments.seq, dtype)

@@ -1,4 +1,4 @@
-"""Every part vario found, by kind: quantities, rules, sinks, statistics, and where each comes from."""
+"""List the parts vario found, by kind (quantities, rules, sinks, statistics, frameworks), and where each comes from."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from rich.table import Table
 
-    table = Table("kind", "name", "what it is", "origin", box=None, pad_edge=False)
+    table = Table("kind", "name", "description", "origin", box=None, pad_edge=False)
     for row in rows:
         table.add_row(row["kind"], row["name"], row["doc"], row["origin"])
     output.stdout().print(table)
@@ -50,25 +50,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def found_parts() -> list[dict[str, str]]:
-    """Each part's kind, name, first line of documentation and origin; of a plug-in that was left out, the error."""
+    """Yield each part's kind, name, first line of documentation and origin; for a plug-in that failed, the error."""
     import vario
 
     rows: list[dict[str, str]] = []
-    for module in pkgutil.iter_modules(vario.__path__, "vario."):
-        for registry in registries(module.name) if module.ispkg else ():
+    packages = [module.name for module in pkgutil.iter_modules(vario.__path__, "vario.") if module.ispkg]
+    for package in [*packages, "vario.backends.frameworks"]:
+        for registry in registries(package):
             for found in registry:
                 said = (getattr(found.part, name, None) for name in ("doc", "summary", "__doc__"))
                 doc = next((text for text in said if isinstance(text, str) and text), "")
                 first_line = doc.strip().splitlines()[0] if doc.strip() else ""
                 rows.append({"kind": registry.kind, "name": found.name, "doc": first_line, "origin": found.origin})
             for broken in registry.broken:
-                row = {"kind": registry.kind, "name": broken.name, "doc": f"left out: {broken.error}"}
+                row = {"kind": registry.kind, "name": broken.name, "doc": f"not loaded: {broken.error}"}
                 rows.append({**row, "origin": broken.origin, "error": broken.error})
     return rows
 
 
 def registries(package: str) -> list[Registry[Any]]:
-    """The registries a package keeps."""
+    """Return the registries of a package."""
     from vario.core.registry import Registry
 
     module = importlib.import_module(package)

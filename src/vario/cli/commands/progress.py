@@ -1,8 +1,8 @@
-"""How far a training run is and how it fares, from the logs any trainer leaves behind.
+"""Show training status from the logs of any trainer.
 
-PATH is a checkpoint, an output folder or a log file. Read are trainer_state.json of the HF Trainer, TensorBoard event
+PATH is a checkpoint, an output folder or a log file. Reads trainer_state.json of the HF Trainer, TensorBoard event
 files, Lightning's metrics.csv, LLaMA-Factory's trainer_log.jsonl, text logs of Megatron, DeepSpeed, torchtune and the
-Trainer's own console output, and vario's runs. Without an option the summary is printed.
+Trainer's console output, and vario's runs. Default: print a summary.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ DEFAULT_OUTPUTS = "./outputs"
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add what to read and how to show it."""
+    """Add the source and the output options."""
     parser.add_argument("path", metavar="PATH", nargs="?", help="checkpoint, output folder, run or log file to read")
     parser.add_argument("--checkpoint", "-c", metavar="DIR", help="read this checkpoint")
     parser.add_argument(
         "--outputs", "-o", metavar="DIR", default=DEFAULT_OUTPUTS, help=f"output folder (default: {DEFAULT_OUTPUTS})"
     )
     parser.add_argument(
-        "--latest", "-l", action="store_true", help="read the newest of the output folder, as without any other word"
+        "--latest", "-l", action="store_true", help="read the latest checkpoint of the output folder (the default)"
     )
-    parser.add_argument("--summary", "-u", action="store_true", help="print the summary; the default")
-    parser.add_argument("--plot", "-p", action="store_true", help="show the plot; in the terminal without a display")
+    parser.add_argument("--summary", "-u", action="store_true", help="print the summary (the default)")
+    parser.add_argument("--plot", "-p", action="store_true", help="show the plot; without a display, in the terminal")
     parser.add_argument("--save-plot", "-s", metavar="PATH", help="write the plot as PNG, SVG or PDF")
     parser.add_argument("--compare", nargs="+", metavar="CP", help="compare checkpoints, runs or log files")
-    parser.add_argument("--watch", action="store_true", help="follow a running job until it is finished")
-    parser.add_argument("--lang", metavar="zh|en", help="language of summary and plot (default: that of the locale)")
+    parser.add_argument("--watch", action="store_true", help="follow a running job until it ends")
+    parser.add_argument("--lang", metavar="zh|en", help="language of the summary and plot (default: from the locale)")
     shared.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show how a run fares."""
+    """Show the status of a run."""
     language = _language(arguments.lang)
     picture = None if arguments.save_plot is None else Path(arguments.save_plot)
     if picture is not None:
@@ -61,14 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
         check_picture_path(picture)
     if arguments.compare:
         if arguments.path or arguments.checkpoint or arguments.watch:
-            raise ConfigError("progress: --compare names what is read: leave out PATH, --checkpoint and --watch")
+            raise ConfigError("progress: --compare cannot be combined with PATH, --checkpoint or --watch")
         return _compare(arguments, language, picture)
     place = _place(arguments)
     if arguments.watch:
         if arguments.json:
-            raise ConfigError("progress: --watch has no --json; run it without --watch to get one document")
+            raise ConfigError("progress: --watch cannot be combined with --json. Run it without --watch.")
         if arguments.plot or picture is not None:
-            raise ConfigError("progress: --watch shows the summary; run it without --watch to get a plot")
+            raise ConfigError("progress: --watch cannot be combined with a plot. Run it without --watch.")
         return _watch(place, language)
     return _show(arguments, place, language, picture)
 
@@ -125,19 +125,19 @@ def _watch(place: Path, language: Language) -> int:
 
 
 def _place(arguments: argparse.Namespace) -> Path:
-    """Where to look: PATH, or --checkpoint, or the output folder."""
+    """The source to read: PATH, --checkpoint, or the output folder."""
     if arguments.path and arguments.checkpoint:
-        raise ConfigError("progress: PATH and --checkpoint both name what is read: leave one out")
+        raise ConfigError("progress: give PATH or --checkpoint, not both")
     outputs = Path(arguments.outputs)
     if named := arguments.path or arguments.checkpoint:
         return _existing(Path(named), outputs)
     if not os.path.exists(outputs) and arguments.outputs == DEFAULT_OUTPUTS:
-        raise RunNotFound("there is no folder ./outputs here. Name what to read: `vario progress PATH`.")
+        raise RunNotFound("no folder ./outputs here. Name what to read: `vario progress PATH`.")
     return outputs
 
 
 def _existing(named: Path, outputs: Path) -> Path:
-    """The path as typed, or the checkpoint of that name in the output folder."""
+    """The path as given, or the checkpoint of that name in the output folder."""
     import os
 
     return outputs / named if not os.path.exists(named) and os.path.exists(outputs / named) else named

@@ -1,4 +1,4 @@
-"""What happened in a run: its course, its loss, and the first tensor that went bad."""
+"""Summarise a run: its state, its loss, and the first tensor that broke."""
 
 from __future__ import annotations
 

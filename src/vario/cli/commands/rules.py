@@ -1,8 +1,7 @@
-"""The rules that look at a run: what each finds, why it matters and what to do then.
+"""List the rules: what each one finds, why it matters and what to do about it.
 
-Kinds: exact rules check what holds in every correct training, limits are physical, and relative rules compare a
-series with its own past.
-Options are set in a config as [rules.NAME], or with `vario check --set NAME.OPTION=VALUE`.
+Kinds: exact rules check what is true of every correct run, limits are physical, and relative rules compare a series
+with its own past. Set options in a config as [rules.NAME], or with `vario check --set NAME.OPTION=VALUE`.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ vario rules --json
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add names, -v and --json."""
-    parser.add_argument("names", metavar="NAME", nargs="*", help="only these, with all there is to say about them")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say all there is to say about every rule")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="show only these rules, in full")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show every rule in full")
     shared.add_json(parser)
 
 
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def describe(rule: Rule) -> dict[str, Any]:
-    """What there is to say about one rule."""
+    """Return the description of one rule."""
     from vario.rules.api.rule import SEVERITY
 
     return {
@@ -61,5 +60,9 @@ def describe(rule: Rule) -> dict[str, Any]:
         "options": dict(rule.options),
         "summary": rule.summary,
         "why": rule.why,
+        "causes": dict(rule.causes),
+        "points_to": {scope: dict(weights) for scope, weights in rule.points_to.items()},
+        "stage": rule.stage,
+        "chart": rule.chart,
         "next": rule.next,
     }

@@ -1,7 +1,8 @@
-"""Open the dashboard: all runs below a folder, live, in a browser.
+"""Open the dashboard: all runs in a folder, live, in a browser.
 
-It listens on this machine alone, and the printed link holds a token without which nothing is answered; VARIO_TOKEN
-fixes it. It only reads. From elsewhere: `ssh -L 8765:localhost:8765 HOST`, then open the printed link.
+Listens on this machine only. The printed link contains a token that every request needs; set VARIO_TOKEN to choose it.
+It never changes a run; notes on runs (name, tags, star, ...) are kept beside them. From another machine:
+`ssh -L 8765:localhost:8765 HOST`, then open the printed link.
 """
 
 from __future__ import annotations
@@ -34,17 +35,26 @@ SCREEN_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the folder, and where to listen."""
-    shared.add_directory(parser, "a run, or a folder with runs in it or below")
-    parser.add_argument("--port", type=int, metavar="N", help="port (default: the first free one from 8765 on)")
+    """Add the folder and the address."""
+    shared.add_directory(parser, "a run, or a folder with runs in it or its subfolders")
+    parser.add_argument("--port", type=int, metavar="N", help="port (default: the first free one from 8765)")
     parser.add_argument(
-        "--host", metavar="H", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine alone)"
+        "--host", metavar="H", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
     )
-    parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket that only you can open, on no port")
-    parser.add_argument("--no-token", dest="token", action="store_false", help="ask for no token; on loopback only")
-    parser.add_argument("--root-path", metavar="P", default="", help="prefix under which a proxy shows it, as /vario")
-    parser.add_argument("--no-browser", dest="browser", action="store_false", help="only print the link")
-    parser.add_argument("--json", action="store_true", help="print the link as one line of JSON, for scripts")
+    parser.add_argument(
+        "--uds", metavar="PATH", help="listen on a Unix socket that only you can open, instead of a port"
+    )
+    parser.add_argument("--no-token", dest="token", action="store_false", help="require no token; loopback only")
+    parser.add_argument(
+        "--root-path", metavar="P", default="", help="prefix under which a proxy serves it, such as /vario"
+    )
+    parser.add_argument(
+        "--read-only",
+        action=argparse.BooleanOptionalAction,
+        help="refuse changes of notes on runs (default: only where other machines can connect)",
+    )
+    parser.add_argument("--no-browser", dest="browser", action="store_false", help="print the link only")
+    parser.add_argument("--json", action="store_true", help="print the link as one line of JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,10 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     folder = Path(arguments.directory)
     if not os.path.isdir(folder):
-        raise RunNotFound(f"{folder}: there is no such folder. Start a run with `vario run`, or name another folder.")
+        raise RunNotFound(f"{folder}: no such folder. Start a run with `vario run`, or name another folder.")
     is_private = arguments.uds is not None or security.is_loopback(arguments.host)
     if not arguments.token and not is_private:
-        raise ConfigError(f"--no-token: {arguments.host} can be reached from other machines; there a token is needed")
+        raise ConfigError(f"--no-token: {arguments.host} can be reached from other machines, so a token is required")
     token = security.make_token(os.environ.get(TOKEN_VARIABLE), is_private) if arguments.token else None
     root_path = checked_root(arguments.root_path)
     host = "localhost" if arguments.uds is not None else arguments.host
@@ -68,23 +78,25 @@ def run(arguments: argparse.Namespace) -> int:
         listening = serving.listen_on_path(Path(arguments.uds))
     else:
         listening = serving.listen(host, arguments.port)
-    # Interrupting it is how it ends, at any moment: that is no error.
+    # Ctrl-C is the normal way to end it, not an error.
     with contextlib.suppress(KeyboardInterrupt):
         _tell(arguments, folder, listening, token, root_path)
-        serving.serve(app.make_app(folder, token, security.known_hosts(host)), listening, root_path)
+        is_writable = is_private if arguments.read_only is None else not arguments.read_only
+        made = app.make_app(folder, token, security.known_hosts(host), is_writable)
+        serving.serve(made, listening, root_path)
     return 0
 
 
 def _tell(arguments: argparse.Namespace, folder: Path, listening: Listening, token: str | None, root_path: str) -> None:
-    """Print the link, and open it where somebody sits in front of a terminal."""
+    """Print the link, and open it if someone is at the terminal."""
     if listening.passed_over is not None:
-        print(f"Port {listening.passed_over} is in use; this is {listening.port}.", file=sys.stderr)
+        print(f"Port {listening.passed_over} is in use; using {listening.port}.", file=sys.stderr)
     url = listening.url(token, root_path)
     if arguments.json:
         link = {"url": url, "host": listening.host, "port": listening.port, "uds": arguments.uds, "token": token}
         print(json.dumps(link), flush=True)
     else:
-        say(f"vario shows {folder} at\n\n  {url}\n\nCtrl-C ends it.")
+        say(f"Dashboard for {folder}:\n\n  {url}\n\nPress Ctrl-C to stop.")
     if arguments.browser and listening.path is None and _has_browser():
         import webbrowser
 
@@ -92,13 +104,13 @@ def _tell(arguments: argparse.Namespace, folder: Path, listening: Listening, tok
 
 
 def _has_browser() -> bool:
-    """Whether somebody looks, at a screen: over ssh, Python would open a browser of text inside the terminal."""
+    """Whether there is a screen: over ssh, Python would open a text browser inside the terminal."""
     has_screen = sys.platform in ("darwin", "win32") or any(map(os.environ.get, SCREEN_VARIABLES))
     return sys.stdout.isatty() and has_screen
 
 
 def checked_root(text: str) -> str:
-    """A prefix as it is put before paths: it begins with a slash and does not end with one."""
+    """Return a prefix that starts with a slash and does not end with one."""
     found = text.rstrip("/")
     if found and (not found.startswith("/") or "//" in found or any(word in found for word in '?#\\ "<>')):
         raise ConfigError(f"--root-path: expected something like /vario, got '{text}'")

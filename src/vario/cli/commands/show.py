@@ -1,8 +1,7 @@
-"""One statistic of some targets over the steps: a plot for one curve, a table for many.
+"""Show one statistic over steps: a plot for one target, a table for several.
 
-PATTERN is a name, a glob or re:expression; RUN may stand before or after it. Without --quantity the first quantity
-that has such a target is taken; without --statistic it is the norm. Numbers you logged yourself are targets too: try
-`vario show loss`.
+PATTERN is a name, a glob or re:expression; RUN may come before or after it. Default quantity: the first that has such a
+target. Numbers you logged are targets too: try `vario show loss`.
 """
 
 from __future__ import annotations
@@ -35,14 +34,16 @@ NUMBERS_SHOWN = 5
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add what to show and how."""
+    """Add the targets and the output options."""
     shared.add_run(parser)
     parser.add_argument("pattern", metavar="PATTERN", help="which targets: a name, a glob or re:expression")
     parser.add_argument("--quantity", metavar="Q", help="which tensor of the target, for example gradient")
-    parser.add_argument("--statistic", metavar="S", help="which number, for example norm, absmax, nans (default: norm)")
-    parser.add_argument("--rank", type=_rank, metavar="N", help="whose numbers; `all` merges them (default)")
+    parser.add_argument(
+        "--statistic", metavar="S", help="which statistic, for example norm, absmax, nans (default: norm)"
+    )
+    parser.add_argument("--rank", type=_rank, metavar="N", help="only this rank; `all` merges the ranks (default)")
     parser.add_argument("--last", type=int, metavar="N", help="only the last N points")
-    parser.add_argument("--plot", action="store_true", help="draw every curve, however many there are")
+    parser.add_argument("--plot", action="store_true", help="plot every curve")
     parser.add_argument("--log", action="store_true", help="logarithmic axis (default: when a curve spans decades)")
     shared.add_json(parser)
 
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     name, pattern = arguments.run, arguments.pattern
     if name is None and os.path.isdir(pattern):
-        # `vario show RUN`: the one word was the run.
+        # `vario show RUN`: the only argument was the run.
         name, pattern = pattern, "*"
     elif name is not None and not is_found(name) and is_found(pattern):
         # `vario show PATTERN RUN`: most tools take the file last.
@@ -78,7 +79,7 @@ def _rank(text: str) -> int | str:
 
 
 def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, rank: Rank | None) -> list[Series]:
-    """The series of every target that matches, or an error that names the nearest target."""
+    """Return the series of every matching target, or raise an error that names the closest target."""
     from vario.core.quantities import LOSS
     from vario.runs.views.losses import read_losses
 
@@ -96,14 +97,14 @@ def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, 
             wanted = statistic or ("value" if candidate == "scalar" else "norm")
             return [run.series(target, candidate, wanted, rank) for target in targets]
     if pattern == LOSS and quantity in (None, "scalar") and (losses := read_losses(run)):
-        # Under another name: the script's own, or what vario found because nobody logged one.
+        # Under another name: the script's own, or the one vario found because none was logged.
         return [run.series(loss.target, "scalar", "value", rank) for loss in losses]
     known = run.targets(quantity, rank=rank)
     raise ConfigError(f"'{pattern}' matches no target of {quantity or 'this run'}. {suggestion(pattern, known)}")
 
 
 def cut(series: Series, last: int | None) -> Series:
-    """The last points only."""
+    """Keep only the last points."""
     import dataclasses
 
     if last is None or last >= len(series.steps):
@@ -115,7 +116,7 @@ def cut(series: Series, last: int | None) -> Series:
 
 
 def title(series: Series) -> str:
-    """What a curve is called."""
+    """Return the title of a curve."""
     from vario.runs.views.losses import FOUND
 
     if series.quantity == "scalar":
@@ -124,7 +125,7 @@ def title(series: Series) -> str:
 
 
 def print_plot(console: Console, series: Series, log: bool) -> None:
-    """A plot, and a few of its numbers."""
+    """Print a plot and its last values."""
     from vario.reports.terminal_plot import line_plot, spans_decades
     from vario.runs.views.downsample import downsample
 
@@ -139,7 +140,7 @@ def print_plot(console: Console, series: Series, log: bool) -> None:
 
 
 def print_table(console: Console, curves: list[Series], log: bool) -> None:
-    """First, lowest, highest and last value of each curve, and its shape."""
+    """Print the first, lowest, highest and last value of each curve, and its shape."""
     import numpy as np
     from rich.table import Table
     from rich.text import Text

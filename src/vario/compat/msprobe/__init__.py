@@ -1,10 +1,10 @@
-"""A drop-in for msprobe's Monitor: the same calls, JSON config and files, on vario.
+"""A drop-in replacement for msprobe's Monitor: the same calls, JSON config and files, based on vario.
 
 ::
 
     from vario.compat.msprobe import TrainerMon
 
-Names are resolved on first use, so that converting files imports no framework.
+Names are resolved on first use, so converting files imports no framework.
 """
 
 from __future__ import annotations

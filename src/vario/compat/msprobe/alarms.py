@@ -1,4 +1,4 @@
-"""msprobe's alarms: AnomalyTurbulence and AnomalyNan over every written statistic, in its own words."""
+"""msprobe's alarms: AnomalyTurbulence and AnomalyNan over every written statistic, with msprobe's wording."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DUMP_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the job this process stands."""
+    """The position of this process in the job."""
 
     rank: int = 0
     pp_stage: int = 0
@@ -45,7 +45,7 @@ class _History:
         self._means = np.full((0, num_columns), np.nan)
 
     def before(self, block: Block) -> Values:
-        """Each series' mean before this step, which is the value itself at first; then takes the step in."""
+        """Return each series' mean before this step (at first the value itself), then update it."""
         rows = block.rows
         keys = zip(rows.names, rows.micro_steps or [0] * len(rows.names), strict=True)
         at = np.array([self._rows.setdefault(key, len(self._rows)) for key in keys])
@@ -54,13 +54,13 @@ class _History:
             self._means = np.concatenate([self._means, more])
         size = np.abs(block.values)
         means = np.where(np.isnan(self._means[at]), size, self._means[at])
-        # A NaN or Inf taken into the mean would silence the series for good.
+        # A NaN or Inf in the mean would disable the series forever.
         self._means[at] = np.where(np.isfinite(size), DECAY * means + (1 - DECAY) * size, self._means[at])
         return means
 
 
 class Alarms:
-    """Looks at each block as it is written; says what it finds and keeps it for `anomaly_detected/`."""
+    """Checks each block as it is written; prints anomalies and stores them for `anomaly_detected/`."""
 
     def __init__(self, rules: Sequence[AlertRule], place: Place, dump_folder: Path | None) -> None:
         self.rules = rules
@@ -68,7 +68,7 @@ class Alarms:
         self._dump = None if dump_folder is None else AnomalyFile(dump_folder / f"rank{place.rank}" / "anomaly.json")
         self._histories: dict[tuple[str, tuple[str, ...]], _History] = {}
         self._found: list[tuple[int, str]] = []
-        """Of this step: the rule's number and what it says."""
+        """This step's anomalies: the rule's number and its message."""
 
     def look(self, block: Block, step: int) -> None:
         """Check one block."""
@@ -108,7 +108,7 @@ class Alarms:
         }
 
     def step_ended(self, step: int) -> None:
-        """Say what was found in this step, the first rule's findings first, and bring the file up to date in time."""
+        """Print what was found in this step, by rule, and update the file if it is due."""
         found = [message for _, message in sorted(self._found, key=lambda item: item[0])]
         self._found = []
         for message in found[:MAX_LINES]:
@@ -154,11 +154,11 @@ class AnomalyFile:
                 self._entries = read_anomalies(path)
             self._is_new = not path.exists()
         except OSError as error:
-            log.warning("%s: cannot be read: %s. What it had is lost.", path, error)
+            log.warning("%s: cannot be read: %s. Its content is lost.", path, error)
         self.write()
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Keep one anomaly; of several statistics of one tag the last in the order of `ops` stays."""
+        """Store one anomaly; for several statistics of one tag the last in the order of `ops` is kept."""
         key = f"{entry['tag_name']}_step_{entry['step']}_call_{entry['call_id']}"
         self._entries[key] = entry
         self._is_new = True
@@ -169,7 +169,7 @@ class AnomalyFile:
             self.write()
 
     def write(self) -> None:
-        """Replace the file at once, so that a reader never sees half of it."""
+        """Replace the file atomically, so that a reader never sees a partial file."""
         if not self._is_new:
             return
         began = time.monotonic()
@@ -183,21 +183,21 @@ class AnomalyFile:
             if not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    "%s: cannot be written: %s. Alarms are still printed, and it is tried again.", self.path, error
+                    "%s: cannot be written: %s. Alarms are still printed; writing is retried.", self.path, error
                 )
-        # A file that takes long to write is written more rarely.
+        # A file that takes long to write is written less often.
         self._next_write = time.monotonic() + max(DUMP_SECONDS, 20 * (time.monotonic() - began))
 
 
 def read_anomalies(path: Path) -> dict[str, dict[str, Any]]:
-    """The entries of one `anomaly.json`; a damaged one is set aside with a warning."""
+    """Read the entries of one `anomaly.json`; a damaged one is renamed, with a warning."""
     try:
         content = json.loads(path.read_text(encoding="utf8"))
         if not isinstance(content, dict):
             raise ValueError(f"expected an object, found {type(content).__name__}")
     except ValueError as error:
         aside = path.with_name(path.name + ".damaged")
-        log.warning("%s: not readable as JSON (%s); it is kept as %s", path, error, aside.name)
+        log.warning("%s: not valid JSON (%s); renamed to %s", path, error, aside.name)
         os.replace(path, aside)
         return {}
     return content

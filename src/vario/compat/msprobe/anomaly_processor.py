@@ -24,9 +24,9 @@ Anomaly = dict[str, Any]
 
 
 def sort_anomalies(folder: Path, topk: int = 8, steps: Sequence[int] = ()) -> dict[str, Anomaly]:
-    """The first `topk` anomalies under `anomaly_detected`, of some steps or of all, the earliest first."""
+    """Return the first `topk` anomalies under `anomaly_detected`, of some steps or all, earliest first."""
     if not folder.is_dir():
-        raise RunNotFound(f"{folder}: there is no such folder. It is $MONITOR_OUTPUT_DIR/anomaly_detected.")
+        raise RunNotFound(f"{folder}: no such folder. Expected $MONITOR_OUTPUT_DIR/anomaly_detected.")
     if not any(folder.glob("rank*/anomaly.json")):
         inner = folder / "anomaly_detected"
         hint = f"; did you mean {inner}?" if inner.is_dir() else ""
@@ -41,11 +41,11 @@ def _all_anomalies(folder: Path) -> Iterator[tuple[str, Anomaly]]:
             if {"step", "micro_step", "vpp_stage", "pp_stage", "call_id", "tag_name"} <= anomaly.keys():
                 yield key, anomaly
             else:
-                log.warning("%s: '%s' is not an anomaly and is passed over", path, key)
+                log.warning("%s: '%s' is not an anomaly and is skipped", path, key)
 
 
 def _when(anomaly: Anomaly) -> tuple[int, ...]:
-    """Forward passes go up the pipeline's stages, everything after them comes back down."""
+    """Sort key: forward passes go up the pipeline's stages, everything after goes down."""
     stage = STAGES.get(anomaly["tag_name"].rpartition("/")[2], -1)
     direction = 1 if stage == 0 else -1
     place = direction * anomaly["vpp_stage"], direction * anomaly["pp_stage"]
@@ -64,15 +64,15 @@ def _steps(text: str) -> list[int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write and print the first anomalies; the process's exit code."""
+    """Write and print the first anomalies and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m vario.compat.msprobe.anomaly_processor", description="Sort anomalies by when they happened."
     )
     parser.add_argument("-d", "--data_path", required=True, type=Path, help="the folder anomaly_detected")
-    parser.add_argument("-o", "--out_path", type=Path, help=f"where {RESULT} goes; the same folder by default")
-    parser.add_argument("-k", "--topk", type=int, default=8, help="how many to keep; 8 by default")
+    parser.add_argument("-o", "--out_path", type=Path, help=f"folder for {RESULT} (default: the same folder)")
+    parser.add_argument("-k", "--topk", type=int, default=8, help="how many to keep (default: 8)")
     parser.add_argument(
-        "-s", "--step_list", "--step", default="[]", help="steps to look at: 2 or 2,3 or '[2, 3]'; all by default"
+        "-s", "--step_list", "--step", default="[]", help="steps to include: 2 or 2,3 or '[2, 3]' (default: all)"
     )
     given = parser.parse_args(arguments)
     try:
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     lines = [str(anomaly.get("message", anomaly["tag_name"])) for anomaly in first.values()]
     number = "1 anomaly is" if len(first) == 1 else f"{len(first)} anomalies are"
-    lines.append(f"{number} in {out / RESULT}" if first else "There are no anomalies.")
+    lines.append(f"{number} in {out / RESULT}" if first else "No anomalies.")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

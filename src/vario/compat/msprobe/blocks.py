@@ -1,7 +1,7 @@
-"""A step's Frames as msprobe writes them: blocks of rows, one block per file prefix.
+"""Converts a step's Frames to msprobe's blocks of rows, one block per file prefix.
 
-Which rows a block has hardly ever changes, so that is worked out once and kept: the thread that writes shares the
-interpreter with the one that trains.
+The rows of a block rarely change, so they are computed once and cached: the writing thread shares the interpreter with
+training.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EARLY += ["grad_unreduced", "grad_reduced", "exp_avg", "exp_avg_sq"]
 _LATE = ("param_origin", "param_updated", "other")
 
 UNREDUCED = ("gradient", "gradient_accumulated", "gradient_local")
-"""Quantities that may stand for gradients before ranks share them."""
+"""Quantities that may be gradients before the reduction over ranks."""
 _PARAMETERS = {
     **dict.fromkeys(UNREDUCED, ("grad_unreduced", "acc_grad")),
     "gradient_applied": ("grad_reduced", "post_grad"),
@@ -52,17 +52,17 @@ _FEATURES_PER_PASS = ("attention_hook", "moe_router_logit_hook")
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Which rows a block has; the same object from step to step as long as they are the same."""
+    """The rows of a block; the same object from step to step while they do not change."""
 
     prefix: str
     suffix: str
-    """What ends the tag of these rows: acc_grad, post_grad, actv, ..."""
+    """The suffix of these rows' tag: acc_grad, post_grad, actv, ..."""
     columns: tuple[str, ...]
     names: Sequence[str]
     """`0:fc.weight`."""
     micro_steps: Sequence[int] | None
     made: dict[str, Any] = field(default_factory=dict)
-    """What writers have made of these rows and want to keep."""
+    """A cache for writers."""
 
     def tag(self, row: int, rank: int) -> str:
         """`0:fc.weight/rank0/acc_grad`."""
@@ -82,27 +82,27 @@ class Block:
     rows: Rows
     values: Values
     """One row per name, one column per statistic."""
-    forms: Sequence[TensorSpec] | None
+    specs: Sequence[TensorSpec] | None
     order: Sequence[int]
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How one block comes out of a quantity's frames, laid end to end."""
+    """How to build one block from a quantity's concatenated frames."""
 
     rows: Rows
     picks: npt.NDArray[np.int64]
     """One frame row per row, or for features one per cell."""
     wholes: Sequence[Mapping[TensorSpec, TensorSpec]] = ()
-    """Per row: what to write for a shard of a DTensor, where msprobe writes the whole."""
+    """Per row: what to write for a shard of a DTensor, for which msprobe writes the whole tensor."""
 
 
 _Found = tuple[str, int, int]
-"""A row's name here, its micro-step, and where it stands among the frames."""
+"""A row's msprobe name, its micro-step, and its position in the frames."""
 
 
 class Translation:
-    """From vario's frames to msprobe's blocks, for one model and one config."""
+    """Converts vario's frames to msprobe's blocks, for one model and one config."""
 
     def __init__(self, config: MonitorConfig, names: Names, choice: TargetChoice, sides: Sides) -> None:
         self._config = config
@@ -114,7 +114,7 @@ class Translation:
         self._missing: set[tuple[str, str]] = set()
 
     def blocks(self, frames: Iterable[Frame]) -> list[Block]:
-        """All blocks of a step, in msprobe's order."""
+        """Yield all blocks of a step, in msprobe's order."""
         by_quantity: dict[str, list[Frame]] = {}
         for frame in frames:
             by_quantity.setdefault(frame.quantity, []).append(frame)
@@ -125,23 +125,23 @@ class Translation:
                 continue
             table = np.concatenate([frame.summaries for frame in found])
             order = np.concatenate([frame.order for frame in found])
-            forms = [form for frame in found for form in frame.forms or ()]
-            blocks += [self._block(plan, quantity, table, order, forms) for plan in plans]
+            specs = [spec for frame in found for spec in frame.specs or ()]
+            blocks += [self._block(plan, quantity, table, order, specs) for plan in plans]
         return sorted(blocks, key=lambda block: _place(block.rows.prefix))
 
     def _block(
-        self, plan: _Plan, quantity: str, table: Table, order: npt.NDArray[np.int32], forms: list[TensorSpec]
+        self, plan: _Plan, quantity: str, table: Table, order: npt.NDArray[np.int32], specs: list[TensorSpec]
     ) -> Block:
         if quantity in _FEATURES:
             with np.errstate(all="ignore"):
                 means = np.append(table[:, SUM] / table[:, COUNT], np.nan)
             return Block(plan.rows, means[plan.picks], None, order[plan.picks[:, 0]].tolist())
         picks = plan.picks
-        kept = [forms[pick] for pick in picks.tolist()] if forms else None
+        kept = [specs[pick] for pick in picks.tolist()] if specs else None
         values = measure(table[picks], self._config.statistics)
         if kept is not None:
             _leave_out_ids(values, self._config.statistics, kept)
-            kept = [whole.get(form, form) if whole else form for form, whole in zip(kept, plan.wholes, strict=True)]
+            kept = [whole.get(spec, spec) if whole else spec for spec, whole in zip(kept, plan.wholes, strict=True)]
         return Block(plan.rows, values, kept, order[picks].tolist())
 
     def _plans_for(self, quantity: str, frames: list[Frame]) -> list[_Plan]:
@@ -173,14 +173,14 @@ class Translation:
     def _parameters(self, prefix: str, suffix: str, targets: list[tuple[str, int]]) -> _Plan:
         numbered = list(enumerate(targets))
         if prefix != "grad_unreduced":
-            # As the model names them, whatever groups an optimizer has made; those come as backward brings them.
+            # In model order, whatever groups an optimizer has; gradients come in the order of the backward pass.
             numbered.sort(key=lambda row: (row[1][1], self._places[row[1][0]]))
         found = [(self._names.parameters[target], micro, at) for at, (target, micro) in numbered]
         wholes = [self._whole(target) for _, (target, _) in numbered] if prefix.startswith("param_") else ()
         return self._plan(prefix, suffix, found, prefix == "grad_unreduced" and self._config.monitor_mbs_grad, wholes)
 
     def _whole(self, target: str) -> Mapping[TensorSpec, TensorSpec]:
-        """From the form of this rank's shard to that of the whole, where the parameter is a DTensor."""
+        """Map the shape of this rank's shard to the whole tensor's, if the parameter is a DTensor."""
         parameter = self._names.tensors[target]
         if not hasattr(parameter, "to_local"):
             return {}
@@ -207,7 +207,7 @@ class Translation:
                 found.append((f"{self._choice.module_name(module)}.{side}", micro, at))
         self._check_specs(targets, found, ending)
         if order:
-            # A module's passes stand together, modules in the order in which they first returned.
+            # A module's passes are listed together, modules in the order in which they first returned.
             returned: dict[str, tuple[int, int]] = {}
             for name, micro, at in found:
                 before = returned.get(_module(name), (micro, 0))
@@ -217,7 +217,7 @@ class Translation:
         return self._plan(prefix, prefix, found, True)
 
     def _side(self, module: str, path: str, ending: str) -> str | None:
-        """How msprobe calls one side of a module, None where the config asks for other sides or elements."""
+        """msprobe's name for one side of a module; None if the config selects other sides or elements."""
         name, nth = self._sides.place(module, path, of_gradient=bool(ending))
         specs = self._choice.specs(module)
         if not specs:
@@ -231,7 +231,7 @@ class Translation:
         return side if nth == spec.index else None
 
     def _check_specs(self, targets: list[tuple[str, int]], found: list[_Found], ending: str) -> None:
-        """Say once which side or element that the config asks for is not there."""
+        """Warn once about a side or element in the config that does not exist."""
         kept = {targets[at][0] for _, _, at in found}
         for module in {target.rpartition(":")[0] for target, _ in targets}:
             for side in ("input", "output"):
@@ -240,7 +240,7 @@ class Translation:
                 if spec is not None and not here and (module, side + ending) not in self._missing:
                     self._missing.add((module, side + ending))
                     name = self._names.modules[module]
-                    log.warning("targets: %s: there is no such %s%s, so it has no rows", name, side, ending)
+                    log.warning("targets: %s: no such %s%s, so it has no rows", name, side, ending)
 
     def _features(self, hook: str, targets: list[tuple[str, int]]) -> _Plan:
         ending, suffix, columns = _FEATURES[hook]
@@ -252,7 +252,7 @@ class Translation:
             cells.setdefault((f"{name}.{ending}", micro), {})[column] = at
         per_pass = hook in _FEATURES_PER_PASS
         if per_pass:
-            # A module's passes stand together.
+            # A module's passes are listed together.
             seen = {name: nth for nth, name in enumerate(dict.fromkeys(name for name, _ in cells))}
             cells = dict(sorted(cells.items(), key=lambda cell: (seen[cell[0][0]], cell[0][1])))
         micro_steps = [micro for _, micro in cells] if per_pass else None
@@ -273,17 +273,17 @@ class Translation:
 
 
 def measure(table: Table, statistics: Sequence[str]) -> Values:
-    """msprobe's statistics, one column each: an extreme of a tensor with a NaN is NaN."""
+    """Compute msprobe's statistics, one column each: an extreme of a tensor with a NaN is NaN."""
     with_nan = table.copy()
     with_nan[table[:, NANS] > 0, MIN] = np.nan
     with_nan[table[:, NANS] > 0, MAX] = np.nan
     return np.stack([STATISTICS.get("mean" if name == "id" else name)(with_nan) for name in statistics], axis=1)
 
 
-def _leave_out_ids(values: Values, statistics: Sequence[str], forms: Sequence[TensorSpec]) -> None:
+def _leave_out_ids(values: Values, statistics: Sequence[str], specs: Sequence[TensorSpec]) -> None:
     """Only a tensor without dimensions has an `id`: its value."""
     if "id" in statistics:
-        values[[len(shape) > 0 for shape, _ in forms], statistics.index("id")] = np.nan
+        values[[len(shape) > 0 for shape, _ in specs], statistics.index("id")] = np.nan
 
 
 def _module(name: str) -> str:

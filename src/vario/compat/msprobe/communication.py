@@ -1,4 +1,4 @@
-"""`cc_distribution`: what travels between ranks, and the log of where it is sent from."""
+"""`cc_distribution`: communication between ranks, and the log of its call sites."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _LOGGED_STEPS = 2
 
 
 class CommunicationLogged(TrainingStop):
-    """`cc_log_only` has printed the calls of two steps and stops training, as it is there for."""
+    """Raised to stop training after `cc_log_only` has printed the calls of two steps."""
 
 
 class CommunicationLog:
-    """The probe that a config asks for, and what is said of its calls after the second step."""
+    """The probe for a config, and the log of its calls after the second step."""
 
     def __init__(self, config: MonitorConfig, world_size: int) -> None:
         if world_size == 1:
-            log.warning("cc_distribution: there is one process only, which has nobody to talk to")
+            log.warning("cc_distribution: there is only one process, so there is no communication")
         lines = [re.compile(line) for line in config.cc_codeline]
         sides = ("input", "output") if config.cc_pre_hook else ("output",)
         self._stops = config.cc_log_only
@@ -38,19 +38,19 @@ class CommunicationLog:
         )
 
     def step_recorded(self, say: Callable[[str], None]) -> None:
-        """A step is over; after the second one print the calls, and stop where only they are wanted."""
+        """Handle the end of a step; after the second one print the calls, and stop if only they were requested."""
         self._num_steps += 1
         if self._num_steps != _LOGGED_STEPS:
             return
         say(f"cc_distribution: calls of the first {_LOGGED_STEPS} steps:\n{self.text()}")
         if self._stops:
             raise CommunicationLogged(
-                "cc_log_only: the calls of two steps are printed. Training stops here as asked; set cc_log_only to "
+                "cc_log_only: the calls of two steps are printed. Training stops here as requested; set cc_log_only to "
                 "false to train, and cc_codeline to the lines you want to watch."
             )
 
     def text(self) -> str:
-        """The calls as JSON, by name."""
+        """Return the calls as JSON, by name."""
         calls = {
             target: {
                 "operation": call.operation,
@@ -66,6 +66,6 @@ class CommunicationLog:
 
 
 def stack_text(call: Collective) -> str:
-    """The call stack as `cc_codeline` sees it: `path[line]   function;...`, the innermost first."""
+    """Return the call stack in the form `cc_codeline` matches: `path[line]   function;...`, the innermost first."""
     places = (line.rpartition(" ") for line in call.stack)
     return ";".join(f"{place}   {function}" for place, _, function in places)

@@ -1,4 +1,4 @@
-"""The JSON configuration of msprobe's Monitor: every documented field, its default, and a clear refusal of the rest."""
+"""The JSON config of msprobe's Monitor: every documented field and its default; anything else is an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("vario")
 
 OPS = ("norm", "min", "max", "mean", "nans", "zeros", "id")
 FORM_OPS = ("shape", "dtype")
-"""Columns that say what the tensor was; always written, as the last ones unless named among the others."""
+"""Columns that describe the tensor; always written, last unless named among the others."""
 FORMATS = ("csv", "tensorboard", "api")
 SIDES = ("input", "output", "input_grad", "output_grad")
 HOOKS = ("attention_hook", "linear_hook", "moe_router_weight_hook", "moe_router_logit_hook")
@@ -48,7 +48,7 @@ class AlertRule:
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorConfig:
-    """One reading of the file; fields as documented by msprobe."""
+    """The content of the file; fields as documented by msprobe."""
 
     targets: Mapping[str, Mapping[str, Spec]] = field(default_factory=dict)
     dynamic_on: bool = False
@@ -92,11 +92,11 @@ class MonitorConfig:
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The statistics of vario that these are made of: `id`, the value of a single number, is its mean."""
+        """The vario statistics these need: `id`, the value of a single number, is its mean."""
         return tuple(dict.fromkeys("mean" if op == "id" else op for op in self.statistics))
 
     def quantities(self, world_size: int) -> tuple[str, ...]:
-        """What vario's own probes have to watch for this."""
+        """The quantities that vario's probes must watch for this."""
         unreduced = "gradient_accumulated" if world_size > 1 else "gradient"
         wanted = {
             "activation": self.xy_distribution and not self.backward_only,
@@ -106,25 +106,26 @@ class MonitorConfig:
         return tuple(quantity for quantity, is_wanted in wanted.items() if is_wanted)
 
     def schedule(self, first_step: int, num_collected: int) -> Schedule:
-        """Every `step_interval`-th step counted from `start_step`, as many as are still to be collected."""
+        """Return the schedule: every `step_interval`-th step from `start_step`, up to the remaining number of
+        collections."""
         late = max(0, first_step - self.start_step)
         start = self.start_step + -(-late // self.step_interval) * self.step_interval
         return Schedule(self.step_interval, start, self.collect_times - num_collected)
 
     @property
     def records_something(self) -> bool:
-        """Whether any kind of recording is switched on."""
+        """Whether any kind of recording is enabled."""
         switches = (self.xy_distribution, self.wg_distribution, self.mv_distribution, self.param_distribution)
         more = (self.mg_direction, self.ur_distribution, self.stack_info, self.print_struct, self.cc_enable)
         return any((*switches, *more, self.recording_l2_features and self.l2_targets))
 
     def with_ops(self, ops: Any) -> MonitorConfig:
-        """The same with other statistics."""
+        """Return a copy with other statistics."""
         return dataclasses.replace(self, ops=_ops("ops", ops))
 
 
 def read_monitor_config(path: Path) -> MonitorConfig:
-    """The configuration in a file; a ConfigError names the field, what was found and what is accepted."""
+    """Read a config file; raises ConfigError with the field, its value and what is accepted."""
     try:
         content = json.loads(path.read_text(encoding="utf8"))
     except OSError as error:
@@ -138,7 +139,7 @@ def read_monitor_config(path: Path) -> MonitorConfig:
 
 
 def make_monitor_config(content: Any) -> MonitorConfig:
-    """The configuration in an already parsed file."""
+    """Build the config from a parsed file."""
     if not isinstance(content, dict):
         raise ConfigError(f"expected an object of fields, got {type(content).__name__}")
     values: dict[str, Any] = {}
@@ -149,9 +150,11 @@ def make_monitor_config(content: Any) -> MonitorConfig:
         values.update(found if key in ("alert", "cc_distribution") else {key: found})
     config = MonitorConfig(**values)
     if config.xy_distribution and config.forward_only and config.backward_only:
-        log.warning("forward_only and backward_only are both true: neither activations nor their gradients are kept")
+        log.warning(
+            "forward_only and backward_only are both true: neither activations nor their gradients are recorded"
+        )
     if config.ur_distribution and config.format != "tensorboard":
-        log.warning("ur_distribution draws heat maps into TensorBoard: it needs format 'tensorboard' and is off")
+        log.warning("ur_distribution writes heat maps to TensorBoard: it needs format 'tensorboard' and is disabled")
         config = dataclasses.replace(config, ur_distribution=False)
     return dataclasses.replace(config, all_xy=True) if config.xy_distribution and not config.targets else config
 
@@ -207,7 +210,7 @@ def _ops(key: str, value: Any) -> tuple[str, ...]:
         raise _refuse(key, f"a list of {', '.join(OPS)}", value)
     ops = [op for op in dict.fromkeys(value) if op in OPS + FORM_OPS]
     if strange := [op for op in value if op not in OPS + FORM_OPS]:
-        log.warning("ops: %s not known and left out; accepted are %s", ", ".join(map(str, strange)), ", ".join(OPS))
+        log.warning("ops: unknown and ignored: %s. Known: %s", ", ".join(map(str, strange)), ", ".join(OPS))
     if not any(op in OPS for op in ops):
         ops.insert(0, "norm")
     return (*ops, *(op for op in FORM_OPS if op not in ops))

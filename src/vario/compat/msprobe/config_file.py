@@ -1,4 +1,4 @@
-"""The configuration file while training runs: noticed when it changes, and told when a collection has ended."""
+"""The config file during training: detects changes, and is updated when a collection has ended."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class ConfigFile:
         self._said = ""
 
     def read(self) -> MonitorConfig:
-        """The configuration now; a ConfigError says what is wrong with it."""
+        """Read the current config; raises ConfigError if it is invalid."""
         return read_monitor_config(self.path)
 
     def read_if_changed(self) -> MonitorConfig | None:
-        """The configuration if the file has changed since the last look; a broken edit is said once and passed over."""
+        """Return the config if the file has changed since the last call; an invalid edit is reported once and
+        ignored."""
         try:
             stamp = self._stamp()
             if stamp == self._seen:
@@ -39,21 +40,21 @@ class ConfigFile:
         except (OSError, ConfigError) as error:
             if str(error) != self._said:
                 self._said = str(error)
-                log.error("the changed configuration is not used, the one before stays: %s", error)
+                log.error("the changed config is invalid, so the previous one stays in use: %s", error)
             return None
         self._said = ""
         return config
 
     def _stamp(self) -> tuple[int, ...]:
-        # An editor may put another file in its place, one that is as old.
+        # An editor may replace the file by one with the same time.
         status = self.path.stat()
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def switch_off(self) -> None:
-        """Write `dynamic_on: false`, unless the file is read-only or somebody is editing it at this moment."""
+        """Write `dynamic_on: false`, unless the file is read-only or being edited."""
         try:
             stamp = self._stamp()
-            # The file itself, with its permissions: others edit it as well.
+            # In place, to keep its permissions: others edit it as well.
             path = self.path.resolve()
             if not path.stat().st_mode & 0o222:
                 log.warning("%s: read-only, so dynamic_on stays true there; nothing more is recorded", self.path)

@@ -1,4 +1,4 @@
-"""What the conversions of msprobe's CSV files have in common: where they write, how far they are, what they say."""
+"""Shared code of the conversions of msprobe's CSV files: output folder, progress and remarks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("vario")
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion did."""
+    """The result of a conversion."""
 
     output: Path
     """The folder or file it wrote."""
@@ -28,16 +28,16 @@ class Conversion:
     num_rows: int
     """Rows of CSV that were converted."""
     remarks: list[str]
-    """What was left out, and why."""
+    """What was skipped, and why."""
 
     @property
     def line(self) -> str:
-        """What came of it, for a person to read."""
+        """The result in one line."""
         return f"{self.output}  {counted(self.num_rows, 'row')}, {counted(len(self.ranks), 'rank')}"
 
 
 def check_found(files: Sequence[object], folders: Sequence[RankFolder], kinds: Sequence[str] | None = None) -> None:
-    """Refuse to make something of nothing."""
+    """Raise ConfigError if there are no files."""
     if files:
         return
     present = kinds_in(folders)
@@ -55,7 +55,7 @@ def check_found(files: Sequence[object], folders: Sequence[RankFolder], kinds: S
 def remarks_before(
     folders: Sequence[RankFolder], asked: Sequence[str] | None, converted: Sequence[str]
 ) -> Iterator[str]:
-    """What to know before a conversion: which folders are taken together, and which kinds nobody asked to leave out."""
+    """Yield remarks before a conversion: which folders are combined, and which kinds are not converted."""
     yield from continued(folders)
     left_out = [] if asked else [kind for kind in kinds_in(folders) if kind not in converted]
     if left_out:
@@ -65,19 +65,20 @@ def remarks_before(
 def output_folder(
     monitor_path: str | os.PathLike[str], output_dirpath: str | os.PathLike[str] | None, what: str
 ) -> Path:
-    """Where the output goes: as asked, or into a folder of the time it is now."""
+    """Return the output folder: the given one, or one named after the current time."""
     if output_dirpath is not None:
         return Path(output_dirpath).expanduser()
     return Path(monitor_path).expanduser() / f"{time_tag(time.time())}-{what}"
 
 
 def is_free(path: Path) -> bool:
-    """Whether a folder can be made there: nothing is, or an empty folder."""
+    """Whether a folder can be created there: nothing exists, or an empty folder."""
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def watched(work: Iterable[str | tuple[int, int]], total_bytes: int) -> tuple[list[str], int]:
-    """Do the work, with a bar where a person looks on; its remarks, each logged, and the number of rows."""
+    """Run the conversion, with a progress bar on a terminal; returns its remarks, which are logged, and the number of
+    rows."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""msprobe's CSV files: `grad_reduced_0-0.csv` and its siblings, appended to step by step."""
+"""msprobe's CSV files: `grad_reduced_0-0.csv` and its siblings, appended to at each step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vario.statistics import Values
 log = logging.getLogger("vario")
 
 MAX_WAITING_CHARACTERS = 64 << 20
-"""What a disk that takes nothing may leave in memory."""
+"""The most characters to keep in memory if the disk cannot be written."""
 
 
 class CsvFiles:
@@ -40,12 +40,12 @@ class CsvFiles:
         """Per prefix: the name, the header and the file of what was written last."""
 
     def rewind_to(self, step: int) -> None:
-        """A training run goes on in this folder from that step: rows its first attempt left after it are dropped."""
+        """Resume from that step in this folder: drop rows after it."""
         self._rewound = {}
         self._first_step = step
 
     def write(self, block: Block, step: int) -> None:
-        """Append one block; what the disk does not take is tried again with the next."""
+        """Append one block; what cannot be written is retried with the next."""
         micro = ["micro_step"] if block.rows.micro_steps is not None else []
         text = block_text(block, step, self._ndigits)
         if self._num_waiting + len(text) > MAX_WAITING_CHARACTERS:
@@ -55,7 +55,7 @@ class CsvFiles:
         self._waiting.setdefault(self._path(block.rows.prefix, step, header), [header]).append(text)
 
     def _path(self, prefix: str, step: int, header: str) -> Path:
-        """The file for a step's rows: a further part where the columns have changed in between."""
+        """The file for a step's rows: a new part if the columns have changed."""
         first = step // self._steps_per_file * self._steps_per_file
         name = f"{prefix}_{first}-{first + self._steps_per_file - 1}"
         last = self._last.get(prefix)
@@ -69,7 +69,7 @@ class CsvFiles:
         return path
 
     def _header(self, path: Path) -> str:
-        """The first line of a file, or of what waits to become one; nothing where there is neither."""
+        """The first line of a file, or of what is waiting to be written; empty if there is neither."""
         if path in self._waiting:
             return self._waiting[path][0]
         try:
@@ -79,7 +79,7 @@ class CsvFiles:
             return ""
 
     def flush(self) -> None:
-        """Give everything to the disk; say once that it does not take it."""
+        """Write everything; warn once if that fails."""
         try:
             for path in list(self._waiting):
                 self._append(path)
@@ -89,14 +89,14 @@ class CsvFiles:
             if not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    "%s: cannot be written: %s. Training goes on; up to %s wait in memory and are tried again.",
+                    "%s: cannot be written: %s. Training continues; up to %s are kept in memory and retried.",
                     self.folder,
                     error,
                     size(MAX_WAITING_CHARACTERS),
                 )
 
     def close(self) -> None:
-        """Give everything to the disk, and say what it did not take to the last."""
+        """Write everything, and report what could not be written."""
         self.flush()
         if self._waiting:
             num_rows = sum(text.count("\n") for _, *texts in self._waiting.values() for text in texts)
@@ -112,17 +112,17 @@ class CsvFiles:
             size_before = file.tell()
             rest = "".join(texts if size_before else [header, *texts]).encode("utf8")
             try:
-                # One write for all: a kill leaves the file as it was, or with whole rows.
+                # One write for all: after a kill the file is unchanged, or has complete rows.
                 while rest:
                     rest = rest[file.write(rest) :]
             except OSError:
-                # A disk that became full took a part, and all of it is tried again.
+                # A full disk accepted a part: retry all of it.
                 file.truncate(size_before)
                 raise
 
 
 def drop_from_step(path: Path, first_step: int) -> None:
-    """Remove the rows of that step and later ones from a file, and a last line that a kill has torn."""
+    """Remove the rows of that step and later ones from a file, and an incomplete last line."""
     if not path.exists():
         return
     text = path.read_bytes().decode("utf8", errors="replace")
@@ -143,7 +143,7 @@ def _is_before(row: list[str], at: int, first_step: int) -> bool:
 
 
 def block_text(block: Block, step: int, ndigits: int) -> str:
-    """A block's rows as CSV. Done by pyarrow, which leaves the interpreter to the training meanwhile."""
+    """Format a block's rows as CSV, with pyarrow, which releases the interpreter lock."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -164,23 +164,23 @@ def block_text(block: Block, step: int, ndigits: int) -> str:
             continue
         values = block.values[:, next(numbers)]
         cells = _count_column(values) if column == "nans" else _number_column(values, ndigits)
-        columns.append(_with_bools(cells, values, block.forms) if column in ("min", "max") else cells)
+        columns.append(_with_bools(cells, values, block.specs) if column in ("min", "max") else cells)
     lines: Any = pc.binary_join_element_wise(*columns, ",")
     text: Any = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "\n")
     return f"{text[0].as_py()}\n"
 
 
 def _form_column(block: Block, column: str) -> Any:
-    """The shapes or dtypes of the rows' tensors, made anew only when one has changed."""
+    """The shapes or dtypes of the rows' tensors, recomputed only when one has changed."""
     import pyarrow as pa
 
     known = block.rows.made.get(column)
-    if known is None or known[0] != block.forms:
+    if known is None or known[0] != block.specs:
         cells = [["nan"]] * len(block.rows.names)
-        if block.forms:
+        if block.specs:
             which = FORM_OPS.index(column)
-            cells = [[str(list(form[0]) if which == 0 else form[1])] for form in block.forms]
-        known = block.rows.made[column] = block.forms, pa.array(csv_text(iter(cells)).split("\n")[:-1])
+            cells = [[_shape(spec) if which == 0 else str(spec[1])] for spec in block.specs]
+        known = block.rows.made[column] = block.specs, pa.array(csv_text(iter(cells)).split("\n")[:-1])
     return known[1]
 
 
@@ -198,19 +198,26 @@ def _number_column(values: Values, ndigits: int) -> Any:
     return pc.replace_substring_regex(text, r"^(-?\d+)$", r"\1.0")
 
 
-def _with_bools(text: Any, values: Values, forms: Sequence[TensorSpec] | None) -> Any:
+def _shape(spec: TensorSpec) -> str:
+    """Return a shape as msprobe writes it: torch's as a list, MindSpore's as a tuple."""
+    shape, dtype = spec
+    return str(list(shape) if str(dtype).startswith("torch.") else tuple(shape))
+
+
+def _with_bools(text: Any, values: Values, specs: Sequence[TensorSpec] | None) -> Any:
     """The extremes of a tensor of bools are bools."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    are_bools = [str(dtype) == "torch.bool" for _, dtype in forms or ()]
+    are_bools = [str(dtype) in ("torch.bool", "Bool") for _, dtype in specs or ()]
     if not any(are_bools):
         return text
     return pc.if_else(pa.array(are_bools), pa.array([str(bool(value)) for value in values]), text)
 
 
 def rounded(values: Values, ndigits: int) -> Values:
-    """Numbers rounded to so many decimals; below 1 to as many significant digits, so that nothing small becomes 0."""
+    """Round numbers to this many decimals; below 1 to as many significant digits, so that small numbers do not become
+    0."""
     if ndigits > 15:
         return values  # all the digits a double has
     with np.errstate(all="ignore"):
@@ -218,15 +225,15 @@ def rounded(values: Values, ndigits: int) -> Values:
         decimals = np.where(exponent < 0, ndigits - 1 - exponent, ndigits)
         scale = np.power(10.0, decimals)
         short = np.rint(values * scale) / scale
-        # Beyond 1e22 a power of ten is no exact double, and dividing by it leaves digits nobody asked for.
+        # Beyond 1e22 a power of ten is not an exact double, and dividing by it adds digits.
         for at in np.flatnonzero(decimals > 22):
             short[at] = float(f"{values[at]:.{ndigits}g}")
-    # Where the scale leaves the range of a double (1e-310, 1e305) the number stays as it is.
+    # If the scale exceeds the range of a double (1e-310, 1e305), keep the number.
     return np.where(np.isfinite(short) & (short != 0), short, values)
 
 
 def csv_text(rows: Iterable[list[str]]) -> str:
-    """Rows as CSV, quoted where needed."""
+    """Format rows as CSV, quoted if needed."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""Finding msprobe's CSV files: which folders lie in a range of time, which rank wrote them, which steps they hold."""
+"""Finds msprobe's CSV files: folders in a time range, their ranks and their steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TENSOR_KINDS = (
     "param_updated",
     "param",
 )
-"""What the names of CSV files begin with, where the rows are tensors; `param` up to msprobe 1.3.0."""
+"""Prefixes of CSV files whose rows are tensors; `param` up to msprobe 1.3.0."""
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -36,12 +36,12 @@ _LEAP_YEAR = 2000
 
 @dataclass(frozen=True)
 class RankFolder:
-    """What one rank wrote between a start of the monitor and its end."""
+    """What one rank wrote in one session of the monitor."""
 
     path: Path
     rank: int
     started: datetime
-    """From the name, which tells no year: that comes from when the folder last changed."""
+    """From the name, which has no year: that comes from the folder's last change."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class CsvFile:
     first_step: int
     last_step: int
     age: tuple[int, int]
-    """Place among the files of its steps: folders in the order they were begun, then parts of one file."""
+    """The order among the files of its steps: by start of the folder, then by part."""
     num_bytes: int
 
 
 def find_folders(
     monitor_path: str | os.PathLike[str], time_start: str | None = None, time_end: str | None = None
 ) -> list[RankFolder]:
-    """All folders of ranks begun in a closed range of time tags (`Dec03_21-34-40`), by rank and then by start.
+    """Return all rank folders started in an inclusive range of time tags (`Dec03_21-34-40`), by rank and start.
 
-    The path may also be one such folder itself. A range may go across New Year. A ConfigError where there is none.
+    The path may also be one such folder. A range may span New Year. Raises ConfigError if there is none.
     """
     base = Path(monitor_path).expanduser()
     if not base.is_dir():
@@ -79,21 +79,21 @@ def find_folders(
         begun += f" {time_end} or before" if time_end else ""
         more = f" and {counted(len(others) - 5, 'other')}" if len(others) > 5 else ""
         raise ConfigError(
-            f"monitor_path: '{monitor_path}' has no folder begun{begun}. It has {', '.join(others[:5])}{more}."
+            f"monitor_path: '{monitor_path}' has no folder started{begun}. It has {', '.join(others[:5])}{more}."
         )
     refuse_event_files(base)
     raise ConfigError(f"monitor_path: '{monitor_path}' has no folder `<time>-rank<n>-<id>`")
 
 
 def refuse_event_files(folder: Path) -> None:
-    """A ConfigError where a folder holds what msprobe or a conversion wrote for TensorBoard."""
+    """Raise ConfigError for a folder with TensorBoard event files of msprobe or of a conversion."""
     for above in ("", "*/", "*/*/", "*/*/*/"):
         if any(folder.glob(f"{above}*.tfevents.*")):
-            raise ConfigError(f"monitor_path: '{folder}': these are event files; import and convert read CSV")
+            raise ConfigError(f"monitor_path: '{folder}': contains event files, but import and convert read CSV")
 
 
 def rank_folders(base: Path, time_start: str | None, time_end: str | None) -> list[tuple[int, Path]]:
-    """Rank and path of all folders in `base` begun in that range, by rank and then by start; there may be none."""
+    """Return rank and path of all folders in `base` started in that range, by rank and start; may be empty."""
     entries = sorted(base.iterdir()) if base.is_dir() else []
     return [(folder.rank, folder.path) for folder in _chosen(entries, time_start, time_end)]
 
@@ -113,7 +113,7 @@ def _chosen(entries: Iterable[Path], time_start: str | None, time_end: str | Non
 
 
 def find_files(folders: Iterable[RankFolder], kinds: Sequence[str] | None = None) -> dict[str, list[CsvFile]]:
-    """The CSV files of one rank's folders by kind, of some kinds or of all; each list by step, then by age."""
+    """Return the CSV files of one rank's folders by kind, of some kinds or all; each list by step, then by age."""
     found: dict[str, list[CsvFile]] = {}
     for nth, folder in enumerate(folders):
         for entry in os.scandir(folder.path):
@@ -134,13 +134,13 @@ def find_files(folders: Iterable[RankFolder], kinds: Sequence[str] | None = None
 
 
 def kinds_in(folders: Iterable[RankFolder]) -> list[str]:
-    """The kinds of CSV files that some folders hold, by name."""
+    """Return the kinds of CSV files in some folders, by name."""
     names = (entry.name for folder in folders for entry in os.scandir(folder.path))
     return sorted({match["kind"] for match in map(_FILE.fullmatch, names) if match})
 
 
 def checked_kinds(asked: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """The kinds of files a caller means by `data_type_list`: those named, or all."""
+    """Return the kinds of files in `data_type_list`, or all."""
     if not asked:
         return list(known)
     if isinstance(asked, str) or not isinstance(asked, Sequence):
@@ -152,7 +152,7 @@ def checked_kinds(asked: Sequence[str] | None, known: Sequence[str]) -> list[str
 
 
 def checked_number(field: str, value: object) -> int:
-    """A whole number of at least 1, or a ConfigError that names the field."""
+    """Return a whole number of at least 1, or raise ConfigError with the field."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{field}: expected a whole number of at least 1, got {value!r}")
     return value

@@ -1,6 +1,6 @@
-"""Reading msprobe's CSV files: block by block, or step by step in order, however long the run was.
+"""Reads msprobe's CSV files block by block, or step by step in order, for runs of any length.
 
-What cannot be understood is left out line by line and remarked upon: a torn last line loses only itself.
+Invalid lines are skipped one by one, with a remark: a truncated last line loses only itself.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from vario.compat.msprobe.csv_folders import CsvFile
 from vario.compat.msprobe.wording import counted
 
 Remark = Callable[[str], None]
-"""Takes a sentence about something that was left out."""
+"""Called with a sentence about something that was skipped."""
 
 KEYS = ("vpp_stage", "name", "step")
 NO_MICRO_STEP = -1
-"""Stands in the column `micro_step` of files that have none."""
+"""The value of `micro_step` for files without that column."""
 
 CHUNK_BYTES = 8 << 20
-"""How much CSV is worked on at a time."""
+"""How much CSV is processed at a time."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class StepRows:
 
     step: int
     rows: Any
-    """A pyarrow Table of one chunk: the keys, the statistics and texts that were asked for and are there."""
+    """A pyarrow Table of one chunk: the keys, and the requested statistics and texts that exist."""
     same_targets: bool
-    """Whether the rows stand for the same targets, in the same order, as those of the step before."""
+    """Whether the rows are of the same targets, in the same order, as in the previous step."""
     time: float
     """Unix seconds at which the newest of the files was last written."""
     num_bytes_read: int
-    """How much of all files was read by now."""
+    """Bytes read of all files so far."""
     num_replaced: int
-    """Rows left out because a later one is about the same target."""
+    """Rows replaced by a later row of the same target."""
     is_shared: bool
     """Whether several folders have rows of this step."""
 
@@ -59,11 +59,11 @@ class StepRows:
         return zip(*columns, strict=True)
 
     def values(self, statistics: Sequence[str]) -> npt.NDArray[np.float64]:
-        """A column for each statistic; NaN where a file has no such number."""
+        """Return a column per statistic; NaN if a file has no such number."""
         return floats(self.rows, statistics)
 
     def known(self, statistics: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Whether a file has such a column with something in it, which may be `nan`; as `values` is laid out."""
+        """Return whether a file has such a value, which may be `nan`; laid out like `values`."""
         known = np.zeros((self.rows.num_rows, len(statistics)), np.bool_)
         for position, name in enumerate(statistics):
             if name in self.rows.column_names:
@@ -82,7 +82,7 @@ class Reading:
     chunk_bytes: int = CHUNK_BYTES
 
     def blocks(self, file: CsvFile, remark: Remark) -> Iterator[Any]:
-        """The rows of one file as pyarrow Tables, in the order of the file."""
+        """Yield the rows of one file as pyarrow Tables, in file order."""
         with file.path.open("rb") as source:
             header, line = _read_header(file, source, remark)
             rest = b""
@@ -96,11 +96,11 @@ class Reading:
                     if table.num_rows:
                         yield table
             if rest:
-                # Whoever wrote it was stopped in the middle: even where the columns are complete, a number may be cut.
-                remark(f"{file.path}:{line}: the last line has no end and is left out: {_shown(rest)}")
+                # The writer was stopped: even if the columns are complete, a number may be truncated.
+                remark(f"{file.path}:{line}: the last line is incomplete and skipped: {_shown(rest)}")
 
     def steps(self, files: Sequence[CsvFile], remark: Remark) -> Iterator[StepRows]:
-        """The rows of one kind and rank step by step in order; of rows that are there twice, the later one."""
+        """Yield the rows of one kind and rank step by step in order; of duplicate rows, the later one."""
         previous: Any = None
         num_bytes_read = 0
         for chunk in _chunks(files):
@@ -117,7 +117,7 @@ class Reading:
                     yield StepRows(step, rows, same, newest, num_bytes_read, num_replaced, _is_shared(whole))
 
     def _windows(self, files: Sequence[CsvFile], remark: Remark) -> Iterator[Any]:
-        """The rows of some files, oldest first, in tables that each hold whole steps, steps ascending."""
+        """The rows of some files, oldest first, in tables of complete steps, ascending."""
         ordered = sorted(files, key=lambda file: file.age)
         if ordered[0].age[0] == ordered[-1].age[0]:
             blocks = (block for file in ordered for block in self.blocks(file, remark))
@@ -128,7 +128,7 @@ class Reading:
             if tables:
                 yield _joined(tables)
             return
-        # Too much at once: sorted into ranges of steps on disk first.
+        # Too much for memory: sort into ranges of steps on disk first.
         with tempfile.TemporaryDirectory(prefix="vario-") as folder:
             width = 0
             ranges: dict[int, list[Path]] = {}
@@ -165,7 +165,7 @@ class Reading:
             others, verb = "", "is"
             if len(damaged) > 1:
                 others, verb = f" and {counted(len(damaged) - 1, 'further line')}", "are"
-            remark(f"{path}:{number}: this line{others} cannot be understood and {verb} left out: {_shown(text)}")
+            remark(f"{path}:{number}: this line{others} cannot be parsed and {verb} skipped: {_shown(text)}")
         return table
 
     def _read(self, block: bytes, header: list[str], note: Callable[[Any], Literal["skip"]]) -> Any:
@@ -196,7 +196,7 @@ class Reading:
                 int(row.get(name, "0"))
             for name in self.statistics:
                 float(row.get(name) or "nan")
-        except ValueError:  # also of bytes that are no text, and of rows that are too long or too short
+        except ValueError:  # also for invalid text, and for rows that are too long or too short
             return False
         return True
 
@@ -208,7 +208,7 @@ def read_header(file: CsvFile) -> list[str]:
 
 
 def floats(table: Any, columns: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Some columns of a table beside each other; NaN where there is no such column or number."""
+    """Return columns of a table as one array; NaN if there is no such column or number."""
     values = np.full((table.num_rows, len(columns)), np.nan)
     for position, name in enumerate(columns):
         if name in table.column_names:
@@ -222,13 +222,13 @@ def _read_header(file: CsvFile, source: io.BufferedReader, remark: Remark) -> tu
     header = _cells(first)
     if set(KEYS) <= set(header) and first.endswith(b"\n"):
         return header, 2
-    if file.age[1]:  # what did not fit into one file goes on in others without a header
+    if file.age[1]:  # continuation files have no header
         source.seek(0)
         whole = re.sub(r"_part_\d+\.csv$", ".csv", str(file.path))
         if Path(whole).is_file():
             with open(whole, "rb") as beginning:
                 return _cells(beginning.readline()), 1
-    remark(f"{file.path}:1: no header with the columns {', '.join(KEYS)}; the file is left out")
+    remark(f"{file.path}:1: no header with the columns {', '.join(KEYS)}; the file is skipped")
     return [], 1
 
 
@@ -282,7 +282,7 @@ def _targets_equal(one: Any, other: Any) -> bool:
 
 
 def _latest(rows: Any) -> Any:
-    """The rows without those that a later one of the same target replaces; the very same table if there are none."""
+    """The rows without those that a later row of the same target replaces; the same table if there are none."""
     names = rows.column("name").combine_chunks().dictionary_encode()
     keys = np.stack(
         [

@@ -1,4 +1,4 @@
-"""Summaries from msprobe's numbers, as far as they tell."""
+"""Summaries from msprobe's numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATISTICS = ("norm", "min", "max", "mean", "zeros", "nans")
 
 
 def summaries(rows: StepRows) -> tuple[Table, npt.NDArray[np.bool_]]:
-    """A Summary of each row, and whether there was a tensor at all."""
+    """Return a Summary of each row, and whether there was a tensor at all."""
     norm, low, high, mean, zeros, nans = rows.values(STATISTICS).T
     counts = _counts(rows)
     table = empty_table(len(norm))
@@ -26,20 +26,20 @@ def summaries(rows: StepRows) -> tuple[Table, npt.NDArray[np.bool_]]:
         table[:, SUM_SQUARES] = np.square(norm)
         table[:, ZEROS] = np.round(zeros * counts)
     table[:, MIN], table[:, MAX] = low, high
-    # msprobe counts no infinities, but they show in the extremes, or else in the norm: at least so many there are.
+    # msprobe does not count infinities, but they show in the extremes or the norm: this is the least number.
     table[:, INFS] = np.maximum(np.isinf(low).astype(float) + np.isinf(high), np.isinf(norm))
-    # Where NaN were not counted, any other number that is NaN tells of one at least; of nothing there is no minimum.
-    # A column that a file does not have tells nothing.
+    # If NaN were not counted, any other number that is NaN means at least one; an empty tensor has no minimum. A column
+    # that a file does not have says nothing.
     is_known = rows.known(STATISTICS)
     is_nan = (np.isnan(rows.values(STATISTICS)) & is_known).any(axis=1) & (counts != 0)
     table[:, NANS] = np.where(np.isnan(nans), is_nan, nans)
-    # A tensor that was not there (an input without a gradient) leaves a row of `nan` in every column.
+    # A missing tensor (an input without a gradient) has `nan` in every column.
     cannot_be_told = ~rows.known(["shape", "nans"]).any(axis=1)
     return table, np.isfinite(counts) | ~np.isnan(nans) | cannot_be_told
 
 
 def number_summaries(rows: StepRows, columns: Sequence[str]) -> tuple[Table, npt.NDArray[np.bool_]]:
-    """A Summary of each plain number, row after row, and whether the file has it."""
+    """Return a Summary of each plain number, row by row, and whether the file has it."""
     values = rows.values(columns).reshape(-1)
     table = empty_table(len(values))
     table[:, COUNT] = 1
@@ -53,7 +53,7 @@ def number_summaries(rows: StepRows, columns: Sequence[str]) -> tuple[Table, npt
 
 
 def shape_of(text: str | None) -> list[int] | None:
-    """The numbers in `[4, 8]` or `(4, 8)`; None for anything else."""
+    """Parse the numbers in `[4, 8]` or `(4, 8)`; None for anything else."""
     if text is None or not re.fullmatch(r"[\[(][\d, ]*[\])]", text):
         return None
     return [int(number) for number in re.findall(r"\d+", text)]

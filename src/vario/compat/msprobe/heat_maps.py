@@ -23,7 +23,7 @@ _SCALE = 3
 
 Pixels = npt.NDArray[np.uint8]
 
-# Dark blue over green to yellow: even in brightness, and readable without telling red from green.
+# Dark blue through green to yellow: even in brightness, and colour-blind safe.
 _COLOURS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=np.float64)
 _GLYPHS = dict(
     zip(
@@ -36,10 +36,10 @@ _GLYPHS = dict(
 
 
 class HeatMaps:
-    """Pictures of all parameters, one more column each step, drawn more rarely as they grow."""
+    """Pictures of all parameters, one more column per step, drawn less often as they grow."""
 
     def __init__(self, prefix: Callable[[str], str]) -> None:
-        """`prefix` is what stands before `adam_update` in a parameter's tag."""
+        """`prefix` is the part before `adam_update` in a parameter's tag."""
         self._prefix = prefix
         self._waiting: dict[int, tuple[list[str], Callable[[], Values]]] = {}
         self._steps: dict[str, list[int]] = {}
@@ -47,11 +47,11 @@ class HeatMaps:
         self._drawn: dict[str, int] = {}
 
     def add(self, step: int, names: list[str], fetch: Callable[[], Values]) -> None:
-        """Keep one step's histograms, which may still be on their way."""
+        """Add one step's histograms, which may still be being copied."""
         self._waiting[step] = names, fetch
 
     def write(self, events: EventFile, now: float, is_last: bool) -> None:
-        """Draw what has grown by a tenth since it was drawn last; at the end, everything."""
+        """Draw what has grown by a tenth since it was last drawn; at the end, everything."""
         for at in sorted(self._waiting):
             names, fetch = self._waiting.pop(at)
             tags = [self._prefix(name) + kind for kind in ("adam_update", "adam_ratio") for name in names]
@@ -67,7 +67,8 @@ class HeatMaps:
 
 
 def draw(table: Values, steps: list[int]) -> bytes:
-    """A PNG: values from -1 below to 1 above, steps from left to right, brighter where more elements are."""
+    """Draw a PNG: values from -1 (bottom) to 1 (top), steps from left to right, brighter where there are more
+    elements."""
     picture = np.full((HEIGHT, WIDTH, 3), 255, dtype=np.uint8)
     height, width = HEIGHT - 2 * _MARGIN, WIDTH - 2 * _MARGIN
     rows = (BINS - 1 - np.arange(height) * BINS // height).astype(int)
@@ -103,7 +104,7 @@ def _write(picture: Pixels, text: str, top: int, left: int) -> None:
 
 
 def png(pixels: Pixels) -> bytes:
-    """Pixels as a PNG file."""
+    """Encode pixels as a PNG file."""
     height, width, _ = pixels.shape
     lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""What msprobe recorded, as a vario run that every report reads."""
+"""Imports msprobe's recordings as a vario run that every report can read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vario.compat.msprobe.wording import Repeated, continued, counted
 from vario.core.errors import RunError, RunTaken
 from vario.core.package import versions
 from vario.core.records import ROOT, Frame, Scalars, StepRecord, Structure, Table
-from vario.sinks import RunHeader
+from vario.core.run_header import RunHeader
 from vario.sinks.store import Store
 
 log = logging.getLogger("vario")
@@ -47,8 +47,7 @@ QUANTITIES = {
     "moe_router_weight_hook": "router",
     "moe_router_logit_hook": "router",
 }
-"""What the kinds of files are called here, in the order in which a step makes them. Any other file is an optimizer
-state of that name."""
+"""Our names for the kinds of files, in the order of a step. Any other file is an optimizer state of that name."""
 
 _FEATURES = {
     "attention_hook": ("attention", ("entropy", "softmax_max")),
@@ -60,7 +59,7 @@ _FEATURES = {
 _PARAMETER_KINDS = ("param_updated", "param_origin", "param", "grad_reduced", "grad_unreduced")
 _SIDE = re.compile(r"(?:(?P<module>.*)\.|\.?)(?P<side>input|output)(?:_(?P<nth>\d+))?", re.DOTALL)
 _CHUNK_BYTES = 4 << 20
-"""How much CSV of each kind is held at a time: all kinds are read side by side."""
+"""How much CSV of each kind is in memory at a time: all kinds are read in parallel."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +69,14 @@ class Imported:
     path: Path
     ranks: list[int]
     num_steps: int
-    """Of the rank that has the most."""
+    """The number of steps on the rank with the most."""
     num_rows: int
     remarks: list[str]
-    """What was left out, and why."""
+    """What was skipped, and why."""
 
     @property
     def line(self) -> str:
-        """What came of it, for a person to read."""
+        """The result in one line."""
         amount = f"{counted(self.num_steps, 'step')}, {counted(self.num_rows, 'row')}"
         return f"{self.path}  {amount}, {counted(len(self.ranks), 'rank')}"
 
@@ -89,15 +88,15 @@ def import_msprobe(
     time_start: str | None = None,
     time_end: str | None = None,
 ) -> Imported:
-    """Write what msprobe left in its output folder, or in the folder of one rank, as a run under `directory`.
+    """Write msprobe's output folder, or the folder of one rank, as a run under `directory`.
 
-    It has its name when it is complete; of an import that fails or is interrupted nothing stays.
+    The run gets its name when it is complete; an import that fails or is interrupted leaves nothing behind.
     """
     folders = find_folders(source, time_start, time_end)
     check_found(list(find_files(folders)), folders)
     path = Path(directory).expanduser() / (name or f"msprobe-{folders[0].started:%Y%m%d-%H%M%S}")
     if not is_free(path):
-        raise RunTaken(f"{path}: there is something already. Choose another --name, or remove that folder.")
+        raise RunTaken(f"{path}: already exists. Choose another --name, or remove that folder.")
     ranks = sorted({folder.rank for folder in folders})
     remarks: list[str] = []
 
@@ -122,7 +121,7 @@ def import_msprobe(
 def _import_rank(
     path: Path, rank: int, ranks: list[int], folders: Sequence[RankFolder], command: str, remark: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Write one rank; the number of its steps and rows."""
+    """Write one rank and return the number of its steps and rows."""
     files = find_files(folders)
     columns = _columns(files)
     if any(kind not in _FEATURES for kind in files) and "shape" not in columns:
@@ -171,7 +170,7 @@ def _write_rank(header: RunHeader, readers: Sequence[_Kind], repeated: Repeated)
             num_rows += sum(len(frame.targets) for frame in record.frames)
         store.close("finished", None)
     except BaseException:
-        # Its thread must not write any more when the folder is removed; the first error is the one to tell.
+        # Its thread must stop writing before the folder is removed; report the first error.
         with suppress(Exception):
             store.close("failed", None)
         raise
@@ -187,7 +186,7 @@ def _columns(files: Mapping[str, Sequence[CsvFile]]) -> set[str]:
 
 
 def quantity_of(kind: str) -> str:
-    """What a kind of file holds; one we do not know is a state of the optimizer."""
+    """Return the quantity of a kind of file; an unknown kind is an optimizer state."""
     return QUANTITIES.get(kind, "moment_before")
 
 
@@ -197,7 +196,7 @@ def _place(kind: str) -> tuple[int, str]:
 
 
 def _statistics(columns: Iterable[str]) -> list[str]:
-    """The statistics that can be worked out from these columns."""
+    """The statistics that can be computed from these columns."""
     have = set(columns)
     needs = {
         "norm": {"norm"},
@@ -240,7 +239,7 @@ class _Kind:
             yield rows.step, self, rows
 
     def targets(self, rows: StepRows) -> list[str]:
-        """What vario calls the rows."""
+        """Return vario's names of the rows."""
         if not rows.same_targets or rows is self.first:
             self._targets = [self.name(stage, name) for stage, name, _ in rows.targets()]
         return self._targets
@@ -276,7 +275,7 @@ def _record(step: int, found: Sequence[tuple[_Kind, StepRows]]) -> StepRecord:
             table, is_there = summaries(rows)
         for micro_step in np.unique(micro_steps).tolist():
             chosen = np.flatnonzero((micro_steps == micro_step) & is_there)
-            # What knows no micro-step is seen before the first (weights) or after the last (all others).
+            # Rows without a micro-step come before the first (weights) or after the last (all others).
             when = (
                 micro_step
                 if micro_step != NO_MICRO_STEP
@@ -305,7 +304,7 @@ def _frames(step: int, pieces: Sequence[tuple[int, int, str, list[str], Table]])
 
 
 def _structure(readers: Sequence[_Kind]) -> Structure:
-    """Modules and parameters as far as the names and shapes of the first step tell."""
+    """Modules and parameters, from the names and shapes of the first step."""
     parameters: dict[str, dict[str, Any]] = {}
     modules: dict[str, int] = {}
     for reader in sorted(readers, key=lambda reader: reader.kind not in _PARAMETER_KINDS):

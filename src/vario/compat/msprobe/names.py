@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from vario.backends.protocols.msprobe_wishes import MsprobeSide, NamedPart
 from vario.compat.msprobe.config import MonitorConfig, Spec
 from vario.core.records import ROOT
 from vario.core.selector import ancestors
@@ -25,18 +26,11 @@ def squash(name: str) -> str:
     return name
 
 
-def keyed(chunks: Sequence[Any]) -> dict[str, Any]:
-    """The chunks of a virtual pipeline as vario is given them: each by its number, a plain model without."""
-    return {f"{stage}." if len(chunks) > 1 else "": chunk for stage, chunk in enumerate(chunks)}
-
-
 class Names:
     """How the modules and parameters of the model's chunks are called here and there."""
 
-    def __init__(self, chunks: Sequence[Any], with_squash: bool) -> None:
+    def __init__(self, chunks: Sequence[Any], side: MsprobeSide, with_squash: bool) -> None:
         """Chunks are the stages of a virtual pipeline; a plain model is the only one."""
-        from vario.backends.torch import naming
-
         self._squashes = with_squash
         self.modules: dict[str, str] = {}
         self.parameters: dict[str, str] = {}
@@ -45,24 +39,19 @@ class Names:
         self._bare: dict[str, str] = {}
         """Without what wrappers add: `module.`, `_orig_mod.`."""
         self._given: set[tuple[int, str]] = set()
-        named = keyed(chunks)
-        modules = {id(module): name for name, module in naming.all_modules(named).items()}
-        parameters = {id(parameter): name for name, parameter in naming.all_parameters(named).items()}
-        for stage, chunk in enumerate(chunks):
-            bare = naming.unwrap(chunk)
-            full = {id(module): name for name, module in chunk.named_modules()}
-            for local, module in bare.named_modules():
-                if id(module) in modules:
-                    self._add(self.modules, modules[id(module)], stage, full[id(module)], naming.clean(local) or ROOT)
-            full = {id(parameter): name for name, parameter in chunk.named_parameters()}
-            for local, parameter in bare.named_parameters():
-                name = parameters[id(parameter)]
-                self._add(self.parameters, name, stage, full[id(parameter)], naming.clean(local))
-                self.tensors[name] = parameter
+        self.called: dict[str, Any] = {}
+        """The modules themselves."""
+        for named in side.modules(chunks):
+            self._add(self.modules, named)
+            self.called[named.name] = named.part
+        for named in side.parameters(chunks):
+            self._add(self.parameters, named)
+            self.tensors[named.name] = named.part
 
-    def _add(self, names: dict[str, str], ours: str, stage: int, theirs: str, bare: str) -> None:
+    def _add(self, names: dict[str, str], named: NamedPart) -> None:
+        stage, ours, theirs = named.stage, named.name, named.full
         self._full[ours] = f"{stage}:{theirs}"
-        self._bare[ours] = bare
+        self._bare[ours] = named.bare or ROOT
         short = f"{stage}:{squash(theirs)}" if self._squashes else f"{stage}:{theirs}"
         # Two towers with a `layers.0` each: the second keeps its whole name.
         names[ours] = f"{stage}:{theirs}" if (id(names), short) in self._given else short

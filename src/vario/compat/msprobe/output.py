@@ -1,4 +1,4 @@
-"""Where a TrainerMon's numbers go: a sink that writes what msprobe would, and keeps the last step for the API."""
+"""A TrainerMon's sink: writes what msprobe would, and keeps the last step for the API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from vario.core.records import Frame, StepRecord
 
 if TYPE_CHECKING:
     from vario.core.event_file import EventFile
-    from vario.sinks import PartsOff, RunHeader
+    from vario.core.run_header import RunHeader
+from vario.sinks import PartsOff
 
 log = logging.getLogger("vario")
 
@@ -34,7 +35,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 def base_folder() -> Path:
     """`MONITOR_OUTPUT_DIR`, or `monitor_output` here."""
-    # As it is now: a script may change its directory on the way.
+    # Resolved now: a script may change its directory later.
     return Path(os.environ.get("MONITOR_OUTPUT_DIR") or "monitor_output").expanduser().absolute()
 
 
@@ -45,7 +46,7 @@ def time_tag(now: float) -> str:
 
 
 def new_folder(rank: int) -> Path:
-    """A folder of its own for this rank and this start."""
+    """Return a new folder for this rank and this session."""
     return base_folder() / f"{time_tag(time.time())}-rank{rank}-{uuid.uuid4().hex[:8]}"
 
 
@@ -55,7 +56,7 @@ def folder_to_continue(config: MonitorConfig, rank: int) -> Path | None:
         return None
     found = [folder for at, folder in rank_folders(base_folder(), *config.append_output) if at == rank]
     if not found:
-        log.warning("append_output: rank %d has no folder in that range; it begins a new one", rank)
+        log.warning("append_output: rank %d has no folder in that range; starting a new one", rank)
     return found[-1] if found else None
 
 
@@ -63,7 +64,6 @@ class Output:
     """One rank's files, over all restarts of its monitor."""
 
     name: ClassVar[str] = "msprobe"
-    wants_forms: ClassVar[bool] = True
 
     def __init__(self, folder: Path, place: Place, continues: bool) -> None:
         self.first_step = 0
@@ -80,7 +80,7 @@ class Output:
         self._before_flush: list[Callable[[EventFile, bool], None]] = []
 
     def configure(self, config: MonitorConfig, translation: Translation) -> None:
-        """Write as this config asks from now on; only while no monitor is open."""
+        """Apply a config from now on; only while no monitor is open."""
         self._translation = translation
         dump = self.folder.parent / "anomaly_detected" if config.alert_dump and config.alert_rules else None
         if tuple(config.alert_rules) != tuple(self._alarms.rules) or dump is not None:
@@ -91,8 +91,8 @@ class Output:
         self._before_flush = []
 
     def make_folder(self) -> None:
-        """Show at once where the numbers will be."""
-        # Where it cannot be made the first write says so, and tries again.
+        """Create the folder immediately, to show where the numbers will be."""
+        # If it cannot be created, the first write reports that and retries.
         with contextlib.suppress(OSError):
             os.makedirs(self.folder, exist_ok=True)
 
@@ -109,18 +109,18 @@ class Output:
         self._before_flush.append(call)
 
     def open(self, header: RunHeader) -> None:
-        """A monitor begins to write here."""
+        """Start writing."""
         self.first_step = header.first_step or 0
         if self._continues and self._csv is not None:
             self._csv.rewind_to(self.first_step)
 
     def write(self, record: StepRecord) -> None:
-        """Write one step; further records of a step carry nothing for these files."""
+        """Write one step; further records of a step contain nothing for these files."""
         if not record.frames and not self._before_flush:
             return
         self.last = list(record.frames) or self.last
         events = self._open_events() if self._is_tensorboard else None
-        # What a collective brought may be of an earlier step.
+        # The result of a collective may belong to an earlier step.
         for step in sorted({frame.step for frame in record.frames}):
             for block in self.blocks([frame for frame in record.frames if frame.step == step]):
                 self._alarms.look(block, step)
@@ -137,17 +137,15 @@ class Output:
             events.flush()
 
     def blocks(self, frames: Sequence[Frame]) -> list[Block]:
-        """Frames in msprobe's words."""
+        """Convert frames to msprobe's blocks."""
         assert self._translation is not None
         return self._translation.blocks(frames)
 
-    def statistics(self, frames: Sequence[Frame], prefix: str) -> Statistics:
-        """What these frames have of one file prefix."""
-        import torch
-
+    def statistics(self, frames: Sequence[Frame], prefix: str, number: Callable[[float], Any]) -> Statistics:
+        """Return these frames' statistics for one file prefix; `number` makes a tensor of each."""
         return {
             block.rows.tag(row, self._place.rank): {
-                name: torch.tensor(value, dtype=torch.float64)
+                name: number(value)
                 for name, value in zip(block.rows.statistics, block.values[row].tolist(), strict=True)
             }
             for block in self.blocks(frames)
@@ -169,17 +167,17 @@ class Output:
         (self.folder / "stack_info.csv").write_text(csv_text(iter(rows)), encoding="utf8")
 
     def write_structure(self, modules: dict[str, Any]) -> Path:
-        """Keep what every module takes and returns; where."""
+        """Write the structure of every module's inputs and outputs, and return the path."""
         path = self.folder.parent / "module_struct" / f"rank{self._place.rank}" / "module_struct.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf8")
         return path
 
     def note(self, parts_off: PartsOff, num_refused: int) -> None:
-        """Nothing here shows what failed; the log said it."""
+        """Ignore failures: the log has them."""
 
     def close(self, state: str, error: str | None) -> None:
-        """A monitor has stopped: everything is on disk now."""
+        """Finish writing: everything is on disk."""
         if self._csv is not None:
             self._csv.close()
         if self._events is not None:

@@ -1,15 +1,63 @@
-"""What msprobe records and vario does not under these names."""
+"""Probes for what msprobe records and vario does not."""
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from vario.backends.base import Tensor, Watched
+from vario.backends.protocols.backend import Backend, needed
+from vario.backends.protocols.msprobe_wishes import MsprobeFeatures, MsprobeMomentum, MsprobeWishes
+from vario.backends.protocols.observing import Tensor
 from vario.compat.msprobe.heat_maps import BINS, HIGH, LOW, HeatMaps
 from vario.core.records import Share
-from vario.probes import Recorder
+from vario.probes import Needs, Probe, Recorder
+
+log = logging.getLogger("vario")
+
+
+_FIELDS = {
+    "direction": "mg_direction",
+    "update": "ur_distribution",
+    "communication": "cc_distribution",
+}
+"""Fields of the config for what not every framework offers; hooks of features are called as their quantity."""
+
+
+class IfOffered:
+    """A probe that is left out, with a warning, if the framework of the model does not offer what it needs."""
+
+    quantity: ClassVar[str] = "scalar"
+    every: ClassVar[int] = 1
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Attach the probe."""
+        needs: Needs = getattr(self._probe, "needs", ())
+        if all(backend.offer(capability) is not None for capability in needs):
+            self._probe.attach(backend, recorder)
+        else:
+            field = _FIELDS.get(self._probe.quantity, self._probe.quantity)
+            log.warning("%s: not offered for models of this framework, so nothing is recorded for it", field)
+
+
+class Arrangement:
+    """What msprobe is told of a training, and keeps of every tensor; no quantity of its own."""
+
+    quantity: ClassVar[str] = "scalar"
+    every: ClassVar[int] = 1
+
+    def __init__(self, micro_steps: int) -> None:
+        """A step has this many."""
+        self._micro_steps = micro_steps
+
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
+        """Count passes as told, and keep shapes and dtypes."""
+        backend.clock.micro_steps_per_step = self._micro_steps
+        recorder.frames.keep_specs(needed(backend, MsprobeWishes).tensor_spec)
 
 
 class ReducedGradients:
@@ -24,22 +72,21 @@ class ReducedGradients:
     def __init__(self, duplicates: Callable[[Mapping[str, Share]], Collection[str]]) -> None:
         self._duplicates_among = duplicates
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the beginning of updates."""
-        self._watched = watched
-        self._duplicates = self._duplicates_among(watched.targets.shares)
+        self._wishes = wishes = needed(backend, MsprobeWishes)
+        self._duplicates = self._duplicates_among(wishes.shares)
         self._observer = recorder.observer(self.quantity)
-        if watched.clips_in_step:
-            watched.on_backward_ended(recorder.guarded(self.quantity, self.look))
+        if wishes.clips_in_step:
+            backend.on_backward_ended(recorder.guarded(self.quantity, lambda gradients: self.look()))
         else:
-            watched.on_update_began(recorder.guarded(self.quantity, self.look))
+            backend.on_update_began(recorder.guarded(self.quantity, self.look))
 
     def look(self, optimizer: Any = None) -> None:
-        """Take the gradients as they are now."""
+        """Read the current gradients."""
         if not self._observer.watching:
             return
-        scale = self._watched.loss_scale() if optimizer is None else self._watched.optimizer_scale(optimizer)
-        names, tensors = self._watched.gradients(optimizer)
+        names, tensors, scale = self._wishes.gradients(optimizer)
         kept = [(name, tensor) for name, tensor in zip(names, tensors, strict=True) if name not in self._duplicates]
         self._observer.observe_all([name for name, _ in kept], [tensor for _, tensor in kept], scale)
 
@@ -53,9 +100,9 @@ class TrainedWeightsBefore:
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = parameters
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the calls of updates."""
-        watched.on_update_called(_looks_at_trained_weights(self.quantity, self._parameters, watched, recorder))
+        backend.on_update_called(_looks_at_trained_weights(self.quantity, self._parameters, backend, recorder))
 
 
 class TrainedWeights:
@@ -67,19 +114,19 @@ class TrainedWeights:
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = parameters
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the end of updates."""
-        watched.on_update_ended(_looks_at_trained_weights(self.quantity, self._parameters, watched, recorder))
+        backend.on_update_ended(_looks_at_trained_weights(self.quantity, self._parameters, backend, recorder))
 
 
 def _looks_at_trained_weights(
-    quantity: str, parameters: Mapping[str, Tensor], watched: Watched, recorder: Recorder
+    quantity: str, parameters: Mapping[str, Tensor], backend: Backend, recorder: Recorder
 ) -> Callable[[Any], None]:
     observer = recorder.observer(quantity)
 
     def look(optimizer: Any) -> None:
         if observer.watching:
-            names, tensors = watched.targets.weights(optimizer)
+            names, tensors = backend.weights(optimizer)
             # Now, for a loop may freeze and thaw them from step to step; an optimizer's copies know nothing of it.
             trained = [at for at, name in enumerate(names) if parameters[name].requires_grad]
             observer.observe_all([names[at] for at in trained], [tensors[at] for at in trained])
@@ -88,14 +135,15 @@ def _looks_at_trained_weights(
 
 
 class GradientsThroughModules:
-    """Gradients of module inputs, as far as they come back through that module, and of outputs."""
+    """Gradients of module inputs, only the part that flows through that module, and of outputs."""
 
     quantity: ClassVar[str] = "activation_gradient"
     every: ClassVar[int] = 1
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the gradients of what modules take and return."""
-        watched.on_module_gradients(recorder.observer(self.quantity, watched.loss_scale), through_modules=True)
+        wishes = needed(backend, MsprobeWishes)
+        wishes.on_gradients_through_modules(recorder.observer(self.quantity, wishes.loss_scale))
 
 
 class Direction:
@@ -103,16 +151,17 @@ class Direction:
 
     quantity: ClassVar[str] = "direction"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (MsprobeMomentum,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the beginning of updates."""
-        observer = recorder.observer(self.quantity)
+        observer, wishes = recorder.observer(self.quantity), needed(backend, MsprobeMomentum)
 
         def update_began(optimizer: Any) -> None:
             if observer.watching:
-                observer.observe_all(*watched.targets.sign_agreement(optimizer))
+                observer.observe_all(*wishes.sign_agreement(optimizer))
 
-        watched.on_update_began(recorder.guarded(self.quantity, update_began))
+        backend.on_update_began(recorder.guarded(self.quantity, update_began))
 
 
 class Updates:
@@ -120,21 +169,22 @@ class Updates:
 
     quantity: ClassVar[str] = "update"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (MsprobeMomentum,)
 
     def __init__(self, heat_maps: HeatMaps) -> None:
         self._heat_maps = heat_maps
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the beginning of updates."""
-        observer = recorder.observer(self.quantity)
+        observer, wishes = recorder.observer(self.quantity), needed(backend, MsprobeMomentum)
 
         def update_began(optimizer: Any) -> None:
             if observer.watching:
-                names, fetch = watched.targets.update_histograms(optimizer, BINS, LOW, HIGH)
+                names, fetch = wishes.update_histograms(optimizer, BINS, LOW, HIGH)
                 if names:
-                    self._heat_maps.add(watched.clock.step, names, fetch)
+                    self._heat_maps.add(backend.clock.step, names, fetch)
 
-        watched.on_update_began(recorder.guarded(self.quantity, update_began))
+        backend.on_update_began(recorder.guarded(self.quantity, update_began))
 
 
 class FirstHead:
@@ -142,24 +192,25 @@ class FirstHead:
 
     quantity: ClassVar[str] = "attention_hook"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (MsprobeFeatures,)
 
     def __init__(self, modules: Sequence[str], order: str) -> None:
         self._modules = modules
         self._order = order
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the calls of these modules."""
-        observer = recorder.observer(self.quantity)
+        observer, wishes = recorder.observer(self.quantity), needed(backend, MsprobeFeatures)
 
         def called(name: str, args: tuple[Any, ...]) -> None:
             if observer.watching:
                 if len(args) < 2:
                     raise ValueError(f"'{name}' was called with {len(args)} inputs, not with queries and keys")
-                rows = watched.attention_rows(name, args[0], args[1], self._order, first_only=True)
+                rows = wishes.first_head_rows(name, args[0], args[1], self._order)
                 for column in ("entropy", "softmax_max"):
                     observer.observe(f"{name}:{column}", rows[column])
 
-        watched.on_modules_called(self._modules, recorder.guarded(self.quantity, called))
+        wishes.on_modules_called(self._modules, recorder.guarded(self.quantity, called))
 
 
 class _OfMatrices(ABC):
@@ -167,25 +218,26 @@ class _OfMatrices(ABC):
 
     quantity: ClassVar[str]
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (MsprobeFeatures,)
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = modules
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to the beginning of updates."""
-        observer = recorder.observer(self.quantity)
+        observer, wishes = recorder.observer(self.quantity), needed(backend, MsprobeFeatures)
 
         def update_began(optimizer: Any) -> None:
             if not observer.watching:
                 return
-            for name, matrix in watched.matrices(self._modules).items():
-                for column, number in self.measure(watched, name, matrix.detach()).items():
-                    observer.observe_latest(f"{name}:{column}", number)
+            for name, matrix in wishes.matrices(self._modules).items():
+                for column, number in self.measure(wishes, name, matrix).items():
+                    observer.observe(f"{name}:{column}", number, is_latest=True)
 
-        watched.on_update_began(recorder.guarded(self.quantity, update_began))
+        backend.on_update_began(recorder.guarded(self.quantity, update_began))
 
     @abstractmethod
-    def measure(self, watched: Watched, name: str, matrix: Tensor) -> dict[str, Tensor]:
+    def measure(self, wishes: MsprobeFeatures, name: str, matrix: Tensor) -> dict[str, Tensor]:
         """The numbers of one matrix, by column."""
 
 
@@ -194,11 +246,9 @@ class KernelNorms(_OfMatrices):
 
     quantity: ClassVar[str] = "linear_hook"
 
-    def measure(self, watched: Watched, name: str, matrix: Tensor) -> dict[str, Tensor]:
+    def measure(self, wishes: MsprobeFeatures, name: str, matrix: Tensor) -> dict[str, Tensor]:
         """`kernel_norm` and `sr`."""
-        largest = watched.spectral_norm(name, matrix)
-        sizes = matrix.abs() if matrix.is_complex() else matrix
-        return {"kernel_norm": largest, "sr": sizes.float().norm() / largest}
+        return dict(zip(("kernel_norm", "sr"), wishes.matrix_norms(name, matrix), strict=True))
 
 
 class RouterWeights(_OfMatrices):
@@ -206,9 +256,9 @@ class RouterWeights(_OfMatrices):
 
     quantity: ClassVar[str] = "moe_router_weight_hook"
 
-    def measure(self, watched: Watched, name: str, matrix: Tensor) -> dict[str, Tensor]:
+    def measure(self, wishes: MsprobeFeatures, name: str, matrix: Tensor) -> dict[str, Tensor]:
         """`router_weight_similarity`."""
-        return {"router_weight_similarity": _mean_cosine(matrix.float())}
+        return {"router_weight_similarity": wishes.mean_cosine(matrix)}
 
 
 class RouterLogits:
@@ -216,30 +266,18 @@ class RouterLogits:
 
     quantity: ClassVar[str] = "moe_router_logit_hook"
     every: ClassVar[int] = 1
+    needs: ClassVar[Needs] = (MsprobeFeatures,)
 
-    def attach(self, watched: Watched, recorder: Recorder) -> None:
+    def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Get ready; what the routers return is handed to `returned`."""
-        observer = recorder.observer(self.quantity)
+        observer, wishes = recorder.observer(self.quantity), needed(backend, MsprobeFeatures)
 
         def returned(name: str, args: Any, kwargs: Any, output: Any) -> None:
             if observer.watching:
                 items = output if isinstance(output, (list, tuple)) else [output]
-                logits = next((item for item in items if hasattr(item, "log_softmax")), None)
-                if logits is None:
+                entropy = wishes.choice_entropy(items)
+                if entropy is None:
                     raise ValueError(f"'{name}' returned no tensor of logits")
-                chances = logits.detach().float().log_softmax(-1)
-                entropy = -(chances.exp() * chances).nan_to_num().sum(-1)
                 observer.observe(f"{name}:per_token_expert_entropy", entropy)
 
         self.returned = recorder.guarded(self.quantity, returned)
-
-
-def _mean_cosine(matrix: Any) -> Any:
-    """Over all pairs of experts, which lie along the smaller dimension; in a square matrix they are its columns."""
-    experts = matrix if matrix.shape[0] < matrix.shape[1] else matrix.T
-    count = experts.shape[0]
-    if count < 2:
-        return experts.new_zeros(())
-    total = (experts / experts.norm(dim=1, keepdim=True).clamp_min(1e-12)).sum(0)
-    # The sum over all ordered pairs is the square of the summed unit vectors, less each with itself.
-    return (total.square().sum() - count) / (count * (count - 1))

@@ -1,4 +1,4 @@
-"""msprobe's `csv2db`: CSV files as one SQLite database, with tables for so many steps each."""
+"""msprobe's `csv2db`: converts CSV files to one SQLite database, with a fixed number of steps per table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATISTICS: tuple[str, ...] = ("norm", "min", "max", "zeros", "nans", "mean")
 STATISTICS += ("entropy", "softmax_max", "sr", "kernel_norm", "std_x", "jacobian", "proxy", "token_similarity")
 FILE_NAME = "monitor_metrics.db"
 BLOCK_BYTES = 2 << 20
-"""How much CSV is turned into rows of the database at a time."""
+"""How much CSV is converted at a time."""
 
 Target = tuple[str, int, int]
 """Name, stage and micro-step."""
@@ -55,19 +55,19 @@ class CSV2DBConfig:
 
 
 def csv2db(config: CSV2DBConfig) -> None:
-    """Write the CSV files of all ranks begun in a range of time into `monitor_metrics.db`; a line says where it is."""
+    """Write the CSV files of all ranks started in a time range to `monitor_metrics.db`; prints its path."""
     sys.stdout.write(f"{convert_to_sqlite(config).line}\n")
 
 
 def convert_to_sqlite(config: CSV2DBConfig) -> Conversion:
-    """What `csv2db` does, and what came of it."""
+    """Run `csv2db` and return the result."""
     num_processes = checked_number("process_num", config.process_num)
     partition = checked_number("step_partition", config.step_partition)
     kinds = checked_kinds(config.data_type_list, KINDS)
     folders = find_folders(config.monitor_path, config.time_start, config.time_end)
     path = output_folder(config.monitor_path, config.output_dirpath, "csv2db") / FILE_NAME
     if path.exists():
-        raise ConfigError(f"output_dirpath: '{path}' exists already. Name another folder, or remove it.")
+        raise ConfigError(f"output_dirpath: '{path}' already exists. Name another folder, or remove it.")
     unfinished = path.with_name(path.name + ".tmp")
     try:
         tasks = plan(folders, kinds)
@@ -82,13 +82,13 @@ def convert_to_sqlite(config: CSV2DBConfig) -> Conversion:
                 remarks, num_rows = watched(chain(before, work), sum(task.file.num_bytes for task in tasks))
             os.replace(unfinished, path)
     except (OSError, sqlite3.Error) as error:
-        raise RunError(f"{path}: not made: {error}") from error
+        raise RunError(f"{path}: not created: {error}") from error
     return Conversion(path, sorted({folder.rank for folder in folders}), num_rows, remarks)
 
 
 @contextmanager
 def _removed_at_the_end(path: Path) -> Iterator[None]:
-    """Take away what an earlier attempt left, and what this one leaves."""
+    """Remove the leftovers of an earlier attempt, and those of this one."""
     path.unlink(missing_ok=True)
     try:
         yield
@@ -119,7 +119,7 @@ class Rows:
 
 
 def plan(folders: Sequence[RankFolder], kinds: Sequence[str]) -> list[Task]:
-    """The files in the order in which they are entered: by kind, rank and step, an older file before a newer one."""
+    """Return the files in the order of insertion: by kind, rank and step, older files first."""
     found: dict[str, list[tuple[int, CsvFile]]] = {}
     for rank, of_rank in groupby(folders, key=lambda folder: folder.rank):
         for kind, files in find_files(of_rank, kinds).items():
@@ -135,7 +135,7 @@ def plan(folders: Sequence[RankFolder], kinds: Sequence[str]) -> list[Task]:
 
 
 def read_rows(task: Task) -> Iterator[str | Rows]:
-    """The rows of one file, and remarks about what was left out."""
+    """Yield the rows of one file, and remarks about what was skipped."""
     remarks: list[str] = []
     num_bytes = task.file.num_bytes
     for table in Reading(task.statistics, chunk_bytes=BLOCK_BYTES).blocks(task.file, remarks.append):
@@ -179,14 +179,14 @@ def _insert(database: _Database, found: Iterator[str | Rows]) -> Iterator[str | 
 
 
 class _Database:
-    """The database that is being made; its tables are those that msprobe's viewer reads."""
+    """The database being written, with the tables that msprobe's viewer reads."""
 
     def __init__(self, connection: sqlite3.Connection, tasks: Sequence[Task], partition: int) -> None:
         self._connection = connection
         self._partition = partition
         self._target_ids: dict[Target, int] = {}
         self._num_inserted: dict[str, int] = {}
-        # A half-written file is thrown away whole, so nothing has to be recoverable.
+        # An incomplete file is deleted, so nothing has to be recoverable.
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE", "cache_size = -65536"):
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("BEGIN")
@@ -241,13 +241,13 @@ class _Database:
         return f"metric_{self._metric_ids[kind]}_step_{start}_{start + self._partition - 1}"
 
     def insert(self, rows: Rows) -> None:
-        """Enter some rows; one that is there already is replaced."""
+        """Insert some rows; replaces existing ones."""
         targets = np.array([self._target_id(target) for target in rows.targets], np.int64)[rows.codes]
         partitions = rows.steps // self._partition
         for number in np.unique(partitions).tolist():
             chosen = slice(None) if partitions[0] == partitions[-1] == number else partitions == number
             table = self._table(rows.task.file.kind, number * self._partition)
-            if table not in self._num_inserted:  # a step outside the range that the file's name tells
+            if table not in self._num_inserted:  # a step outside the range in the file's name
                 self._make_metric_table(table, number * self._partition, rows.task.statistics)
             steps = rows.steps[chosen].tolist()
             columns = [steps, targets[chosen].tolist(), *rows.values[chosen].T.tolist()]
@@ -265,9 +265,9 @@ class _Database:
         return number
 
     def finish(self) -> Iterator[str]:
-        """Commit; remarks about rows that replaced others."""
+        """Commit, and yield remarks about replaced rows."""
         for table, num_inserted in self._num_inserted.items():
             (num_kept,) = self._connection.execute(f"SELECT count(*) FROM {table}").fetchone()
             if num_kept < num_inserted:
-                yield f"{table}: {counted(num_inserted - num_kept, 'row')} came twice; the later ones count"
+                yield f"{table}: {counted(num_inserted - num_kept, 'row')} occur twice; the later ones are used"
         self._connection.execute("COMMIT")

@@ -1,4 +1,4 @@
-"""msprobe's `csv2tensorboard_by_step`: CSV files as TensorBoard event files."""
+"""msprobe's `csv2tensorboard_by_step`: converts CSV files to TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ def csv2tensorboard_by_step(
     data_type_list: Sequence[str] | None = None,
     output_dirpath: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write the CSV files of all ranks begun in a range of time as TensorBoard event files.
+    """Write the CSV files of all ranks started in a time range as TensorBoard event files.
 
-    They go to `rank<n>/<kind>/` under `output_dirpath`, or under a new folder in `monitor_path`; a line on stdout says
-    where.
+    They go to `rank<n>/<kind>/` under `output_dirpath`, or under a new folder in `monitor_path`; prints the path.
     """
     done = convert_to_tensorboard(monitor_path, time_start, time_end, process_num, data_type_list, output_dirpath)
     sys.stdout.write(f"{done.line}\n")
@@ -58,7 +57,7 @@ def convert_to_tensorboard(
     data_type_list: Sequence[str] | None = None,
     output_dirpath: str | os.PathLike[str] | None = None,
 ) -> Conversion:
-    """What `csv2tensorboard_by_step` does, and what came of it."""
+    """Run `csv2tensorboard_by_step` and return the result."""
     num_processes = checked_number("process_num", process_num)
     kinds = checked_kinds(data_type_list, TENSOR_KINDS)
     folders = find_folders(monitor_path, time_start, time_end)
@@ -70,17 +69,17 @@ def convert_to_tensorboard(
     try:
         with whole_folder(output) as unfinished:
             tasks = plan(folders, kinds, unfinished)
-            # Closed here: no worker may write any more when an unfinished folder is removed.
+            # Closed here: workers must stop writing before an unfinished folder is removed.
             with closing(run_tasks(write_events, tasks, num_processes)) as work:
                 remarks, num_rows = watched(chain(before, work), sum(task.num_bytes for task in tasks))
     except OSError as error:
-        raise RunError(f"{output}: not made: {error}") from error
+        raise RunError(f"{output}: not created: {error}") from error
     return Conversion(output, sorted({folder.rank for folder in folders}), num_rows, remarks)
 
 
 @dataclass(frozen=True)
 class Task:
-    """The files of one rank and kind, and where their events go."""
+    """The files of one rank and kind, and their output path."""
 
     files: Sequence[CsvFile]
     folder: Path
@@ -89,7 +88,7 @@ class Task:
 
 
 def plan(folders: Sequence[RankFolder], kinds: Sequence[str], output: Path) -> list[Task]:
-    """A task for each rank and kind, the largest first, so that processes that share them end together."""
+    """Return a task per rank and kind, largest first, so that worker processes finish together."""
     tasks = []
     for rank, of_rank in groupby(folders, key=lambda folder: folder.rank):
         for kind, files in find_files(of_rank, kinds).items():
@@ -98,7 +97,7 @@ def plan(folders: Sequence[RankFolder], kinds: Sequence[str], output: Path) -> l
 
 
 def write_events(task: Task) -> Iterator[str | tuple[int, int]]:
-    """Write one event file; yields remarks, and now and then how many bytes were read and rows written since."""
+    """Write one event file; yields remarks, and regularly the bytes read and rows written since."""
     remarks: list[str] = []
     repeated = Repeated()
     reading = Reading(STATISTICS, chunk_bytes=task.chunk_bytes)
@@ -115,7 +114,7 @@ def write_events(task: Task) -> Iterator[str | tuple[int, int]]:
         _add(events, rows, tags, statistics)
         repeated.add(rows)
         num_rows += rows.rows.num_rows
-        # The other side reads when it comes to this task: what is told must fit into a pipe.
+        # The caller reads only when it gets to this task: the remarks must fit into a pipe.
         if rows.num_bytes_read - done > task.num_bytes / 50:
             yield rows.num_bytes_read - done, num_rows
             done, num_rows = rows.num_bytes_read, 0

@@ -13,25 +13,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from vario.backends.protocols.msprobe_wishes import MsprobeSide
 from vario.compat.msprobe.blocks import UNREDUCED, Translation
 from vario.compat.msprobe.communication import CommunicationLog
 from vario.compat.msprobe.config import HOOKS, MonitorConfig
 from vario.compat.msprobe.config_file import ConfigFile
 from vario.compat.msprobe.heat_maps import HeatMaps
-from vario.compat.msprobe.model_side import (
-    check_arguments,
-    check_at_least,
-    duplicates,
-    modules_of,
-    named_by_config,
-    place_of,
-)
+from vario.compat.msprobe.model_side import check_at_least, duplicates, is_optimizer, named_by_config, place_of, side_of
 from vario.compat.msprobe.names import Names, TargetChoice
 from vario.compat.msprobe.output import Output, Statistics, folder_to_continue, new_folder
 from vario.compat.msprobe.probes import (
+    Arrangement,
     Direction,
     FirstHead,
     GradientsThroughModules,
+    IfOffered,
     KernelNorms,
     ReducedGradients,
     RouterLogits,
@@ -40,7 +36,7 @@ from vario.compat.msprobe.probes import (
     TrainedWeightsBefore,
     Updates,
 )
-from vario.compat.msprobe.sides import Sides, Stacks, Structure, StructureSaved, after_each_call
+from vario.compat.msprobe.sides import Sides, Stacks, Structure, StructureSaved
 from vario.config import Config
 from vario.core.errors import ModelError
 from vario.core.records import Frame
@@ -52,11 +48,11 @@ from vario.training.monitor import Monitor
 log = logging.getLogger("vario")
 
 _watching: weakref.WeakSet[TrainerMon] = weakref.WeakSet()
-"""Those with a model."""
+"""The TrainerMons with a model."""
 
 
 class TrainerMon:
-    """Watches a model as msprobe's TrainerMon does: one config file, the same files in the same places."""
+    """Watches a model like msprobe's TrainerMon: the same config file, the same output files."""
 
     def __init__(
         self,
@@ -65,9 +61,9 @@ class TrainerMon:
         params_have_main_grad: bool = True,
         opt_ty: str | None = None,
     ) -> None:
-        """Read the config; a ConfigError names what is wrong with it.
+        """Read the config; raises ConfigError if it is invalid.
 
-        `params_have_main_grad` and `opt_ty` are accepted and not needed: where gradients are is found by looking.
+        `params_have_main_grad` and `opt_ty` are accepted but not needed: the location of gradients is detected.
         """
         self._file = ConfigFile(config_file_path)
         self._config = MonitorConfig() if is_off() else self._file.read()
@@ -78,6 +74,7 @@ class TrainerMon:
         self._num_collected = 0
         self._optimizer: Any = None
         self._chunks: list[Any] = []
+        self._side: MsprobeSide
         self._monitor: Monitor | None = None
         self._reduced: ReducedGradients | None = None
         self._structure: Structure | None = None
@@ -102,40 +99,41 @@ class TrainerMon:
         tp_group: Any = None,
         start_iteration: int = 0,
     ) -> None:
-        """Watch a model, or the chunks of a virtual pipeline, from the step `start_iteration` on."""
+        """Watch a model, or the chunks of a virtual pipeline, from step `start_iteration`."""
         if is_off():
             return
-        if hasattr(grad_acc_steps, "step") and not hasattr(optimizer, "step"):
+        if is_optimizer(grad_acc_steps) and not is_optimizer(optimizer):
             # msprobe's own order of arguments differs from the one it documents.
             grad_acc_steps, optimizer = optimizer, grad_acc_steps
             dp_group, tp_group = tp_group, dp_group
         chunks = list(model) if isinstance(model, (list, tuple)) else [model]
-        check_arguments(chunks, optimizer)
+        side = side_of(chunks, optimizer)
         if self._monitor is not None:
-            raise ModelError("set_monitor: this TrainerMon watches a model already. Make another one for another.")
-        self._passes_per_step = 1 if grad_acc_steps is None else grad_acc_steps
-        check_at_least("grad_acc_steps", self._passes_per_step, 1)
+            raise ModelError("set_monitor: this TrainerMon already watches a model. Create another one.")
+        self._micro_steps = 1 if grad_acc_steps is None else grad_acc_steps
+        check_at_least("grad_acc_steps", self._micro_steps, 1)
         check_at_least("start_iteration", start_iteration, 0)
         if not self._config.records_something:
-            self._say("the config switches nothing on (wg_distribution, xy_distribution, ...): nothing is recorded")
-        # Scripts written for msprobe cannot close a monitor: one that is made anew takes the place of the one before.
-        for other in [other for other in _watching if other._shares(chunks)]:
-            self._say("the model was watched by another TrainerMon, which is closed now")
+            self._say("the config enables nothing (wg_distribution, xy_distribution, ...): nothing is recorded")
+        # Scripts written for msprobe cannot close a monitor: a new one replaces the previous one.
+        for other in [other for other in _watching if other._shares(side, chunks)]:
+            self._say("the model was watched by another TrainerMon, which is now closed")
             other.close()
-        self._optimizer, self._chunks = optimizer, chunks
+        self._optimizer, self._chunks, self._side = optimizer, chunks, side
         self._groups = dp_group, tp_group
         self._start(start_iteration)
         _watching.add(self)
 
-    def _shares(self, chunks: Sequence[Any]) -> bool:
-        modules = {id(module) for chunk in chunks for module in chunk.modules()}
-        own = (id(module) for chunk in self._chunks for module in chunk.modules())
-        return not self._is_closed and any(module in modules for module in own)
+    def _shares(self, side: MsprobeSide, chunks: Sequence[Any]) -> bool:
+        if self._is_closed:
+            return False
+        modules = {id(named.part) for named in side.modules(chunks)}
+        return any(id(named.part) in modules for named in self._side.modules(self._chunks))
 
     def set_wrapped_optimizer(self, optimizer: Any) -> None:
         """Name the optimizer for `monitor_gnorm_with_ad`; `set_monitor` takes it itself."""
         warnings.warn(
-            "set_wrapped_optimizer is deprecated: give the optimizer to set_monitor", DeprecationWarning, stacklevel=2
+            "set_wrapped_optimizer is deprecated: pass the optimizer to set_monitor", DeprecationWarning, stacklevel=2
         )
         self._optimizer = optimizer
 
@@ -149,36 +147,34 @@ class TrainerMon:
         start_iteration: int = 0,
     ) -> None:
         """The old name of `set_monitor`."""
-        warnings.warn(
-            "monitor_gnorm_with_ad is deprecated: it is called set_monitor now", DeprecationWarning, stacklevel=2
-        )
-        if optimizer is None and not hasattr(grad_acc_steps, "step"):
+        warnings.warn("monitor_gnorm_with_ad is deprecated: use set_monitor", DeprecationWarning, stacklevel=2)
+        if optimizer is None and not is_optimizer(grad_acc_steps):
             optimizer = self._optimizer
         self.set_monitor(model, grad_acc_steps, optimizer, dp_group, tp_group, start_iteration)
 
     def generate_wgrad_metrics(self) -> tuple[Statistics, Statistics]:
-        """Statistics of this step's gradients, (reduced, unreduced), as far as training has come."""
+        """Return the statistics of this step's gradients so far, (reduced, unreduced)."""
         if not self._config.wg_distribution or self._monitor is None:
             return {}, {}
         so_far = {frame.quantity for frame in self._monitor.frames_so_far()}
-        # Before backward the parameters still have the gradients of the step before.
+        # Before backward() the parameters still have the gradients of the previous step.
         if self._reduced is not None and not so_far.isdisjoint(UNREDUCED):
             self._reduced.look()
         return self._statistics("grad_reduced"), self._statistics("grad_unreduced")
 
     def generate_xy_metrics(self) -> tuple[Statistics, Statistics]:
-        """Statistics of this step's activations and of their gradients, as far as training has come."""
+        """Return the statistics of this step's activations and their gradients so far."""
         return self._statistics("actv"), self._statistics("actv_grad")
 
     def reload_xy(self, xy_distribution: bool = False) -> None:
-        """Switch activations on or off, from the next step on."""
+        """Enable or disable activations, from the next step."""
         warnings.warn("reload_xy is deprecated: use DYNAMIC_MONITOR", DeprecationWarning, stacklevel=2)
         all_xy = self._config.all_xy or (xy_distribution and not self._config.targets)
         self._change(dataclasses.replace(self._config, xy_distribution=xy_distribution, all_xy=all_xy))
 
     @property
     def ops(self) -> list[str]:
-        """The statistics that are recorded; may be set while training, for the next step."""
+        """The recorded statistics; may be set during training, for the next step."""
         return list(self._config.ops)
 
     @ops.setter
@@ -186,7 +182,7 @@ class TrainerMon:
         self._change(self._config.with_ops(value))
 
     def close(self) -> None:
-        """Write everything and leave the model as it was found; happens by itself when the process ends."""
+        """Write everything and restore the model; called automatically when the process ends."""
         self._is_closed = True
         if self._monitor is not None:
             self._monitor.close()
@@ -205,28 +201,27 @@ class TrainerMon:
         return self._is_on and is_chosen and self._config.collect_times > 0
 
     def _start(self, first_step: int, num_collected: int = 0) -> None:
-        """Make the Monitor for the present config: one that only counts steps while nothing is recorded."""
+        """Create the Monitor for the current config; it only counts steps while nothing is recorded."""
         model = self._chunks[0] if len(self._chunks) == 1 else self._chunks
         config = self._config
-        self._schedule = config.schedule(first_step, num_collected)
-        self._num_collected = num_collected
+        self._schedule, self._num_collected = config.schedule(first_step, num_collected), num_collected
         self._reduced = None
         self._communication = CommunicationLog(config, self._world_size) if config.cc_enable and self._is_on else None
-        names = Names(self._chunks, config.squash_name)
+        names = Names(self._chunks, self._side, config.squash_name)
         choice = TargetChoice(names, config)
         if not self._records:
-            idle = Config(quantities=(), sinks=(), rules=False, first_step=first_step)
+            idle = Config(quantities=(), sinks=(), rules=False, first_step=first_step, overhead=None)
             self._monitor = Monitor(model, self._optimizer, idle, choice=choice)
         else:
             self._monitor = self._recording(model, config, names, choice, first_step)
             if self._writes and config.records_something and not config.print_struct:
-                self._say(f"recording from step {self._schedule.start} on, into {self._output.folder}")
+                self._say(f"recording from step {self._schedule.start} to {self._output.folder}")
         self._monitor.on_step_recorded(self._step_recorded)
 
     def _recording(
         self, model: Any, config: MonitorConfig, names: Names, choice: TargetChoice, first_step: int
     ) -> Monitor:
-        sides = Sides()
+        sides = Sides(self._side)
         self._output.configure(config, Translation(config, names, choice, sides))
         watched = Config(
             quantities=() if config.print_struct else config.quantities(self._world_size),
@@ -238,29 +233,29 @@ class TrainerMon:
             replicas=True,
             sinks=(),
             rules=False,
+            overhead=None,
             first_step=first_step,
         )
-        probes = [] if config.print_struct else self._probes(config, names)
+        probes = [Arrangement(self._micro_steps), *([] if config.print_struct else self._probes(config, names))]
         monitor = Monitor(
             model,
             self._optimizer,
             watched,
             choice=choice,
-            probes=probes,
+            probes=[IfOffered(probe) for probe in probes],
             sinks={self._output.name: self._output},
-            passes_per_step=self._passes_per_step,
         )
         self._follow_modules(config, names, choice, sides)
         for router in (probe for probe in probes if isinstance(probe, RouterLogits)):
-            modules = modules_of(self._chunks)
             named = named_by_config(names, "moe_router_logit_hook", config.l2_targets["moe_router_logit_hook"])
-            self._undos.append(after_each_call({name: modules[name] for name in named}, router.returned))
+            called = {name: names.called[name] for name in named}
+            self._undos.append(self._side.after_each_call(called, router.returned))
         return monitor
 
     def _probes(self, config: MonitorConfig, names: Names) -> list[Probe]:
         probes: list[Probe] = []
         if config.wg_distribution:
-            self._reduced = ReducedGradients(partial(duplicates, names, *self._groups))
+            self._reduced = ReducedGradients(partial(duplicates, names, self._side, *self._groups))
             probes.append(self._reduced)
         if config.param_distribution:
             probes += [TrainedWeightsBefore(names.tensors), TrainedWeights(names.tensors)]
@@ -290,16 +285,16 @@ class TrainerMon:
         return heat_maps
 
     def _follow_modules(self, config: MonitorConfig, names: Names, choice: TargetChoice, sides: Sides) -> None:
-        modules = modules_of(self._chunks)
+        modules = names.called
         if config.print_struct:
-            self._structure = Structure()
+            self._structure = Structure(self._side)
             self._undos.append(self._structure.follow({names.modules[name]: modules[name] for name in modules}))
             return
         if config.xy_distribution:
             chosen = set(choice.modules(modules))
             self._undos.append(sides.follow({name: module for name, module in modules.items() if name in chosen}))
         if config.stack_info:
-            self._stacks = Stacks()
+            self._stacks = Stacks(self._side)
             self._undos.append(self._stacks.follow({names.modules[name]: modules[name] for name in modules}))
 
     def _detach(self) -> None:
@@ -314,7 +309,7 @@ class TrainerMon:
         self._start(next_step, num_collected)
 
     def _change(self, config: MonitorConfig) -> None:
-        """Go on with another config: now if no step is in progress, else when it has ended."""
+        """Apply another config: now if no step is in progress, else at its end."""
         self._config = config
         monitor = self._monitor
         if monitor is None or not self._records or self._is_closed:
@@ -325,7 +320,7 @@ class TrainerMon:
             self._restart_is_due = True
 
     def _say(self, text: str) -> None:
-        """Tell the user, once for all ranks."""
+        """Print a message, on one rank only."""
         if self._place.rank == min(self._config.module_ranks, default=0):
             sys.stderr.write(f"vario: {text}\n")
 
@@ -339,7 +334,7 @@ class TrainerMon:
         try:
             self._after_step(step)
         except Exception as error:  # noqa: BLE001 - the failure policy: training goes on
-            log.warning("step %d: the monitor could not follow its config: %s: %s", step, type(error).__name__, error)
+            log.warning("step %d: the monitor could not apply its config: %s: %s", step, type(error).__name__, error)
 
     def _after_step(self, step: int) -> None:
         if self._stacks is not None and self._schedule.watches(step):
@@ -367,7 +362,7 @@ class TrainerMon:
         self._restart(step + 1)
 
     def _take(self, config: MonitorConfig, step: int) -> None:
-        """A changed file: begin with the next step, or stop."""
+        """Apply a changed file: start with the next step, or stop."""
         was_on = self._is_on
         self._is_on = config.dynamic_on
         if was_on and self._is_on and not config.collect_times:
@@ -376,7 +371,7 @@ class TrainerMon:
         if not self._is_on and not was_on:
             return
         if self._is_on:
-            # In dynamic mode collecting begins with the next step, whatever start_step says.
+            # In dynamic mode collection starts with the next step, whatever start_step is.
             self._config = dataclasses.replace(config, start_step=step + 1)
             if self._writes:
                 self._output.make_folder()
@@ -397,4 +392,4 @@ class TrainerMon:
         if not frames:
             self._monitor.wait()
             frames = self._output.last
-        return self._output.statistics(frames, prefix)
+        return self._output.statistics(frames, prefix, self._side.number)

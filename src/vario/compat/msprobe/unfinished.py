@@ -1,4 +1,4 @@
-"""Output that is there whole or not at all."""
+"""Output that is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to write in that becomes `path` at the end; of work that fails or is interrupted nothing stays.
+    """Provide a folder that becomes `path` at the end; work that fails or is interrupted leaves nothing behind.
 
     `path` must be new, or an empty folder.
     """
     is_there = path.is_dir()
     place = path if is_there else path.parent
     name = path.resolve().name
-    # One level further down, so that nothing half-made looks like a run or like events to whoever lists the folder.
+    # One level deeper, so that incomplete output does not look like a run or like events in a listing.
     hidden = place / f".{name}.unfinished-{os.getpid()}"
     with made_folder(place):
         try:
@@ -36,7 +36,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def made_folder(path: Path) -> Iterator[None]:
-    """Make a folder and those above it; if the work in it fails, those that were made go again."""
+    """Create a folder and its parents; if the work in it fails, remove those that were created."""
     missing = []
     place = path
     while not place.exists():
@@ -47,6 +47,6 @@ def made_folder(path: Path) -> Iterator[None]:
         yield
     except BaseException:
         for folder in missing:
-            with suppress(OSError):  # somebody else put something there
+            with suppress(OSError):  # another process put something there
                 folder.rmdir()
         raise

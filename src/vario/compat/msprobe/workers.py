@@ -1,7 +1,7 @@
-"""Work on several files at once, in processes of our own.
+"""Processes several files in parallel worker processes.
 
-They are started afresh rather than forked (the caller may have threads), and without `multiprocessing`, which would
-run the caller's script again in each of them unless it has a main guard.
+They are spawned, not forked (the caller may have threads), and without `multiprocessing`, which would run the caller's
+script again in each of them unless it has a main guard.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Task = TypeVar("Task")
 Item = TypeVar("Item")
 
 _CHILD = (
-    # Ctrl-C goes to all processes of a terminal: the caller takes it and ends the others.
+    # Ctrl-C goes to all processes of a terminal: the caller handles it and ends the others.
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from {module} import serve; serve()"
 )
@@ -26,9 +26,9 @@ _CHILD = (
 def run_tasks(
     function: Callable[[Task], Iterator[Item]], tasks: Sequence[Task], num_processes: int
 ) -> Generator[Item, None, None]:
-    """What `function` yields for each task, in the order of the tasks, while several processes work on them.
+    """Yield what `function` yields for each task, in task order, with several worker processes.
 
-    A process that is ahead waits: no more than a pipe holds is kept in memory. Close the generator to end them early.
+    A process that is ahead waits: at most a pipe's buffer is kept in memory. Close the generator to end them early.
     """
     num_processes = min(num_processes, len(tasks))
     if num_processes <= 1:
@@ -72,10 +72,10 @@ def _items_of_one_task(worker: subprocess.Popen[bytes]) -> Iterator[Any]:
 
 
 def serve() -> None:
-    """Be such a process: tasks come in on stdin, what they yield goes out on stdout."""
+    """Run a worker: tasks arrive on stdin, results go to stdout."""
     function, tasks = pickle.load(sys.stdin.buffer)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not get between the answers
+    os.dup2(2, 1)  # prints must not mix with the results
     try:
         for task in tasks:
             for item in function(task):
@@ -84,7 +84,7 @@ def serve() -> None:
             pickle.dump(("done", None), answers)
             answers.flush()
     except BrokenPipeError:
-        os._exit(1)  # the caller has gone
+        os._exit(1)  # the caller is gone
     except Exception as error:  # noqa: BLE001 - the caller raises it
         pickle.dump(("failed", error), answers)
         answers.flush()

@@ -1,4 +1,4 @@
-"""Which columns the rows of a run have, and of what kind: nobody looks into rows before they were checked here."""
+"""The columns of a run's rows and their types: rows are checked here before anything else reads them."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ _KINDS = {"step": "int64", "first_step": "int64", "last_step": "int64", "micro_s
 _NEVER_NULL = ("step", "first_step", "last_step", "micro_step", "order", "time")
 _TYPES: dict[str, Any] = {"int64": pa.int64(), "int32": pa.int32(), "double": pa.float64()}
 MOST_STEP = (1 << 63) - 1
-"""What a column of steps can hold."""
+"""The largest step a column can contain."""
 
 
 def kind_of(column: str) -> str:
-    """The type of a column, as Arrow writes it."""
+    """Return the type of a column, in Arrow's notation."""
     if column == "target":
         return "dictionary<values=string, indices=int32, ordered=0>"
     return _KINDS.get(column) or ("int64" if column in _WHOLE else "double")
 
 
 def type_of(column: str) -> Any:
-    """The same as a type of Arrow."""
+    """Return the Arrow type of a column."""
     return _TYPES.get(kind_of(column)) or pa.dictionary(pa.int32(), pa.string())
 
 
 def numpy_kind(arrow_type: Any) -> np.dtype[Any]:
-    """The numpy type of an Arrow type of numbers; Arrow's own answer needs pandas in some releases."""
+    """Return the numpy type of a numeric Arrow type; Arrow's own conversion needs pandas in some releases."""
     name = str(arrow_type)
     return np.dtype({"double": "float64", "float": "float32", "halffloat": "float16"}.get(name, name))
 
 
 def columns_of(quantity: str) -> tuple[str, ...]:
-    """The columns of a quantity's rows."""
+    """Return the columns of a quantity's rows."""
     return SCALAR_COLUMNS if quantity == SCALAR else FRAME_COLUMNS
 
 
 def check_schema(schema: Any, needed: Iterable[str]) -> None:
-    """Refuse a file that lacks a column, or has one of another kind; a ValueError says which."""
+    """Raise ValueError for a file that lacks a column, or has one of the wrong type."""
     for name in needed:
         place = schema.get_field_index(name)
         if place < 0:
             raise ValueError(f"it has no column '{name}'")
         if str(schema.field(place).type) != kind_of(name):
-            raise ValueError(f"column '{name}' is {schema.field(place).type}, and has to be {kind_of(name)}")
+            raise ValueError(f"column '{name}' is {schema.field(place).type}, expected {kind_of(name)}")
 
 
 def check_rows(table: Any) -> None:
-    """Refuse rows without a step or time, or with a step that cannot be; a ValueError says which."""
+    """Raise ValueError for rows without a step or time, or with an impossible step."""
     for name in _NEVER_NULL:
         if name not in table.column_names:
             continue
@@ -65,4 +65,4 @@ def check_rows(table: Any) -> None:
         for chunk in column.chunks if kind_of(name) == "int64" else ():
             steps = np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset : chunk.offset + len(chunk)]
             if len(steps) and not 0 <= steps.min() <= steps.max() <= MOST_STEP:
-                raise ValueError(f"a row has a {name} that cannot be: {steps.min()} or {steps.max()}")
+                raise ValueError(f"a row has an impossible {name}: {steps.min()} or {steps.max()}")

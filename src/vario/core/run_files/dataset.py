@@ -1,4 +1,4 @@
-"""Parquet files of a run as an Arrow dataset: whoever scans it reads through `open_file`, and nothing else."""
+"""Parquet files of a run as an Arrow dataset that reads only through `open_file`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vario.core.run_files import open_file
 
 
 class _Forgotten(io.FileIO):
-    """A file that Arrow drops without closing it."""
+    """A file that Arrow releases without closing it."""
 
     def __del__(self) -> None:
         self.close()
 
 
 class _RunFiles(pa.fs.FileSystemHandler):
-    """A file system that opens files so many levels below a run's folder, and does nothing else."""
+    """A file system that only opens files a fixed number of levels below a run's folder."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -45,7 +45,7 @@ class _RunFiles(pa.fs.FileSystemHandler):
         return [pa.fs.FileInfo(path, pa.fs.FileType.File) for path in paths]
 
     def _refuse(self, *_: object) -> Any:
-        raise NotImplementedError("a run is only read")
+        raise NotImplementedError("runs are read-only")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse  # type: ignore[assignment]
     get_file_info_selector = delete_file = move = copy_file = _refuse  # type: ignore[assignment]
@@ -53,7 +53,7 @@ class _RunFiles(pa.fs.FileSystemHandler):
 
 
 def parquet_dataset(paths: Sequence[Path], depth: int, schema: Any) -> Any:
-    """The rows of some files that have been checked; each is opened when it is scanned."""
+    """Return the rows of files that have been checked; each is opened when it is scanned."""
     files = pa.fs.PyFileSystem(_RunFiles(depth))
     format_ = pa.dataset.ParquetFileFormat()
     fragments = [format_.make_fragment(str(path), files) for path in paths]

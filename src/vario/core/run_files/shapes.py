@@ -1,7 +1,7 @@
-"""What stands in the JSON files of a run: their keys, and of what kind each value is.
+"""The shapes of a run's JSON files: their keys, and the type of each value.
 
-Keys may be missing, and others may be there: the format grows. A value of another kind is refused where it is read, so
-that nothing behind it has to wonder.
+Keys may be missing, and there may be others: the format grows. A value of the wrong type is rejected on reading, so
+that later code can rely on it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from vario.core.run_files.columns import MOST_STEP
 
 MOST_RANKS = 1 << 20
 MOST_JSON_BYTES = 64 << 20
-"""The structure of a model of 100,000 parameters has 20 MB."""
-WITHOUT = "Moved away, the rest of the run is read without this file."
+"""The structure of a model with 100,000 parameters takes 20 MB."""
+WITHOUT = "Move the file away to read the rest of the run."
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Maybe:
 
 @dataclass(frozen=True)
 class Each:
-    """An object with any keys, whose values are alike."""
+    """An object with any keys, whose values have one shape."""
 
     shape: Any
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole number of a range."""
+    """A whole number in a range."""
 
     lowest: int = -MOST_STEP
     highest: int = MOST_STEP
@@ -47,7 +47,13 @@ class Whole:
 
 STEP = Whole(0)
 RANK = Whole(0, MOST_RANKS)
-SESSION: dict[str, Any] = {"first_step": STEP, "started": Maybe(float), "job": Maybe(str)}
+SESSION: dict[str, Any] = {
+    "first_step": STEP,
+    "started": Maybe(float),
+    "job": Maybe(str),
+    "params": Maybe({}),
+    "param_sources": Maybe(Each(str)),
+}
 RUN: dict[str, Any] = {
     "format": int,
     "id": Maybe(str),
@@ -60,6 +66,7 @@ RUN: dict[str, Any] = {
     "mesh": Maybe(Each(Whole(0))),
     "config": Maybe({"quantities": [str], "statistics": Maybe([str]), "ranks": Maybe([RANK]), "eps": Maybe(float)}),
     "versions": Maybe(Each(Maybe(str))),
+    "not_offered": Maybe([{"quantity": str, "missing": str}]),
     "command": Maybe(str),
     "host": Maybe(str),
     "sessions": Maybe([SESSION]),
@@ -115,7 +122,7 @@ _WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 
 
 class _Wrong(Exception):
-    """A value that is not as it has to be; where it stands is found on the way out."""
+    """A value of the wrong type; its path is added while the exception propagates."""
 
     def __init__(self, wanted: str, found: object) -> None:
         super().__init__(wanted)
@@ -125,7 +132,7 @@ class _Wrong(Exception):
 
 
 def read_json(path: Path, depth: int, shape: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """The object in a JSON file so many levels below the run's folder; None where there is no such file."""
+    """Read the object in a JSON file `depth` levels below the run's folder; None if there is no such file."""
     try:
         content = json.loads(read_bytes(path, depth, MOST_JSON_BYTES).decode("utf8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -142,15 +149,15 @@ def read_json(path: Path, depth: int, shape: Mapping[str, Any] | None = None) ->
 
 
 def check_shape(path: object, content: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
-    """Refuse content with a value of another kind; the RunCorrupt names it."""
+    """Raise RunCorrupt for a value of the wrong type, with its path."""
     try:
         _check(content, shape)
     except _Wrong as wrong:
         text = repr(wrong.found)
         raise RunCorrupt(
-            f"{path}: '{'.'.join(reversed(wrong.where))}' has to be {wrong.wanted}, and is "
+            f"{path}: '{'.'.join(reversed(wrong.where))}': expected {wrong.wanted}, got "
             f"{text if len(text) <= 40 else type(wrong.found).__name__}. "
-            f"Moved away, the rest of the run is read without this file."
+            f"Move the file away to read the rest of the run."
         ) from None
 
 
@@ -170,7 +177,7 @@ def _check(value: Any, shape: Any) -> None:
         for key in value if isinstance(shape, Each) else shape.keys() & value.keys():
             _check_at(key, value[key], shape.shape if isinstance(shape, Each) else shape[key])
     elif not _is_plain(value, shape):
-        raise _Wrong(_WORDS[shape] if isinstance(shape, type) else "a whole number that can be", value)
+        raise _Wrong(_WORDS[shape] if isinstance(shape, type) else "a whole number in range", value)
 
 
 def _check_at(key: object, value: Any, shape: Any) -> None:

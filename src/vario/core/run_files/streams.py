@@ -1,7 +1,7 @@
-"""Arrow streams of a run, read batch by batch up to the last whole one.
+"""Reads Arrow streams of a run batch by batch, up to the last complete one.
 
-Nothing in a stream is compressed, so its arrays take no more than its bytes. Arrow trusts what a batch says of its
-arrays: each is checked before anybody looks into it, since a wrong length reads memory that is not its own.
+Nothing in a stream is compressed, so its arrays take no more memory than its bytes. Arrow trusts a batch's metadata,
+and a wrong length would read foreign memory, so each array is checked before use.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from vario.core.errors import RunCorrupt
 from vario.core.run_files import read_bytes
 
 MOST_STREAM_BYTES = 128 << 20
-"""A writer closes a stream at 32 MB, and at 110 MB after a full disk."""
+"""A writer closes a stream at 32 MB, or at 110 MB after a full disk."""
 NOT_WHOLE = (pa.ArrowException, OSError, EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError)
-"""What a batch raises that is being written, was when its writer died, or is damaged."""
+"""What reading raises for a batch that is incomplete or damaged."""
 
 _PREFIX = struct.Struct("<iI")
-"""What a message begins with: a mark, and the size of its description."""
+"""The start of a message: a marker, and the size of its metadata."""
 _TABLE = struct.Struct("<I")
 _OFFSET = struct.Struct("<i")
 _SLOT = struct.Struct("<H")
 
 
 def read_stream_bytes(path: Path, depth: int) -> bytes:
-    """The bytes of a stream; FileNotFoundError where there is none."""
+    """Read the bytes of a stream; raises FileNotFoundError if there is none."""
     return read_bytes(path, depth, MOST_STREAM_BYTES)
 
 
 @dataclass
 class Batches:
-    """The whole batches of a stream, as the columns of one table: names have one dictionary, the last of the stream."""
+    """The complete batches of a stream as one table, with the last dictionary of the stream for names."""
 
     schema: Any
     _columns: list[list[Any]] = field(default_factory=list)
     _names: Any = None
-    """It only grows within a stream, so the last one serves all."""
+    """A dictionary only grows within a stream, so the last one covers all batches."""
 
     def add(self, batch: Any) -> None:
-        """Take in one batch; raises one of NOT_WHOLE where its arrays are not what it says."""
+        """Add one batch; raises one of NOT_WHOLE if its arrays do not match its metadata."""
         batch.validate()
         if batch.num_columns != len(self.schema):
             raise ValueError("a batch lacks a column")
@@ -52,16 +52,16 @@ class Batches:
         place = self.schema.get_field_index("target")
         if place >= 0:
             if not isinstance(arrays[place], pa.DictionaryArray):
-                raise ValueError("its names are not kept as a dictionary")
+                raise ValueError("its names are not dictionary-encoded")
             names = arrays[place].dictionary
             if self._names is not None and len(names) < len(self._names):
-                raise ValueError("its names became fewer")
-            # Earlier dictionaries are let go: a stream with many additions would hold each of them whole.
+                raise ValueError("its dictionary of names shrank")
+            # Release earlier dictionaries: a stream with many additions would keep a full copy of each.
             self._names, arrays[place] = names, arrays[place].indices
         self._columns.append(arrays)
 
     def table(self) -> Any:
-        """All rows; raises one of NOT_WHOLE where names are damaged."""
+        """Return all rows; raises one of NOT_WHOLE if names are damaged."""
         if not self._columns:
             return self.schema.empty_table()
         columns = [pa.chunked_array([arrays[index] for arrays in self._columns]) for index in range(len(self.schema))]
@@ -77,7 +77,7 @@ class Batches:
 
 
 def is_unbegun(raw: bytes) -> bool:
-    """Whether a writer died, or is, before the schema was whole: nothing is lost then."""
+    """Whether the schema is incomplete, because the writer died or is still writing it: nothing is lost then."""
     if len(raw) < _PREFIX.size or raw[:4] == bytes(4):
         return raw[:4] in (b"\xff\xff\xff\xff"[: len(raw)], bytes(len(raw[:4])))
     mark, length = _PREFIX.unpack_from(raw)
@@ -85,7 +85,7 @@ def is_unbegun(raw: bytes) -> bool:
 
 
 def read_batches(path: Path, raw: bytes) -> tuple[Any, Any]:
-    """Schema and rows of a stream, up to its last whole batch."""
+    """Read schema and rows of a stream, up to its last complete batch."""
     try:
         reader = pa.ipc.open_stream(_plain(raw))
         batches = Batches(reader.schema)
@@ -93,33 +93,33 @@ def read_batches(path: Path, raw: bytes) -> tuple[Any, Any]:
             try:
                 batches.add(reader.read_next_batch())
             except (StopIteration, *NOT_WHOLE):
-                break  # the writer was killed, is writing this very batch, or this is the end
+                break  # the writer was killed or is writing this batch, or this is the end
         return reader.schema, batches.table()
     except NOT_WHOLE as error:
         raise unreadable(path, error) from error
 
 
 def unreadable(path: Path, error: BaseException) -> RunCorrupt:
-    """The error of a stream that Arrow does not understand."""
+    """Return the error for a stream that Arrow cannot read."""
     return RunCorrupt(
-        f"{path}: not readable as an Arrow stream: {error}. Its rows are lost. Moved away, the rest of the run is read "
-        f"without it."
+        f"{path}: not readable as an Arrow stream: {error}. Its rows are lost. Move the file away to read the rest "
+        f"of the run."
     )
 
 
 def _plain(raw: bytes) -> Any:
-    """The bytes of the whole messages; refuses one that is compressed, since a few bytes could become any number."""
+    """The bytes of the complete messages; raises for a compressed one, since a few bytes could expand to any size."""
     buffer = pa.py_buffer(raw)
     end = 0
     for _, metadata, size in messages(buffer):
         if is_compressed(metadata):
-            raise ValueError("it is compressed, which no stream of a run is")
+            raise ValueError("it is compressed, which a run's streams never are")
         end += size
     return buffer.slice(0, end)
 
 
 def messages(buffer: Any) -> Iterator[tuple[str, Any, int]]:
-    """Kind, description and size of each whole message at the beginning of some bytes."""
+    """Yield kind, metadata and size of each complete message at the start of some bytes."""
     at = 0
     while buffer.size - at >= _PREFIX.size:
         mark, length = _PREFIX.unpack_from(buffer, at)
@@ -137,7 +137,7 @@ def messages(buffer: Any) -> Iterator[tuple[str, Any, int]]:
 
 
 def is_compressed(metadata: Any) -> bool:
-    """Whether the body of a message is compressed, from its description, whose layout Arrow has checked."""
+    """Whether the body of a message is compressed, from its metadata, whose layout Arrow has checked."""
     raw = bytes(metadata)
     root = _TABLE.unpack_from(raw)[0]
     kind_at, header = _slot(raw, root, 1), _inner(raw, root, 2)

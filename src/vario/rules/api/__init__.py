@@ -1,4 +1,4 @@
-"""What rules stand on: a step as they see it, what they remember of each series, their alerts, and incidents.
+"""What rules are built on: their view of a step, their memory of each series, alerts and incidents.
 
-Pure logic over numpy, the same inside a training process and over a stored run.
+Pure numpy logic, the same in a training process and when replaying a stored run.
 """

@@ -1,4 +1,4 @@
-"""Alerts and incidents: what a rule found, and what several findings of one cause come to."""
+"""Alerts and incidents: what a rule found, and all alerts that share a root cause."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vario.core.old_names import QUANTITIES, new_target
 from vario.core.quantities import LOSS_BACKWARD
+from vario.statistics import STATISTICS
 
 Kind = Literal["exact", "limit", "relative"]
-"""Exact rules check what holds in every correct training, limits are physical, relative ones know a series' past."""
+"""Exact rules check what is true of every correct run, limits are physical, relative rules compare with the past."""
 Severity = Literal["page", "warn", "note"]
 Scope = Literal["tensor", "rank", "global", "batch"]
-"""What is concerned: one tensor or module, one rank, all tensors together, or what came in."""
+"""What is affected: one tensor or module, one rank, all tensors, or the model's input."""
 
 SEVERITIES: tuple[Severity, ...] = ("note", "warn", "page")
-"""From the least to the most urgent."""
+"""Least urgent first."""
+STAGES = ("batch", "forward", "loss", "backward", "reduction", "optimizer", "weight")
+"""The parts of a step, in order."""
+SEVERAL = ("attention", "unit", "expert", "update")
+"""Quantities that record several numbers per target, as `TARGET:PART`."""
 
 
 @dataclass(frozen=True)
@@ -29,40 +35,58 @@ class Alert:
     severity: Severity
     step: int
     rank: int | None
-    """None where all ranks, or no rank in particular, are concerned."""
+    """None if it concerns all ranks, or no rank in particular."""
     quantity: str
     target: str | None
-    """None where all targets are concerned."""
+    """None if it concerns all targets."""
     value: float
     text: str
-    """What it saw, in a sentence."""
+    """What the rule saw, in one sentence."""
     statistic: str = ""
     low: float | None = None
     high: float | None = None
-    """The range that is usual."""
+    """The usual range."""
     scope: Scope = "tensor"
     micro_step: int = 0
     stage: int = 0
-    """Where in a step it belongs: batch, forward, loss, backward, reduction, optimizer, weight."""
+    """The part of a step it belongs to: an index into `STAGES`."""
     order: float = 0.0
-    """When within its stage."""
+    """Its position within the stage."""
     strength: float = 0.0
-    """How far off, for telling the worst of several."""
+    """How far off the value is, used to rank alerts."""
     others: tuple[str, ...] = ()
-    """Further targets that show the same."""
+    """Other targets with the same finding."""
     since: int | None = None
-    """The step at which it began, where the rule waited before it spoke."""
+    """The step at which it began, if the rule waited before it raised the alert."""
+    unseen_from: int | None = None
+    """The first of the steps right before it in which its quantity was not watched: it may have begun there."""
     cause: str = ""
-    """What is likely to have happened, where the rule could tell from what it saw in this step."""
+    """The likely cause, if the rule could infer it from this step."""
+    part: str = ""
+    """Which of the target's numbers shows it, if the quantity records several: `max_logit` of attention."""
+    incident: str = ""
+    """The `id` of the incident it belongs to; empty if only reports show it."""
+
+    @property
+    def chart(self) -> str | None:
+        """`quantity|target|statistic` of the curve that shows it; None if no single curve does."""
+        if self.target is None or "|" in self.target:
+            return None
+        target = f"{self.target}:{self.part}" if self.part else self.target
+        if self.quantity in SEVERAL and ":" not in target:
+            return None
+        if self.quantity == "scalar":
+            return f"scalar|{target}|value"
+        return f"{self.quantity}|{target}|{self.statistic if self.statistic in STATISTICS else ''}"
 
     @property
     def target_is_loss(self) -> bool:
-        """Whether it is about a loss and nothing else."""
+        """Whether the alert is about a loss."""
         return self.quantity == "scalar" and (self.target or "").startswith("loss")
 
     @property
     def is_of_any_objective(self) -> bool:
-        """Whether it is about what backward was called on, which need not be a loss that is comparable over steps."""
+        """Whether it is about the tensor backward() was called on, which need not be a loss comparable across steps."""
         return self.quantity == "scalar" and (self.target or "").startswith(LOSS_BACKWARD)
 
     @property
@@ -70,55 +94,93 @@ class Alert:
         """The first step that shows it."""
         return self.step if self.since is None else self.since
 
+    def may_begin_with(self, step: int) -> int:
+        """The first step that shows it, or this one if it may have begun then without anybody looking."""
+        if self.unseen_from is None or not self.unseen_from <= step < self.began:
+            return self.began
+        return step
+
     def to_json(self) -> dict[str, Any]:
-        """As a line of `alerts.jsonl`: what says nothing is left out, and a NaN or Inf is a word."""
+        """Return JSON values: defaults are omitted, NaN and Inf become strings."""
         plain = dataclasses.asdict(self)
         defaults = {item.name: item.default for item in dataclasses.fields(self)}
         return {key: _plain(value) for key, value in plain.items() if value != defaults[key] or key == "rank"}
 
+    def to_stored(self) -> dict[str, Any]:
+        """Return a line of `alerts.jsonl`. `incident` is null, not missing, if there is none: older lines omit the
+        key."""
+        return {"incident": None, **self.to_json()}
+
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Alert:
-        """The alert of such a line."""
+        """Rebuild an alert from the values of `to_json`."""
         known = {item.name for item in dataclasses.fields(cls)}
         found = {key: _number(value) if key in _NUMBERS else value for key, value in plain.items() if key in known}
+        found["quantity"] = quantity = QUANTITIES.get(found["quantity"], found["quantity"])
+        if isinstance(target := found.get("target"), str):
+            found["target"] = new_target(quantity, target)
+        if isinstance(part := found.get("part"), str):
+            found["part"] = new_target(quantity, f":{part}")[1:]
         found["others"] = tuple(found.get("others", ()))
+        found["incident"] = "" if found.get("incident") is None else found["incident"]
         return cls(**found)
 
 
 @dataclass(frozen=True)
 class Incident:
-    """What one cause did, told once."""
+    """All alerts of one root cause."""
 
     step: int
     last_step: int
     lead: Alert
-    """The alert that is nearest to the cause."""
+    """The alert closest to the cause."""
     severity: Severity
     scope: Scope
     place: str | None
-    """The module or parameter to look at; None where it is not one."""
+    """The module or parameter to look at; None if there is no single one."""
     rank: int | None
     cause: str
-    """What is likely to have happened."""
+    """The likely cause."""
     advice: str
     """What to do next."""
     alerts: tuple[Alert, ...] = field(default=())
+    id: str = ""
+    """Its name within the run. It stays the same when the incident is revised."""
+    stage: str = ""
+    """The part of the step in which it began, one of `STAGES`."""
+    chart: str | None = None
+    """`quantity|target|statistic` of the curve that shows it best; None if no single curve does."""
+    raised_by: Alert | None = None
+    """A later alert that raised its severity."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; alerts included."""
+        """Return JSON values, alerts included."""
         plain = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        plain["raised_by"] = None if self.raised_by is None else self.raised_by.to_json()
         return plain | {"lead": self.lead.to_json(), "alerts": [alert.to_json() for alert in self.alerts]}
+
+    def to_stored(self) -> dict[str, Any]:
+        """Return a line of `incidents.jsonl` with the first alerts only; `alerts.jsonl` has all of them."""
+        return dataclasses.replace(self, alerts=self.alerts[:MOST_STORED]).to_json()
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Incident:
-        """The incident of such values."""
+        """Rebuild an incident from the values of `to_json`."""
         known = {item.name for item in dataclasses.fields(cls)}
         found = {key: value for key, value in plain.items() if key in known}
         found["lead"] = Alert.from_json(found["lead"])
+        if isinstance(chart := found.get("chart"), str) and chart.count("|") > 1:
+            quantity, target, statistic = chart.split("|", 2)
+            quantity = QUANTITIES.get(quantity, quantity)
+            found["chart"] = f"{quantity}|{new_target(quantity, target)}|{statistic}"
         found["alerts"] = tuple(Alert.from_json(alert) for alert in found.get("alerts", ()))
+        if found.get("raised_by") is not None:
+            found["raised_by"] = Alert.from_json(found["raised_by"])
         return cls(**found)
 
 
+MOST_STORED = 64
+"""The most alerts stored in one incident's line."""
 _NUMBERS = frozenset({"value", "low", "high", "order", "strength"})
 
 

@@ -1,24 +1,30 @@
-"""Runs rules over steps: an alert when something begins, silence while it lasts."""
+"""Runs rules over steps: raises an alert when something begins, and none while it lasts."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
+from vario.core.quantities import SCALAR
 from vario.core.records import HELD
 from vario.rules.api.alerts import Alert
+from vario.rules.api.charts import with_part
 from vario.rules.api.rule import Finding, Rule
 from vario.rules.api.series_state import Last
-from vario.rules.api.step_view import RanksStep, Step
+from vario.rules.api.step_view import INTERVALS, RanksStep, Step
 
 QUIET_STEPS = 10
-"""Steps without a finding after which the same finding is news again."""
+"""Steps without a finding after which the same finding raises an alert again."""
+
+MOST_QUIET_STEPS = 64
+"""The same for findings that recur at regular distances."""
 
 MOST_KINDS_OF_STEPS = 64
-"""How many different sets of quantities and numbers the choice of rules is cached for."""
+"""The number of sets of quantities for which the matching rules are cached."""
 
 
 class ChosenRule(Protocol):
@@ -30,7 +36,7 @@ class ChosenRule(Protocol):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What was set."""
+        """The options that were set."""
 
 
 class Detector:
@@ -39,14 +45,16 @@ class Detector:
     def __init__(
         self, chosen: Iterable[ChosenRule], over: str = "rank", failed: Callable[[str, Exception], None] | None = None
     ) -> None:
-        """`failed` is told when a rule raises, which ends it; without it the error is raised."""
+        """`failed` is called when a rule raises, and the rule is dropped; without it the error propagates."""
         self._chosen = [found for found in chosen if found.rule.over == over]
         self._failed = failed
         self._asked: dict[frozenset[str], list[tuple[Rule, Mapping[str, Any]]]] = {}
-        """The rules that have something to look at in a step of these quantities and plain numbers."""
+        """The rules that apply to a step with these quantities and plain numbers."""
+        self._last_there: dict[str, int] = {}
+        """The last step that had each plain number with a finding: some are not in every step."""
 
     def see(self, step: Step | RanksStep, rank: int | None) -> list[Alert]:
-        """What begins in this step."""
+        """Return the alerts that begin in this step."""
         alerts: list[Alert] = []
         _note_intervals(step)
         for rule, options in self._rules_for(step):
@@ -54,14 +62,18 @@ class Detector:
                 for finding in rule.look(step, **options):
                     finding = _from_batch(finding, step)
                     alert = rule.alert(finding, step.number, _rank(finding, step, rank))
-                    if _is_news(alert, step):
-                        alerts.append(alert)
+                    if _is_news(alert, step, self._last_there.get(alert.target or "")):
+                        alerts.append(with_part(_unseen(alert, step), rule, partial(_names, step, alert.quantity)))
+                    if alert.quantity == SCALAR and alert.target is not None:
+                        self._last_there.setdefault(alert.target, step.number)
             except Exception as error:
                 if self._failed is None:
                     raise
                 self._chosen = [found for found in self._chosen if found.rule is not rule]
                 self._asked.clear()
                 self._failed(f"rule {rule.name}", error)
+        if isinstance(step, Step):
+            self._last_there.update(dict.fromkeys(self._last_there.keys() & step.scalars.keys(), step.number))
         return alerts
 
     def _rules_for(self, step: Step | RanksStep) -> list[tuple[Rule, Mapping[str, Any]]]:
@@ -78,8 +90,12 @@ class Detector:
         return asked
 
 
+def _names(step: Step | RanksStep, quantity: str) -> tuple[str, ...]:
+    return step.rows(quantity).targets if isinstance(step, Step) else ()
+
+
 def _from_batch(finding: Finding, step: Step | RanksStep) -> Finding:
-    """What an embedding alone shows comes with the rows it was asked for: the batch is what to look at."""
+    """If only an embedding is affected, the rows it looked up are the reason: attribute the alert to the batch."""
     is_relative = finding.quantity in ("gradient", "update") and finding.scope == "tensor"
     name = (finding.target or "").partition(":")[0]
     if isinstance(step, Step) and is_relative and finding.value > 0 and name in step.facts.embeddings:
@@ -88,7 +104,7 @@ def _from_batch(finding: Finding, step: Step | RanksStep) -> Finding:
 
 
 def _rank(finding: Finding, step: Step | RanksStep, rank: int | None) -> int | None:
-    """The rank to name: none for what all of them hold alike and one of them records."""
+    """The rank to name: None for a tensor that is replicated on all ranks and recorded by one."""
     if not isinstance(step, Step) or finding.quantity not in HELD_ALIKE:
         return rank
     if finding.target is None:
@@ -100,21 +116,36 @@ HELD_ALIKE = HELD | {"update"}
 
 
 def _note_intervals(step: Step | RanksStep) -> None:
-    """A quantity watched one step in fifty is silent in between without being well again."""
+    """Remember how often each quantity is watched: no finding between two watched steps does not mean it recovered."""
     shown = [step] if isinstance(step, Step) else list(step.steps.values())[:1]
     quantities = tuple(dict.fromkeys(frame.quantity for one in shown for frame in one.frames))
     if quantities:
-        seen = step.memory.get("detector intervals", Last())
+        seen = step.memory.get(INTERVALS, Last())
         rows = seen.at(quantities)
         seen["value"][rows] = step.number - seen["step"][rows]
         seen["step"][rows] = step.number
 
 
-def _is_news(alert: Alert, step: Step | RanksStep) -> bool:
+def _unseen(alert: Alert, step: Step | RanksStep) -> Alert:
+    """Note since when nobody had looked at this quantity, if it is not watched in every step."""
+    if alert.quantity == SCALAR or not isinstance(step, Step) or (every := step.interval(alert.quantity)) == 1:
+        return alert
+    return dataclasses.replace(alert, unseen_from=max(0, alert.began - every + 1))
+
+
+def _is_news(alert: Alert, step: Step | RanksStep, last_there: int | None) -> bool:
+    """Whether this finding is new: not raised recently, nor in the last step that had this plain number."""
     firing = step.memory.get("detector firing", Last())
     name = f"{alert.rule} {alert.quantity} {alert.target} {alert.rank}"
     _, last = firing.swap((name,), np.array([alert.value]), alert.step)
-    intervals = step.memory.get("detector intervals", Last())
+    intervals = step.memory.get(INTERVALS, Last())
     interval = intervals.read("value", (alert.quantity,))[0]
-    # A NaN stands for "never before", of both.
-    return not alert.step - last[0] <= max(QUIET_STEPS, 0 if np.isnan(interval) else 2 * interval)
+    if alert.quantity == SCALAR and last_there is not None and last[0] >= last_there:
+        return False
+    # NaN means "never before" for all of them.
+    quiet = max(QUIET_STEPS, 0 if np.isnan(interval) else 2 * interval)
+    gaps = step.memory.get("detector gaps", Last())
+    gap = gaps.swap_one(name, min(alert.step - last[0], MOST_QUIET_STEPS / 2), alert.step)
+    # A tensor that only some steps have, as a generator's gradient, shows the same at regular distances.
+    recurs = 0 if np.isnan(gap) or alert.severity == "page" else 2 * gap
+    return not alert.step - last[0] <= max(quiet, recurs)

@@ -1,4 +1,4 @@
-"""From numbers to findings: which series left their past, and whether they did so together."""
+"""From numbers to findings: which series deviate from their past, and whether they do so together."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from vario.rules.api.rule import Finding
 from vario.rules.api.series_state import Deviation, Flags, Values
 
 WARM = 40
-"""Observations of a series before it is compared with its past."""
+"""The observations a series needs before it is compared with its past."""
 MOST_TOLD = 16
-"""Targets that one rule names in one step."""
+"""The most targets one rule names in one step."""
 COMMON_SHARE = 0.5
-"""When more than this share of the tensors moves, it is not one tensor's fault."""
+"""If more than this share of the tensors moves, the cause is common to them."""
 HUGE = 1e3
-"""A tensor this many times larger than usual did not get there by learning."""
+"""A tensor this many times larger than usual did not get that way by learning."""
 FEW = 4
-"""Fewer tensors than this do not make a common cause."""
+"""Fewer tensors than this are not enough to infer a common cause."""
 
 
 def left_the_past(deviation: Deviation, threshold: float, size: float, warm: int = WARM) -> Flags:
-    """Series that are unusual (z), by a size that matters, further off than ever lately, and came there at once."""
+    """Flag series that are unusual (z), by a size that matters, further off than in the recent past, and suddenly."""
     off = np.abs(deviation.distance)
     at_once = np.sign(deviation.step_off) * np.sign(deviation.distance) * np.abs(deviation.step_off) > size / 2
     is_far = (off > size) & (off > 1.5 * deviation.peak)
@@ -32,7 +32,7 @@ def left_the_past(deviation: Deviation, threshold: float, size: float, warm: int
 
 
 def moved_together(deviation: Deviation, flagged: Flags, size: float, among: Flags | None = None) -> bool:
-    """Whether most tensors show a weaker form of what the flagged ones show: then the cause is a common one."""
+    """Whether most tensors show a weaker form of what the flagged ones show, which points to a common cause."""
     if not flagged.any():
         return False
     sign = np.sign(np.median(deviation.distance[flagged]))
@@ -60,7 +60,7 @@ def tell(
     part: str = "",
     since: Values | None = None,
 ) -> Iterator[Finding]:
-    """Findings of the flagged series: one for all where they moved together, else one each, the worst first."""
+    """Yield findings for the flagged series: one for all if they moved together, else one each, worst first."""
     at = np.flatnonzero(flagged)
     if not len(at):
         return
@@ -69,13 +69,14 @@ def tell(
         middle = float(np.median(deviation.distance))
         times = f"{number(float(np.exp(abs(middle))), 3)} times {'above' if middle > 0 else 'below'}"
         yield Finding(
-            text=f"{what} of most tensors moved together: {times} what is usual, '{deviation.targets[worst[0]]}' most",
+            text=f"{what} of most tensors moved together: {times} usual, most in '{deviation.targets[worst[0]]}'",
             quantity=quantity,
             statistic=statistic,
             value=middle,
             scope="global",
             strength=abs(middle),
             others=tuple(deviation.targets[index] for index in worst[:MOST_TOLD]),
+            since=None if since is None else int(np.nanmin(since[at])),
         )
         return
     for index in worst[:MOST_TOLD]:
@@ -97,7 +98,7 @@ def tell(
 
 
 def common_name(names: Sequence[str]) -> str:
-    """The part of dotted names that all of them begin with: the block they belong to."""
+    """Return the common prefix of dotted names: the block they belong to."""
     shared = []
     for words in zip(*(name.partition(":")[0].split(".") for name in names), strict=False):
         if len(set(words)) > 1:
@@ -107,7 +108,7 @@ def common_name(names: Sequence[str]) -> str:
 
 
 def compared(deviation: Deviation, index: int) -> str:
-    """A value beside what is usual, in words."""
+    """Compare a value with its usual range, in words."""
     usual = f"{number(deviation.usual[index])} ({number(deviation.low(index))} to {number(deviation.high(index))})"
     if deviation.is_linear:
         return f"usually {usual}"

@@ -1,4 +1,4 @@
-"""Attention masks among activations: they hold -inf on purpose."""
+"""Attention masks among activations: they contain -inf on purpose."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from vario.core.records import COUNT, INFS, MAX, MIN, NANS, ZEROS, Table
 
 
 def are_masks(targets: Sequence[str], rows: Table) -> npt.NDArray[np.bool_]:
-    """Which rows of activations are masks: zero where one may look and -inf elsewhere, or inputs called so.
+    """Flag the activations that are masks: zeros and -inf only, or inputs named as masks.
 
-    One that is called so may hold a bias as well, but neither a NaN nor +inf.
+    One that is named as a mask may contain a bias as well, but neither NaN nor +inf.
     """
     with np.errstate(invalid="ignore"):
         hides = (rows[:, NANS] == 0) & (rows[:, INFS] > 0) & (rows[:, MIN] == -np.inf) & (rows[:, MAX] < np.inf)

@@ -1,38 +1,38 @@
-"""What a rule is: a function over a step that yields findings, with its kind, its options and its words."""
+"""What a rule is: a function over a step that yields findings, with its kind, options and text."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vario.core.errors import ConfigError
 from vario.core.text import unknown
-from vario.rules.api.alerts import Alert, Kind, Scope, Severity
+from vario.rules.api.alerts import STAGES, Alert, Kind, Scope, Severity
 
-STAGES = {
-    "stray": 0,
-    "activation": 1,
-    "attention": 1,
-    "unit": 1,
-    "expert": 1,
-    "activation_gradient": 3,
-    "gradient_local": 3,
-    "gradient_accumulated": 3,
-    "gradient": 4,
-    "communication": 4,
-    "gradient_applied": 5,
-    "update": 5,
-    "moment": 5,
-    "moment_before": 5,
-    "weight_before": 0,
-    "weight": 6,
-    "checksum": 6,
+QUANTITY_STAGES = {
+    "unexpected_change": "batch",
+    "weight_before": "batch",
+    "activation": "forward",
+    "attention": "forward",
+    "unit": "forward",
+    "expert": "forward",
+    "activation_gradient": "backward",
+    "gradient_local": "backward",
+    "gradient_accumulated": "backward",
+    "gradient": "reduction",
+    "communication": "reduction",
+    "weight": "weight",
+    "checksum": "weight",
 }
-"""Where in a step each quantity belongs: batch 0, forward 1, loss 2, backward 3, reduction 4, optimizer 5, weight 6."""
-SCALAR_STAGES = {"batch": 0, "wait": 0, "loss": 2, "gradient": 3, "lr": 5}
+"""The part of a step each quantity belongs to; all others belong to the optimizer."""
+NUMBER_STAGES = {"batch": "batch", "wait": "batch", "loss": "loss", "gradient": "backward"}
+"""The same for plain numbers, by the prefix of their names."""
+
+HYPOTHESES = ("data", "labels", "optimizer", "schedule", "precision", "module", "loop", "hardware", "ranks", "resume")
+"""What a diagnosis weighs as the reason of an incident."""
 
 SEVERITY: Mapping[Kind, Severity] = {"exact": "page", "limit": "warn", "relative": "note"}
 
@@ -42,7 +42,7 @@ class Finding:
     """What a rule yields: the detector adds step, rank and rule."""
 
     text: str
-    """What it saw, in a sentence that needs no other."""
+    """What the rule saw, in one self-contained sentence."""
     quantity: str
     target: str | None = None
     value: float = float("nan")
@@ -51,17 +51,17 @@ class Finding:
     high: float | None = None
     scope: Scope = "tensor"
     rank: int | None = None
-    """Only for rules over ranks: the one that is off."""
+    """Only for rules over ranks: the rank that differs."""
     micro_step: int = 0
     order: float = 0.0
     strength: float = 0.0
     others: tuple[str, ...] = ()
     since: int | None = None
-    """The step at which it began, where the rule waited for more before it spoke."""
+    """The step at which it began, if the rule waited for more evidence."""
     severity: Severity | None = None
-    """Where it differs from that of the rule's kind."""
+    """Set if it differs from the default of the rule's kind."""
     cause: str = ""
-    """What is likely to have happened, where the rule can tell from what it saw in this step."""
+    """The likely cause, if the rule can infer it from this step."""
 
 
 Look = Callable[..., Iterable[Finding]]
@@ -75,29 +75,41 @@ class Rule:
     kind: Kind
     look: Look
     over: Literal["rank", "ranks"]
-    """Whether it looks at one rank's step (`Step`) or at the same step of several (`RanksStep`)."""
+    """Whether it checks one rank's step (`Step`) or the same step on several ranks (`RanksStep`)."""
     is_quiet: bool
-    """For reports only: it never speaks while training runs."""
+    """For reports only: it raises no alert during training."""
     is_symptom: bool
-    """Whether it shows what a fault led to rather than the fault: an earlier alert is nearer to the cause."""
+    """Whether it detects a consequence rather than the fault: an earlier alert is closer to the cause."""
     needs: frozenset[str]
-    """Quantities and plain numbers without all of which there is nothing to look at; empty: it looks at every step."""
+    """Quantities and plain numbers, at least one of which a step must have; empty: every step is checked."""
     options: Mapping[str, Any]
     """Names and defaults."""
     summary: str
     why: str
     """Why it matters."""
     next: str
-    """What to do then, in one or two sentences that begin with a verb."""
+    """What to do about it, in one or two sentences that begin with a verb."""
+    causes: Mapping[str, str] = field(default_factory=dict)
+    """The likely cause by the scope of a finding; the one under "" is the default."""
+    points_to: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """How strongly a finding speaks for each hypothesis, by its scope; the ones under "" are the default."""
+    stage: str = ""
+    """The part of a step its findings belong to; empty: the one of their quantity."""
+    chart: tuple[str, ...] = ()
+    """Which of a target's numbers to chart, best first; empty: the first one recorded."""
     module: str = field(default="")
 
     def looks_at(self, names: Collection[str]) -> bool:
-        """Whether there is something to look at in a step of these quantities and plain numbers."""
+        """Whether the rule applies to a step with these quantities and plain numbers."""
         groups = tuple(need for need in self.needs if need.endswith("/"))
         return not self.needs or any(name in self.needs or name.startswith(groups) for name in names)
 
+    def points(self, scope: str) -> Mapping[str, float]:
+        """Return how strongly a finding of this scope speaks for each hypothesis."""
+        return self.points_to.get(scope) or self.points_to.get("", {})
+
     def alert(self, finding: Finding, step: int, rank: int | None) -> Alert:
-        """A finding as an alert."""
+        """Turn a finding into an alert."""
         return Alert(
             rule=self.name,
             kind=self.kind,
@@ -113,7 +125,7 @@ class Rule:
             high=None if finding.high is None else float(finding.high),
             scope=finding.scope,
             micro_step=finding.micro_step,
-            stage=stage_of(finding.quantity, finding.target),
+            stage=STAGES.index(self.stage) if self.stage else stage_of(finding.quantity, finding.target),
             order=float(finding.order),
             strength=float(finding.strength),
             others=finding.others,
@@ -122,7 +134,7 @@ class Rule:
         )
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """Refuse options that the rule does not have, or of another type."""
+        """Raise ConfigError for an option the rule does not have, or a value of the wrong type."""
         where = f"rules.{self.name}"
         for key, value in options.items():
             if key not in self.options:
@@ -143,15 +155,22 @@ def rule(
     is_quiet: bool = False,
     is_symptom: bool = False,
     needs: str = "",
+    stage: str = "",
+    chart: str = "",
 ) -> Callable[[Look], Rule]:
-    """Turn a function over a step into a rule of the function's name.
+    """Turn a function over a step into a rule named after it.
 
-    `needs`: the quantities and plain numbers it looks at, with spaces between; `setting/` stands for all numbers whose
-    names begin so. It is not asked about steps that have none of them.
+    `needs`: the quantities and plain numbers it reads, separated by spaces; `setting/` matches all numbers with that
+    prefix. Steps with none of them are skipped. `stage`: the part of a step it is about, if not the one of the quantity
+    it names. `chart`: which number of a target to chart, if a target has several, best first.
 
-    Its keyword arguments are the rule's options. The first line of its docstring says what it finds; paragraphs that
-    begin with `Why:` and `Next:` say why that matters and what to do then.
+    The function's keyword arguments are the rule's options. The first line of its docstring says what it finds. The
+    paragraphs `Why:` and `Next:` say why that matters and what to do, and `Cause:` gives the likely cause. `Points to:
+    data 2, labels 1` says which hypotheses of a diagnosis a finding supports: 1 is a hint, 5 all but proves it. `Cause
+    (SCOPE):` and `Points to (SCOPE):`, as in `Cause (global):`, are those of findings with that scope.
     """
+    if stage and stage not in STAGES:
+        raise ConfigError(unknown("stage", stage, STAGES))
 
     def wrap(look: Look) -> Rule:
         arguments = list(inspect.signature(look).parameters.values())[1:]
@@ -171,6 +190,14 @@ def rule(
             summary=" ".join(paragraphs[0].split()),
             why=_paragraph(paragraphs, "Why:"),
             next=_paragraph(paragraphs, "Next:"),
+            causes={scope: words for paragraph in paragraphs for scope, words in _by_scope(paragraph, "Cause")},
+            points_to={
+                scope: _weights(look.__name__, words)
+                for paragraph in paragraphs
+                for scope, words in _by_scope(paragraph, "Points to")
+            },
+            stage=stage,
+            chart=tuple(chart.split()),
             module=look.__module__,
         )
 
@@ -178,11 +205,31 @@ def rule(
 
 
 def stage_of(quantity: str, target: str | None) -> int:
-    """Where in a step something belongs."""
-    if quantity == "scalar":
-        found = [stage for word, stage in SCALAR_STAGES.items() if (target or "").startswith(word)]
-        return found[0] if found else 5
-    return STAGES.get(quantity, 5)
+    """Return the part of a step something belongs to, as an index into `STAGES`."""
+    known = NUMBER_STAGES.items() if quantity == "scalar" else ()
+    of_number = next((stage for word, stage in known if (target or "").startswith(word)), "optimizer")
+    return STAGES.index(QUANTITY_STAGES.get(quantity, of_number))
+
+
+def _by_scope(paragraph: str, opening: str) -> Iterator[tuple[str, str]]:
+    if found := re.match(rf"{opening}(?: \((\w+)\))?:\s+", paragraph):
+        yield found[1] or "", " ".join(paragraph[found.end() :].split())
+
+
+def _weights(rule_name: str, words: str) -> dict[str, float]:
+    """Read `data 2, labels 1`."""
+    weights: dict[str, float] = {}
+    for part in words.rstrip(".").split(","):
+        name, _, weight = part.strip().partition(" ")
+        if name not in HYPOTHESES:
+            raise ConfigError(unknown(f"rule {rule_name}: Points to", name, HYPOTHESES))
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            raise ConfigError(
+                f"rule {rule_name}: Points to: expected a number after '{name}', got {weight!r}"
+            ) from None
+    return weights
 
 
 def _paragraph(paragraphs: list[str], opening: str) -> str:

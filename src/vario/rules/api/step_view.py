@@ -1,8 +1,9 @@
-"""A step as rules see it: all rows of one rank, micro-steps merged, and its plain numbers."""
+"""The view of a step that rules get: all rows of one rank, micro-steps merged, and its plain numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -10,41 +11,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vario.core.parameter_list import by_kind
 from vario.core.quantities import LOSSES
-from vario.core.records import (
-    COLUMNS,
-    COUNT,
-    INFS,
-    MAX,
-    MIN,
-    NANS,
-    SUM,
-    SUM_SQUARES,
-    ZEROS,
-    Frame,
-    StepRecord,
-    Table,
-    merge,
-)
+from vario.core.records import COLUMNS, Frame, StepRecord, Table, merge
 from vario.rules.api.series_state import Departure, Deviation, Flags, Last, Memory, Trend, Values
-
-STATISTICS: dict[str, Callable[[Table], Values]] = {
-    "rms": lambda rows: np.sqrt(rows[:, SUM_SQUARES] / rows[:, COUNT]),
-    "norm": lambda rows: np.sqrt(rows[:, SUM_SQUARES]),
-    "mean": lambda rows: rows[:, SUM] / rows[:, COUNT],
-    "min": lambda rows: rows[:, MIN],
-    "max": lambda rows: rows[:, MAX],
-    "absmax": lambda rows: np.maximum(np.abs(rows[:, MIN]), np.abs(rows[:, MAX])),
-    "zeros": lambda rows: rows[:, ZEROS] / rows[:, COUNT],
-    "bad": lambda rows: rows[:, NANS] + rows[:, INFS],
-}
-"""What rules ask for; NaN where a column was not recorded. `zeros` is a share."""
+from vario.statistics import STATISTICS
 
 SCALARS = "scalar"
+INTERVALS = "detector intervals"
+"""Where the detector remembers how often each quantity is watched."""
 
 
 Parts = dict[tuple[str, str], tuple[tuple[str, ...], npt.NDArray[np.int64], tuple[str, ...]]]
-"""Where the rows of each part of a quantity were the last time: they seldom move."""
+"""Where the rows of each part of a quantity were last time: they rarely move."""
 
 _NOWHERE = np.zeros(0, np.int64)
 _NOTHING = np.zeros(0)
@@ -63,14 +42,11 @@ class Rows:
         return len(self.targets)
 
     def statistic(self, name: str) -> Values:
-        """One number per row."""
-        if not self.targets:
-            return _NOTHING
-        with np.errstate(all="ignore"):
-            return STATISTICS[name](self.summaries)
+        """Return one number per row; NaN where a column was not recorded."""
+        return STATISTICS.get(name)(self.summaries) if self.targets else _NOTHING
 
     def part(self, suffix: str, known: Parts) -> Rows:
-        """Only the rows whose name ends in `:suffix`, under the name before it; `known` is from the steps before."""
+        """Return the rows whose name ends in `:suffix`, without that suffix; `known` caches their positions."""
         if not self.targets:
             return self
         whole, at, names = known.get((self.quantity, suffix), ((), _NOWHERE, ()))
@@ -89,40 +65,52 @@ def _no_rows(quantity: str) -> Rows:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a rank before its first step."""
+    """What is known about a rank before its first step."""
 
     rank: int = 0
     world_size: int = 1
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of each parameter."""
+    """The shape of each parameter."""
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    trainable: frozenset[str] = frozenset()
+    """Of each parameter, without the name of a package."""
+    trainable: Set[str] = frozenset()
     replicated: frozenset[str] = frozenset()
-    """Parameters that other ranks hold as well: what is wrong with them is no single rank's business."""
+    """Parameters that other ranks have too: a problem with them is not specific to one rank."""
     embeddings: frozenset[str] = frozenset()
-    """Parameters of embeddings: what reaches them is decided by the rows of the batch."""
+    """Parameters of embeddings: the batch decides which rows get a gradient."""
     coordinates: Mapping[str, int] = field(default_factory=dict)
-    """Where the rank stands in the mesh."""
+    """The rank's coordinates in the device mesh."""
     columns: frozenset[str] = frozenset(COLUMNS)
     """The columns of a Summary that are recorded."""
 
     @classmethod
     def read(cls, rank: int, world_size: int, structure: Mapping[str, Any], **others: Any) -> Facts:
-        """From what `structure.json` holds."""
-        parameters = structure.get("parameters") or []
+        """Build from the content of `structure.json`."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        dtypes: dict[str, str] = {}
+        frozen: set[str] = set()
+        replicated: set[str] = set()
+        for names, kind in by_kind(structure.get("parameters") or ()):
+            shapes.update(dict.fromkeys(names, tuple(kind.get("shape") or ())))
+            dtypes.update(dict.fromkeys(names, str(kind.get("dtype") or "").rpartition(".")[2]))
+            if not kind.get("trainable", True):
+                frozen.update(names)
+            if len(_replicas(kind, structure)) > 1:
+                replicated.update(names)
         return cls(
             rank=rank,
             world_size=world_size,
-            shapes={found["name"]: tuple(found.get("shape") or ()) for found in parameters},
-            dtypes={found["name"]: str(found.get("dtype") or "") for found in parameters},
-            trainable=frozenset(found["name"] for found in parameters if found.get("trainable", True)),
-            replicated=frozenset(found["name"] for found in parameters if len(_replicas(found, structure)) > 1),
+            shapes=shapes,
+            dtypes=dtypes,
+            # Not listed a third time if there are very many.
+            trainable=frozenset(shapes.keys() - frozen) if frozen else shapes.keys(),
+            replicated=frozenset(replicated),
             embeddings=_embeddings(structure),
             **others,
         )
 
     def are_matrices(self, targets: Sequence[str]) -> Flags:
-        """Which targets are parameters of two dimensions and more; all, where no shape is known."""
+        """Flag the targets that are parameters with two or more dimensions; all, if no shapes are known."""
         if not self.shapes:
             return np.ones(len(targets), np.bool_)
         names = tuple(targets)
@@ -132,19 +120,39 @@ class Facts:
             self._matrices[names] = np.array([len(self.shapes.get(name, ())) > 1 for name in names], np.bool_)
         return self._matrices[names]
 
+    def are_larger(self, targets: Sequence[str], count: int) -> Flags:
+        """Flag parameters with at least so many elements; all that have no known shape."""
+        return np.array([math.prod(self.shapes.get(name, (count,))) >= count for name in targets], np.bool_)
+
+    def are_embeddings(self, targets: Sequence[str]) -> Flags:
+        """Flag the parameters of embeddings."""
+        return np.array([name in self.embeddings for name in targets], np.bool_)
+
+    def are_indices(self, targets: Sequence[str]) -> Flags:
+        """Flag inputs of embeddings: numbers of words or positions have no size to compare."""
+        if not self._lookups:
+            return np.zeros(len(targets), np.bool_)
+        return np.array([name.startswith(self._lookups) for name in targets], np.bool_)
+
+    @cached_property
+    def _lookups(self) -> tuple[str, ...]:
+        return tuple(f"{name.rpartition('.')[0]}:input" for name in sorted(self.embeddings))
+
     @cached_property
     def _matrices(self) -> dict[tuple[str, ...], Flags]:
         return {}
 
     @cached_property
     def is_half(self) -> bool:
-        """Whether any parameter is kept in float16."""
+        """Whether any parameter is float16."""
         return any("float16" in dtype and "bfloat16" not in dtype for dtype in self.dtypes.values())
 
 
 def _embeddings(structure: Mapping[str, Any]) -> frozenset[str]:
     modules = structure.get("modules") or []
     names = {found["name"] for found in modules if "Embedding" in str(found.get("class"))}
+    if not names:
+        return frozenset()
     parameters = (found["name"] for found in structure.get("parameters") or [])
     return frozenset(name for name in parameters if name.rpartition(".")[0] in names)
 
@@ -170,10 +178,10 @@ class Step:
     ) -> None:
         self.number = number
         self.time = time
-        """Unix seconds when it ended."""
+        """Unix time at the end of the step."""
         self.scalars = scalars
         self.frames = frames
-        """As recorded, micro-steps apart."""
+        """As recorded, one per micro-step."""
         self.facts = facts
         self.memory = memory
         self.quantities = {frame.quantity for frame in frames}
@@ -184,12 +192,34 @@ class Step:
 
     @property
     def was_skipped(self) -> bool:
-        """Whether a loss scaler held the update back: infinite gradients are its business."""
+        """Whether a loss scaler skipped the update: it deals with infinite gradients itself."""
         return self.scalars.get("skipped_step", 0.0) > 0
+
+    @property
+    def has_nothing_to_learn(self) -> bool:
+        """Whether a loss of this step is exactly zero, as a margin's is that every row keeps: so is every gradient."""
+        return any(self.scalars.get(name) == 0 for name in LOSSES)
+
+    def interval(self, quantity: str) -> int:
+        """Steps since the quantity was watched before this step; 1 if every step is watched, or it is not known."""
+        found = self.memory.get(INTERVALS, Last()).read("value", (quantity,))[0]
+        return 1 if np.isnan(found) else max(1, int(found))
+
+    def has_looked(self, quantity: str, since: int) -> bool:
+        """Whether a quantity was watched in any step from `since` to this one."""
+        return bool(self.memory.get(INTERVALS, Last()).read("step", (quantity,))[0] >= since)
+
+    def looks_for(self, quantity: str, steps: int) -> int:
+        """Return how many looks at a quantity span this many steps; three at least, or as many as there are steps."""
+        return min(steps, max(3, math.ceil(steps / self.interval(quantity))))
+
+    def looks_ago(self, quantity: str, looks: int) -> int:
+        """Return about the step of the first of the last few looks at a quantity, this one included."""
+        return max(0, self.number - (looks - 1) * self.interval(quantity))
 
     @cached_property
     def has_new_optimizer(self) -> bool:
-        """Whether an optimizer updates for the first time: it begins without state, at a rate of its own."""
+        """Whether an optimizer makes its first update: it starts without state, at its own learning rate."""
         numbers = {name.split("/")[1] for name in self.scalars if name.startswith("setting/")}
         found = tuple(number for number in numbers if number.isdigit())
         if not found:
@@ -198,8 +228,16 @@ class Step:
         return bool(np.isnan(before).any())
 
     @cached_property
+    def is_scheduled(self) -> bool:
+        """Whether a scheduler of the framework sets the learning rate; it is logged when that changes."""
+        memory = self.memory.get("lr_change scheduled", Last())
+        if (now := self.scalars.get("lr_scheduled")) is not None:
+            memory.swap_one("lr", now, self.number)
+        return memory["value"].item(memory.row("lr")) == 1
+
+    @cached_property
     def is_warming_up(self) -> bool:
-        """Whether the learning rate is higher than ever: what a model does then is no habit yet."""
+        """Whether the learning rate is at a new maximum: the model's behaviour has not settled yet."""
         rate = self.scalars.get("lr")
         if rate is None:
             return False
@@ -209,7 +247,7 @@ class Step:
         return not rate <= before
 
     def rows(self, quantity: str, part: str = "") -> Rows:
-        """All rows of a quantity, or those named `...:part`; none where it was not watched in this step."""
+        """Return all rows of a quantity, or those named `...:part`; none if it was not watched in this step."""
         if quantity not in self.quantities:
             return _no_rows(quantity)
         if quantity not in self._rows:
@@ -223,9 +261,9 @@ class Step:
     def trend(
         self, quantity: str, statistic: str, part: str = "", *, linear: bool = False, floor: float = 0.02
     ) -> Deviation | None:
-        """How a statistic of every target compares with its own past; None where the quantity was not watched.
+        """Compare a statistic of every target with its own past; None if the quantity was not watched.
 
-        Rules that ask for the same share it, and it learns from a step once.
+        Rules that ask for the same trend share it, and it learns from each step once.
         """
         if quantity not in self.quantities:
             return None
@@ -234,26 +272,28 @@ class Step:
             rows = self.rows(quantity, part)
             found = None
             if len(rows):
-                found = self.memory.get(name, Trend(linear, floor)).update(
-                    rows.targets, rows.statistic(statistic), self.number
-                )
+                trend = self.memory.find(name, Trend) or self.memory.get(name, Trend(linear, floor))
+                found = trend.update(rows.targets, rows.statistic(statistic), self.number)
             self._deviations[name] = found
         return self._deviations[name]
 
     def scalar_trend(self, name: str, *, linear: bool = False, floor: float = 0.02) -> Departure | None:
-        """How a plain number compares with its own past; None where none was logged in this step, or no finite one."""
+        """Compare a plain number with its own past; None if it was not logged in this step or is not finite."""
         if name not in self.scalars:
             return None
         if name not in self._departures:
-            trend = self.memory.get(f"{SCALARS}:{name}", Trend(linear, floor))
+            key = f"{SCALARS}:{name}"
+            trend = self.memory.find(key, Trend) or self.memory.get(key, Trend(linear, floor))
             self._departures[name] = trend.follow(name, self.scalars[name], self.number)
         return self._departures[name]
 
     @cached_property
     def loss(self) -> tuple[str, Departure] | None:
-        """The loss, by its name, and how it compares with its own past: as logged, or else as found."""
-        known = ((name, self.scalar_trend(name, linear=True, floor=1e-6)) for name in LOSSES)
-        return next(((name, found) for name, found in known if found is not None), None)
+        """The loss's name and how it compares with its own past: the logged loss, or else the one vario found."""
+        for name in LOSSES:
+            if (found := self.scalar_trend(name, linear=True, floor=1e-6)) is not None:
+                return name, found
+        return None
 
 
 def _merge(frames: Sequence[Frame], quantity: str) -> Rows:
@@ -271,7 +311,7 @@ def _merge(frames: Sequence[Frame], quantity: str) -> Rows:
 
 
 class StepAssembler:
-    """Puts the records of a step together: it is complete when the next one begins."""
+    """Collects the records of a step, which is complete when the next one begins."""
 
     def __init__(self, facts: Facts, memory: Memory) -> None:
         self._facts = facts
@@ -280,17 +320,17 @@ class StepAssembler:
         self._waiting: list[StepRecord] = []
 
     def add(self, record: StepRecord) -> Iterator[Step]:
-        """Take a record; the step before it, if that is complete now."""
+        """Add a record; yield the previous step if this completes it."""
         if self._waiting and record.step != self._waiting[-1].step:
             yield from self.flush()
         self._waiting.append(record)
 
     def flush(self) -> Iterator[Step]:
-        """The step in progress, as far as it is known."""
+        """Yield the step in progress, with the records so far."""
         records, self._waiting = self._waiting, []
         if records:
             number = records[-1].step
-            # What an asynchronous collective brought late belongs to a step that was looked at already.
+            # Late frames of an asynchronous collective belong to a step that was already checked.
             frames = [frame for record in records for frame in record.frames if frame.step == number]
             scalars: dict[str, float] = {}
             for record in records:
@@ -300,7 +340,7 @@ class StepAssembler:
             )
 
     def _blanked(self, frames: Iterable[Frame]) -> Iterator[Frame]:
-        """Columns that nobody asked for hold nothing to rely on."""
+        """Set columns that were not requested to NaN: their content is undefined."""
         for frame in frames:
             if self._missing:
                 summaries = frame.summaries.copy()
@@ -311,13 +351,13 @@ class StepAssembler:
 
 @dataclass(frozen=True)
 class RanksStep:
-    """The same step on several ranks that can be compared with each other."""
+    """The same step on several comparable ranks."""
 
     number: int
     steps: Mapping[int, Step]
     memory: Memory
     alike: Callable[[str, int], Sequence[int]] = lambda target, rank: [rank]
-    """The ranks that hold the same of a parameter as this one."""
+    """The ranks with the same part of a parameter as this one."""
 
     @property
     def ranks(self) -> list[int]:
@@ -325,7 +365,7 @@ class RanksStep:
         return sorted(self.steps)
 
     def table(self, quantity: str, statistic: str, part: str = "") -> tuple[tuple[str, ...], Values]:
-        """Targets that every rank has, and a number per (rank, target)."""
+        """Return the targets that every rank has, and a number per (rank, target)."""
         rows = [self.steps[rank].rows(quantity, part) for rank in self.ranks]
         first = rows[0].targets
         if all(found.targets == first for found in rows):

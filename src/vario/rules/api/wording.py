@@ -1,4 +1,4 @@
-"""An incident in a line, or as a paragraph: what was seen first, what is usual, what followed, why, what to do next."""
+"""Incidents as text: one line, or a paragraph with the first finding, its usual range, consequences, cause, advice."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from vario.rules.api.alerts import Alert, Incident
 
 
 def in_one_line(incident: Incident, run: Path | None = None) -> str:
-    """An incident as it is said while training runs."""
+    """Format an incident for the training log."""
     where = f"step {incident.lead.step}" + ("" if incident.rank is None else f", rank {incident.rank}")
+    if (later := incident.raised_by) is not None:
+        where = f"step {later.step}: {later.text} [{later.rule}]. It began at {where}"
     more = len(incident.alerts) - 1
     rest = f" (and {more} more alert{'s' if more > 1 else ''})" if more else ""
     look = "" if run is None else f" More: vario diagnose {run}"
@@ -22,32 +24,34 @@ FOLLOWERS_NAMED = 4
 
 
 def in_a_paragraph(incident: Incident, remarks: Sequence[str] = (), chain: Sequence[str] = ()) -> str:
-    """Step, rank, tensor, rule, value, usual range, what followed, likely cause and next action.
+    """Format an incident with step, rank, tensor, rule, value, usual range, consequences, likely cause and next action.
 
-    `remarks` are sentences about the first tensor; `chain` names what followed where more is known than the alerts say.
+    `remarks` are sentences about the first tensor; `chain` names the consequences if more is known than the alerts say.
     """
     lead = incident.lead
     where = f"At step {lead.step}" + ("" if incident.rank is None else f" on rank {incident.rank}")
-    # What followed is told below, where more is known of it.
+    # The chain below says more about the consequences.
     seen = lead.text.partition("; then ")[0] if chain else lead.text
     sentences = [f"{where} {seen}{_range(lead)} (rule {lead.rule}, {lead.kind})"]
     if lead.began < lead.step:
         sentences.append(f"It began at step {lead.began}")
     if lead.step > incident.step:
-        sentences.append(f"The first alert of it came at step {incident.step}: {incident.alerts[0].text}")
+        sentences.append(f"Its first alert was raised at step {incident.step}: {incident.alerts[0].text}")
+    if (later := incident.raised_by) is not None:
+        sentences.append(f"It became urgent at step {later.step}: {later.text} (rule {later.rule}, {later.kind})")
     sentences += remarks
     followers = list(chain) or list(_followers(incident))
     if followers:
         rest = len(followers) - FOLLOWERS_NAMED
         more = f", and {rest} more up to step {incident.last_step}" if rest > 0 else ""
-        sentences.append(f"Then followed {', '.join(followers[:FOLLOWERS_NAMED])}{more}")
+        sentences.append(f"Followed by {', '.join(followers[:FOLLOWERS_NAMED])}{more}")
     sentences.append(f"Likely cause: {incident.cause}")
     sentences.append(f"Next: {incident.advice}")
-    return " ".join(_closed(sentence) for sentence in sentences if sentence)
+    return " ".join(closed(sentence) for sentence in sentences if sentence)
 
 
 def place_of(alert: Alert) -> str:
-    """The tensor, number or group that an alert is about."""
+    """Name the tensor, number or group an alert is about."""
     if alert.target is None:
         return f"{_noun(alert.quantity)} of most tensors" if alert.others else f"{_noun(alert.quantity)} of all tensors"
     return alert.target if alert.quantity == "scalar" else f"{_noun(alert.quantity)} of '{alert.target}'"
@@ -58,7 +62,7 @@ def _noun(quantity: str) -> str:
 
 
 def _range(alert: Alert) -> str:
-    """The value and what is usual, as far as the text does not tell."""
+    """The value and its usual range, unless the text already gives them."""
     parts = []
     if alert.value == alert.value and alert.target is not None and number(alert.value) not in alert.text:
         parts.append(f"value {number(alert.value)}")
@@ -73,7 +77,7 @@ def _range(alert: Alert) -> str:
 
 
 def _followers(incident: Incident) -> Iterator[str]:
-    """What spoke after the lead, each place once."""
+    """Alerts after the lead, each place once."""
     seen = {(incident.lead.quantity, incident.lead.target)}
     step = incident.lead.step
     for alert in sorted(incident.alerts, key=lambda found: (found.step, found.stage, found.order)):
@@ -86,5 +90,6 @@ def _followers(incident: Incident) -> Iterator[str]:
         yield f"{place_of(alert)} ({', '.join(remarks)})"
 
 
-def _closed(sentence: str) -> str:
+def closed(sentence: str) -> str:
+    """Return a sentence with a full stop, unless it ends in a mark of its own."""
     return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."

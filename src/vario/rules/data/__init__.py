@@ -1,1 +1,1 @@
-"""Batches, and what the loss says of them."""
+"""Rules about batches and the loss."""

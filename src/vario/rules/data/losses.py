@@ -1,4 +1,4 @@
-"""What the loss itself tells."""
+"""Rules about the loss itself."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from vario.core.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL, LOSSES
 from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import WARM
-from vario.rules.api.series_state import Last, Streak, Trend, Values
+from vario.rules.api.lasting_shift import lasting_shift, may_have_shifted, remembered
+from vario.rules.api.series_state import YOUNG, Last, Streak, Trend
 
 
-@rule("relative", is_quiet=True, is_symptom=True, needs=" ".join(LOSSES))
+@rule("relative", is_quiet=True, is_symptom=True, needs=" ".join(LOSSES), stage="loss")
 def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Iterator[Finding]:
-    """A loss far from its usual value, for one step.
+    """A loss far from its usual value in one step.
 
-    Why: the loss is the last to know; look for what came before it.
+    Why: the loss shows a problem last; something usually went wrong before it.
 
-    Next: Look at the alerts of the steps before: `vario check --all` lists them.
+    Points to: data 1.5, labels 1
+
+    Next: Look at the alerts of the preceding steps: `vario check --all` lists them.
     """
     if step.loss is None:
         return
@@ -40,91 +43,107 @@ def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Itera
         )
 
 
-LATELY = 8
-KEPT = tuple(f"{back} back" for back in reversed(range(56)))
-"""The losses that are remembered, the newest last."""
-LEAST_KNOWN = 32
-
-
-@rule("relative", is_symptom=True, needs=" ".join(LOSSES))
+@rule("relative", is_symptom=True, needs=" ".join(LOSSES), stage="loss")
 def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterator[Finding]:
-    """A loss that has moved to another level and stays there.
+    """A loss that moved to another level and stays there.
 
-    Why: when every layer looks as before and the loss does not, it is the batch or its labels that changed, or a term
-    of the loss.
+    Why: if every layer looks as before and the loss does not, then the batches, their labels or a term of the loss
+    changed.
 
-    Next: Look at what the loader gives since then, the labels first. Then check the masks, weights and terms of the
-    loss.
+    Points to: labels 2, data 2, loop 1
+
+    Next: Look at the batches since that step, labels first. Then check the masks, weights and terms of the loss.
     """
     name = _name(step)
     if name is None:
         return
-    memory = step.memory.get(f"loss_shift {name}", Last())
-    losses = np.append(memory.read("value", KEPT)[1:], step.scalars[name])
-    memory["value"][: len(KEPT)] = losses
+    losses = remembered(step.memory, f"loss_shift {name}", step.scalars[name])
     newest = losses.tolist()
-    seen = [loss for loss in newest[:-LATELY] if math.isfinite(loss)]
-    if len(seen) < LEAST_KNOWN:
+    if not may_have_shifted(newest, None, share):
         return
-    # Without the lowest and the highest: one bad batch is no level.
-    level = sum(sorted(newest[-LATELY:])[1:-1]) / (LATELY - 2)
-    low, high = min(seen), max(seen)
-    # Most steps end here: the two levels cannot be as far apart as it takes.
-    if max(abs(level - low), abs(level - high)) <= share * max(low, -high):
-        return
-    before, lately = losses[:-LATELY], losses[-LATELY:]
-    when = np.arange(len(losses), dtype=np.float64) - len(losses)
-    known = np.isfinite(before)
-    # A falling loss leaves its mean by itself, so it is compared with the line through those before; spikes apart.
-    rest = (before - _line(when[:-LATELY][known], before[known], when[:-LATELY]))[known]
-    rest -= np.median(rest)
-    known[known] = np.abs(rest) <= 6 * np.median(np.abs(rest))
-    at, before = when[:-LATELY][known], before[known]
-    noise = max(float(np.std(before - _line(at, before, at), ddof=2)), 1e-3 * abs(float(before.mean())))
-    expected = _line(at, before, when[-LATELY:])
-    off = lately - expected
-    shift = float(np.sort(off)[1:-1].mean())
-    # A fall that flattens leaves the line, and stays at the level it had reached.
-    reached = level - float(before[-LATELY:].mean())
-    shift = np.sign(shift) * min(abs(shift), max(0.0, np.sign(shift) * reached))
-    # How far the end of a line through so many noisy points may miss a mean of a few.
-    reach = when[-LATELY:].mean() - at.mean()
-    error = noise * np.sqrt(1 / LATELY + 1 / len(at) + reach**2 / (len(at) * at.var()))
-    is_off = off * np.sign(shift) > 1.5 * noise
-    if abs(shift) > threshold * error and is_off.sum() > LATELY / 2 and abs(shift) > share * abs(float(before.mean())):
-        usual, value = float(expected.mean()), float(lately.mean())
+    found = lasting_shift(losses, threshold)
+    if found is None or (found.size < 0 and not _fell_at_once(newest)):
+        return  # learning takes more than a step
+    if abs(found.size) > share * found.level and not _has_moved_so_far(step, name, found.size):
+        since = step.number - found.looks_ago
         yield Finding(
-            f"{name} has {'risen' if shift > 0 else 'fallen'} to {number(value)} and stays there, "
-            f"{number(usual)} was to be expected",
+            f"{name} has {'risen' if found.size > 0 else 'fallen'} to {number(found.value)} and stays there, "
+            f"expected {number(found.usual)}",
             "scalar",
             name,
-            value,
-            low=usual - 3 * noise,
-            high=usual + 3 * noise,
+            found.value,
+            low=found.usual - 3 * found.noise,
+            high=found.usual + 3 * found.noise,
             scope="batch",
-            strength=abs(shift) / max(abs(usual), 1e-12),
-            # Where the two levels part best.
-            since=step.number - int(np.argmax(np.abs(np.cumsum(off[::-1])) / np.sqrt(np.arange(1, LATELY + 1)))),
+            strength=abs(found.size) / max(abs(found.usual), 1e-12),
+            since=since,
+            cause="" if step.has_looked("activation", since) else UNSEEN.format(since),
         )
 
 
-@rule("relative", is_symptom=True, needs=" ".join(LOSSES))
+UNSEEN = (
+    "the data, the labels or a term of the loss changed, or the model itself: no activation has been recorded since "
+    "step {}"
+)
+AGAIN, PAUSE = 1.5, 20
+"""A shift counts as new if it is so many times as large as any before, seen so many steps ago."""
+
+
+def _has_moved_so_far(step: Step, name: str, shift: float) -> bool:
+    """Whether the loss has shifted as far before, as it does at each copy of a target network; remembers this shift."""
+    memory = step.memory.get(f"loss_shift {name} before", Last())
+    row = memory.row("up" if shift > 0 else "down")
+    largest, when = memory["value"].item(row), memory["step"].item(row)
+    if math.isnan(largest) or abs(shift) > largest or step.number - when <= PAUSE:
+        memory["value"][row] = max(abs(shift), 0.0 if math.isnan(largest) else largest)
+    memory["step"][row] = step.number
+    quiet = memory.row("quiet")
+    if not step.number - when <= PAUSE:
+        # What is decided when a shift begins holds while it lasts.
+        memory["value"][quiet] = float(abs(shift) < AGAIN * largest)
+    return memory["value"].item(quiet) == 1
+
+
+FALL, FALLING, AT_ONCE = 4, 24, 0.6
+"""Losses on each side of a fall, losses in which learning may show, and the share of its fall that one step may be."""
+
+
+def _fell_at_once(losses: list[float]) -> bool:
+    """Whether most of the recent fall lies between two steps."""
+    whole = _mean(losses[-FALL:]) - _mean(losses[-FALLING : -FALLING + FALL])
+    falls = (_mean(losses[-at:][:FALL]) - _mean(losses[-at - FALL : -at]) for at in range(2, 3 * FALL + 1))
+    steepest = min((fall for fall in falls if math.isfinite(fall)), default=0.0)
+    return not whole < 0 or steepest <= AT_ONCE * whole
+
+
+def _mean(values: list[float]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+@rule("relative", is_symptom=True, needs=" ".join(LOSSES), stage="loss")
 def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
-    """A loss that swings from step to step far more widely than it did.
+    """A loss that swings far more from step to step than before.
 
-    Why: batches that are unlike each other: rows sorted by label or source, a batch that has become too small.
+    Why: batches differ too much from each other: rows sorted by label or source, or a batch that is too small.
 
-    Next: Check that the loader still shuffles (`shuffle=True`, or `set_epoch` of the sampler), and that batches are as
-    large as before.
+    Points to: data 3, labels 1
+
+    Next: Check that the loader still shuffles (`shuffle=True`, or `set_epoch` of the sampler), and that the batch size
+    is unchanged.
     """
     name = _name(step)
     if name is None:
         return
     last = step.memory.get(f"loss_swings {name} last", Last()).swap_one("loss", step.scalars[name], step.number)
-    if np.isnan(last):
+    if math.isnan(last):
         return
     swing = abs(step.scalars[name] - last)
     trend = step.memory.get(f"loss_swings {name}", Trend(linear=True, floor=1e-9))
+    row = trend.row("swing")
+    if trend["age"].item(row) > YOUNG:
+        # One batch far off makes two wide swings, not a habit.
+        swing = min(swing, 2 * times * trend["level"].item(row))
     found = trend.follow("swing", swing, step.number)
     if found is None:
         return
@@ -144,20 +163,12 @@ def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int =
         )
 
 
-def _line(at: Values, values: Values, where: Values) -> Values:
-    """The straight line nearest to these values, at other places."""
-    middle, level = at.mean(), values.mean()
-    apart = at - middle
-    line: Values = level + (apart @ (values - level)) / (apart @ apart) * (where - middle)
-    return line
-
-
 def _name(step: Step) -> str | None:
-    """The plain number to look at: the model's own loss, the one logged, or what backward was called on.
+    """The loss to check: the model's own, the logged one, or the tensor backward() was called on.
 
-    The last may be any objective. One that is not positive, as a policy's, has no level to leave.
+    The last may be any objective. One that is not positive, such as a policy objective, has no level to compare with.
     """
     name = next((known for known in (LOSS_LOCAL, LOSS, LOSS_BACKWARD) if known in step.scalars), None)
-    if name is None or not np.isfinite(step.scalars[name]):
+    if name is None or not math.isfinite(step.scalars[name]):
         return None
     return None if name == LOSS_BACKWARD and step.scalars[name] <= 0 else name

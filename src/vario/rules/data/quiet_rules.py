@@ -1,4 +1,4 @@
-"""Quiet rules: what a report mentions and nobody is called for."""
+"""Quiet rules: reports show their findings, but no alert is raised during training."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EVALUATION = ("eval_loss", "val_loss", "valid_loss", "validation_loss", "test_lo
 def plateau(step: Step, steps: int = 500, share: float = 0.005) -> Iterator[Finding]:
     """A loss that has stopped falling.
 
-    Why: the rest of the run costs as much as the first part, and brings nothing.
+    Why: the rest of the run costs as much as the first part and improves nothing.
 
     Next: Check with `vario show lr` whether the learning rate is still high enough. If it is, try a larger model, and
-    work out how low this loss can get.
+    estimate how low this loss can get.
     """
     if step.loss is None:
         return
@@ -48,10 +48,12 @@ def plateau(step: Step, steps: int = 500, share: float = 0.005) -> Iterator[Find
 def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
     """A validation loss that rises while the training loss falls.
 
-    Why: the model learns its training rows by heart.
+    Why: the model memorises its training data.
 
-    Next: Go back to the checkpoint with the lowest validation loss. Then add rows, dropout or weight decay, or train
-    for fewer epochs.
+    Points to: data 1
+
+    Next: Go back to the checkpoint with the lowest validation loss. Then add training data, dropout or weight decay, or
+    train for fewer epochs.
     """
     if step.loss is not None:
         step.memory.get("overfitting", Last()).swap_one("loss", step.loss[1].fast, step.number)
@@ -66,7 +68,7 @@ def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
             best.swap((name, f"{name} then"), np.array([value, now]), step.number)
         elif value > (1 + share) * lowest and now < best.read("value", (f"{name} then",))[0]:
             yield Finding(
-                f"{name} is {number(value)}, its lowest was {number(lowest)}, and the training loss still falls",
+                f"{name} is {number(value)}, its lowest was {number(lowest)}, and the training loss is still falling",
                 "scalar",
                 name,
                 value,
@@ -80,9 +82,9 @@ def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
 def clipping_often(step: Step, share: float = 0.9, steps: int = 100) -> Iterator[Finding]:
     """Gradients clipped at nearly every step.
 
-    Why: the learning rate in effect is then set by the clipping; what the schedule says counts little.
+    Why: clipping, not the schedule, then sets the effective learning rate.
 
-    Next: Raise the clipping norm (`max_norm` of `clip_grad_norm_`), or lower the learning rate.
+    Next: Raise the clipping norm (in PyTorch: `max_norm` of `clip_grad_norm_`), or lower the learning rate.
     """
     before, after = step.rows("gradient"), step.rows("gradient_applied")
     if not len(before) or not len(after) or step.was_skipped:
@@ -104,9 +106,9 @@ def clipping_often(step: Step, share: float = 0.9, steps: int = 100) -> Iterator
 
 @rule("relative", is_quiet=True)
 def memory_growth(step: Step, share: float = 0.1, steps: int = 100) -> Iterator[Finding]:
-    """Memory that grows and never stops.
+    """Memory that keeps growing.
 
-    Why: it ends in an out-of-memory error, long after the start.
+    Why: it ends in an out-of-memory error, often hours after the start.
 
     Next: Look for losses or outputs that are kept with their graphs, and keep `loss.item()` or `output.detach()`
     instead. Then check caches and the loader's workers.
@@ -125,7 +127,7 @@ def memory_growth(step: Step, share: float = 0.1, steps: int = 100) -> Iterator[
     for index in np.flatnonzero((count >= 5) & (values > (1 + share) * first["value"][rows])):
         yield Finding(
             f"{names[index]} has grown from {size(first['value'][rows][index])} to {size(values[index])} in "
-            f"{int(count[index]) * steps} steps, without a break",
+            f"{int(count[index]) * steps} steps without a pause",
             "scalar",
             names[index],
             values[index],

@@ -1,1 +1,1 @@
-"""Numbers that are not finite, vanish, or leave their past."""
+"""Rules about values that are not finite, vanish, or deviate from their past."""

@@ -1,4 +1,4 @@
-"""Attention that looks too sharply."""
+"""Attention logits and entropy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from vario.rules.api.findings import WARM, left_the_past
 from vario.rules.api.series_state import Calm, Streak
 
 
-@rule("limit", needs="attention")
+@rule("limit", needs="attention", chart="max_logit")
 def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0, least: float = 10.0) -> Iterator[Finding]:
-    """Attention logits that are large, or have doubled.
+    """Attention logits that are very large or have doubled.
 
-    Why: runs whose logits pass a thousand diverge; it begins thousands of steps before the loss shows it.
+    Why: runs whose logits exceed a thousand diverge, and the growth begins thousands of steps before the loss shows it.
 
-    Next: Check whether the query and key projections of the module named grow: `vario show 'MODULE*' --quantity
-    weight`. If they do, add QK normalisation, clip the logits, or lower their learning rate.
+    Cause: the query or key weights, or their input, grew
+
+    Points to: module 2, schedule 2, precision 1
+
+    Next: Check whether the query and key projections of this module grow: `vario show 'MODULE*' --quantity weight`. If
+    they do, add QK normalisation, clip the logits, or lower their learning rate.
     """
     deviation = step.trend("attention", "max", "max_logit")
     if deviation is None:
@@ -43,14 +47,20 @@ def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0, least: flo
             high=limit if is_over[index] else deviation.high(int(index)),
             order=float(rows.order[index]),
             strength=float(np.log(deviation.values[index] / max(deviation.usual[index], 1.0))),
+            # Logits grow while a model learns what to attend to.
+            severity="warn" if is_over[index] else "note",
         )
 
 
-@rule("limit", needs="attention")
+@rule("limit", needs="attention", chart="head_entropy entropy")
 def attn_entropy(step: Step, limit: float = 0.02, share: float = 0.6, threshold: float = 6.0) -> Iterator[Finding]:
     """Attention heads that collapse onto one key.
 
-    Why: a collapsed head passes no gradient to its queries and keys; collapse goes together with loss spikes.
+    Why: a collapsed head passes no gradient to its queries and keys, and collapse often comes with loss spikes.
+
+    Cause: the logits are so large that softmax saturates
+
+    Points to: module 2, schedule 2, precision 1
 
     Next: Look at the logits of the same module: `vario show 'MODULE:max_logit' --quantity attention --statistic max`.
     If they grow, lower the learning rate of its projections or add QK normalisation.
@@ -71,7 +81,7 @@ def attn_entropy(step: Step, limit: float = 0.02, share: float = 0.6, threshold:
     count = step.memory.get("attn_entropy", Streak()).update(rows.targets, fell)
     for index in np.flatnonzero(count >= 2)[:16]:
         yield Finding(
-            f"a head of '{rows.targets[index]}' has {number(deviation.values[index], 3)} of the largest possible "
+            f"a head of '{rows.targets[index]}' has {number(deviation.values[index], 3)} of the maximum "
             f"entropy, usually {number(deviation.usual[index], 3)}",
             "attention",
             rows.targets[index],

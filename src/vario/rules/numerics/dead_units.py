@@ -11,14 +11,18 @@ from vario.rules import Finding, Step, rule
 from vario.rules.api.series_state import Streak
 
 
-@rule("limit", needs="unit")
+@rule("limit", needs="unit", chart="dead")
 def dead_units(step: Step, limit: float = 0.6, steps: int = 2) -> Iterator[Finding]:
-    """A layer most of whose units are silent for a whole batch.
+    """A layer in which most units output zero for a whole batch.
 
-    Why: a unit that never fires gets no gradient and never comes back.
+    Why: a unit that never fires gets no gradient and does not recover.
 
-    Next: Check the bias in front of the layer, and whether its input is normalised. If the units died at once, lower
-    the learning rate or lengthen its warm-up.
+    Cause: the bias or the input of the layer is too low
+
+    Points to: module 2, schedule 1.5
+
+    Next: Check the bias in front of the layer, and whether its input is normalised. If all units died in one step,
+    lower the learning rate or lengthen its warm-up.
     """
     rows = step.rows("unit", "dead")
     if not len(rows):
@@ -27,7 +31,7 @@ def dead_units(step: Step, limit: float = 0.6, steps: int = 2) -> Iterator[Findi
     count = step.memory.get("dead_units", Streak()).update(rows.targets, shares > limit)
     for index in np.flatnonzero(count >= steps)[:16]:
         yield Finding(
-            f"{number(100 * shares[index], 3)} % of the units of '{rows.targets[index]}' are silent",
+            f"{number(100 * shares[index], 3)} % of the units of '{rows.targets[index]}' are zero for the whole batch",
             "unit",
             rows.targets[index],
             shares[index],

@@ -1,4 +1,4 @@
-"""Slow departures."""
+"""Slow drift of a tensor's size."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from vario.rules.api.findings import MOST_TOLD, WARM, tell
 from vario.rules.api.series_state import Calm, Streak
 
 LEARNING = 3.0
-"""How much faster than the loss falls weights and activations may grow."""
+"""How much faster than the loss falls weights and activations may grow without an alert."""
 LEAVING = 4
+NOISY = 1.5
+"""How many of its usual spreads the mean of a few values must have moved: a noisy series moves its own mean."""
 CALM = 20
-"""Observations in a row without a departure."""
+"""Observations in a row without drift."""
 
 
 @rule("relative", needs=" ".join(("activation", "weight", "gradient", "update", *LOSSES)))
@@ -29,14 +31,24 @@ def drift(
     offset: float = 0.6,
     times: float = 2.5,
 ) -> Iterator[Finding]:
-    """A size that has been leaving its long mean for some steps, and faster than it usually does.
+    """A tensor's size that has been moving away from its long-term mean, faster than it usually does.
 
-    Why: growth by a few per cent a step passes every test for spikes and ends in overflow all the same.
+    Why: growth of a few per cent per step never looks like a spike but still ends in overflow.
 
-    Next: Find out what the named tensors share: a layer, an optimizer option, a loss term that is missing. See with
-    `vario show NAME` when it began.
+    Cause: this layer is unstable or decaying
+
+    Cause (global): all tensors drift together: the optimizer (its learning rate or weight decay) or the loss scale
+
+    Points to: module 1.5, schedule 1.5, optimizer 1
+
+    Points to (global): optimizer 2, schedule 2
+
+    Next: Find out what the named tensors have in common: a layer, an optimizer option, a missing loss term. Use `vario
+    show NAME` to see when it began.
     """
     learnt = _learnt(step)
+    if step.quantities.isdisjoint(("activation", "weight", "gradient", "update")):
+        return
     looked_at = (
         ("activation", "", "rms", activation),
         ("weight", "", "rms", weight),
@@ -48,7 +60,7 @@ def drift(
         if deviation is None or (quantity in ("gradient", "update") and step.was_skipped):
             continue
         size = np.abs(deviation.gap)
-        # What moves from the start on, as a bias that begins at zero, is learning; drift begins after a calm.
+        # What moves from the start, such as a bias initialised to zero, is learning; drift begins after a calm period.
         calm = step.memory.get(f"drift {quantity}", Calm())
         is_calm = (deviation.warmth >= WARM) & (size < np.log(factor) / 2) & (not step.is_warming_up)
         was_calm = calm.update(deviation.targets, is_calm, CALM)
@@ -56,10 +68,13 @@ def drift(
         flagged &= np.sign(deviation.gap) == np.sign(deviation.distance)
         if quantity == "activation":
             flagged &= step.rows(quantity).summaries[:, 0] > 1  # a single number is a loss
+            flagged &= ~step.facts.are_indices(deviation.targets)
         if quantity in ("activation", "weight"):
             flagged &= size > LEARNING * learnt  # while the loss falls fast, both grow because the model learns
-        if quantity == "gradient":
-            flagged &= deviation.gap > 0  # gradients get smaller as a model learns
+        # The latest value is away from the usual one as well: noise alone moves the mean of a few.
+        flagged &= (np.abs(deviation.distance) > np.log(factor) / 2) & (size > NOISY * deviation.spread)
+        if quantity == "gradient" or (quantity == "update" and not len(step.rows("update", "eps_share"))):
+            flagged &= deviation.gap > 0  # gradients get smaller as a model learns; Adam divides by their size
         if quantity in ("weight", "update"):
             flagged &= step.facts.are_matrices(deviation.targets)
         if not flagged.any():
@@ -74,7 +89,7 @@ def drift(
 
 
 def _offsets(step: Step, share: float, times: float) -> Iterator[Finding]:
-    """Activations whose mean leaves, by a share of their size: a size that is made of many signs hides that long."""
+    """Activations whose mean drifts, relative to their size: with mixed signs the size hides that for long."""
     mean, size = step.trend("activation", "mean", linear=True, floor=1e-9), step.trend("activation", "rms")
     if mean is None or size is None:
         return
@@ -82,13 +97,13 @@ def _offsets(step: Step, share: float, times: float) -> Iterator[Finding]:
     is_warm = mean.warmth >= WARM
     was_calm = step.memory.get("drift mean", Calm()).update(mean.targets, is_warm & (gap < share / 2.5), CALM)
     flagged = was_calm & is_warm & (gap > share) & (np.abs(mean.gap) > times * mean.usual_gap)
-    flagged &= step.rows("activation").summaries[:, 0] > 1
-    # What jumps has left at once; other rules tell that.
+    flagged &= (step.rows("activation").summaries[:, 0] > 1) & ~step.facts.are_indices(mean.targets)
+    # A jump is sudden; other rules report it.
     flagged &= step.memory.get("drift mean leaving", Streak()).update(mean.targets, flagged) >= LEAVING
     for index in np.flatnonzero(flagged)[:MOST_TOLD]:
         yield Finding(
-            f"mean of activation of '{mean.targets[index]}' is leaving: {number(float(mean.values[index]))}, usually "
-            f"{number(float(mean.usual[index]))}, of a size of {number(float(size.usual[index]))}",
+            f"mean activation of '{mean.targets[index]}' is drifting: {number(float(mean.values[index]))}, usually "
+            f"{number(float(mean.usual[index]))}, with an RMS of {number(float(size.usual[index]))}",
             "activation",
             mean.targets[index],
             float(mean.values[index]),
@@ -101,7 +116,7 @@ def _offsets(step: Step, share: float, times: float) -> Iterator[Finding]:
 
 
 def _learnt(step: Step) -> float:
-    """The share by which the loss of the last few steps is below that of many."""
+    """How far the recent loss is below its long-term mean, as a fraction."""
     if step.loss is None:
         return 0.0
     _, loss = step.loss

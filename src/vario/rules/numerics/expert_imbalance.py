@@ -1,4 +1,4 @@
-"""Experts that get too much or nothing."""
+"""Experts that get too many tokens, or none."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from vario.rules import Finding, Step, rule
 from vario.rules.api.series_state import Trend
 
 
-@rule("limit", needs="expert")
+@rule("limit", needs="expert", chart="load")
 def expert_imbalance(
     step: Step, limit: float = 1.0, starved: float = 0.1, rise: float = 0.25, warm: int = 30
 ) -> Iterator[Finding]:
     """A router that sends most tokens to one expert, or none to another.
 
-    Why: an expert without tokens does not learn; one with most of them makes the layer dense and slow.
+    Why: an expert without tokens does not learn, and one that gets most of them becomes the bottleneck.
 
-    Next: Check that the router's balance loss or bias is on, and make it stronger. Then look at the router's logits,
-    and at all loads: `vario show '*:load' --quantity expert --statistic max`.
+    Cause: the router's balance loss or bias is too weak for its logits
+
+    Points to: module 3, optimizer 1
+
+    Next: Check that the router's balance loss or bias is enabled, and make it stronger. Then look at the router's
+    logits and at all loads: `vario show '*:load' --quantity expert --statistic max`.
     """
     rows = step.rows("expert", "load")
     if not len(rows):
@@ -31,14 +35,14 @@ def expert_imbalance(
     found = high.update(rows.targets, most)
     low.update(rows.targets, least)
     mean_most, mean_least = high.read("fast", rows.targets), low.read("fast", rows.targets)
-    # With few experts, each of which takes a large part, no load is twice the mean: there it is the rise that counts.
+    # With few experts each one has a large share and no load reaches twice the mean, so the rise counts there.
     rose = (found.gap > rise) & (found.gap > 2.5 * found.usual_gap)
     for index in np.flatnonzero((found.age >= warm) & ((mean_most > limit) | rose | (mean_least < starved)))[:16]:
         over = bool(mean_most[index] > limit or rose[index])
         text = (
             f"router '{rows.targets[index]}' sends {number(1 + mean_most[index], 3)} times the mean load to one expert"
             if over
-            else f"router '{rows.targets[index]}' leaves an expert {number(mean_least[index], 3)} of the mean load"
+            else f"router '{rows.targets[index]}' sends one expert only {number(mean_least[index], 3)} of the mean load"
         )
         yield Finding(
             text,

@@ -1,4 +1,4 @@
-"""Sizes that moved a little, at once, and stay there."""
+"""Small sudden changes that last."""
 
 from __future__ import annotations
 
@@ -16,19 +16,27 @@ LOOKED_AT = (
     ("attention", "entropy", "mean", True),
     ("gradient", "", "rms", False),
 )
-"""Quantity, its part, the statistic, and whether differences count instead of ratios."""
+"""Quantity, part, statistic, and whether to compare differences instead of ratios."""
 SIZES = {"rms": float(np.log(1.3)), "zeros": 0.05, "mean": 0.15}
 
 
 @rule("relative", needs="activation attention gradient")
 def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator[Finding]:
-    """A size, or a share of zeros, that stepped to another level and stays there.
+    """A tensor's size, or its share of zeros, that stepped to another level and stays there.
 
-    Why: a change of a third is nothing in one step and everything when it lasts: something in the code path, the input
-    or the weights is different since then.
+    Why: a change of a third means little in one step, but if it lasts, something in the code path, the input or the
+    weights has changed.
 
-    Next: Look at the first place named, and find out what was changed at that step. If there is a run that was well,
-    `vario diff WELL THIS` shows where the two part.
+    Cause: its code path, its input or its weights changed at that step
+
+    Cause (global): something all tensors share changed permanently: a scale, a mask, an option
+
+    Points to: module 2, data 1, hardware 0.5
+
+    Points to (global): loop 2, precision 1, data 1
+
+    Next: Look at the first module named and find out what changed at that step. If you have a healthy run, `vario diff
+    HEALTHY THIS` shows where the two diverge.
     """
     for quantity, part, statistic, linear in LOOKED_AT:
         floor = {"zeros": 0.003, "mean": 0.01}.get(statistic, 0.02)
@@ -37,14 +45,14 @@ def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator
             continue
         size = SIZES[statistic]
         off = (deviation.warmth >= 1.5 * WARM) & (np.abs(deviation.z) > threshold) & (np.abs(deviation.distance) > size)
-        # Up and down in turn is noise, so each direction has its own streak.
+        # Alternating up and down is noise, so each direction has its own streak.
         name = f"level_shift {quantity} {statistic}"
         up = step.memory.get(f"{name} up", Streak()).update(deviation.targets, off & (deviation.distance > 0))
         down = step.memory.get(f"{name} down", Streak()).update(deviation.targets, off & (deviation.distance < 0))
         held = np.maximum(up, down)
         flagged = held >= steps
         if quantity == "activation":
-            flagged &= step.rows(quantity).summaries[:, 0] > 1
+            flagged &= (step.rows(quantity).summaries[:, 0] > 1) & ~step.facts.are_indices(deviation.targets)
         if not flagged.any():
             continue
         together = not linear and quantity == "gradient" and moved_together(deviation, flagged, size)
@@ -59,5 +67,5 @@ def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator
             together=together,
             order=order,
             part=part,
-            since=step.number - held + 1,
+            since=np.maximum(0, step.number - (held - 1) * step.interval(quantity)),
         )

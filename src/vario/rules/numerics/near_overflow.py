@@ -1,4 +1,4 @@
-"""Numbers near the end of their dtype."""
+"""Values close to the largest number of their dtype."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from vario.rules import Finding, Step, rule
 LARGEST = {True: 65504.0, False: 3.38e38}
 LOWEST = -np.array([65504.0, 3.3895313892515355e38, 3.4028234663852886e38])
 MASKS = np.concatenate([LOWEST, LOWEST / 2])
-"""What attention puts where nothing is to be seen: the lowest number of float16, bfloat16 or float32, or half of it."""
+"""What attention writes at masked positions: the lowest number of float16, bfloat16 or float32, or half of it."""
 
 
 @rule("limit", needs="activation")
 def near_overflow(step: Step, margin: float = 8.0, steps: int = 50) -> Iterator[Finding]:
     """An activation close to the largest number of its dtype, or growing towards it.
 
-    Why: one step further it is Inf, and the step after that everything is NaN.
+    Why: one more step and it is Inf; one step later everything is NaN.
 
-    Next: Look at what feeds the module named, for a missing normalisation or a residual that grows. If it runs in
-    float16, use bfloat16, which has more room.
+    Cause: a normalisation is missing, or the residual stream grows
+
+    Points to: precision 3, module 2
+
+    Next: Check the input of this module for a missing normalisation or a growing residual stream. If it runs in
+    float16, use bfloat16, which has a larger range.
     """
     half = step.facts.is_half or "skipped_step" in step.scalars
     limit = LARGEST[half]
@@ -31,16 +35,16 @@ def near_overflow(step: Step, margin: float = 8.0, steps: int = 50) -> Iterator[
         return
     rows = step.rows("activation")
     with np.errstate(all="ignore"):
-        # The fast mean is about 7 observations behind, the slow one 63.
+        # The fast mean lags by about 7 observations, the slow one by 63.
         ahead = deviation.values * np.exp(np.clip(deviation.gap, 0, 20) / 56 * steps)
-    # A mask is written, not computed. Beside one, what counts is the other end.
+    # A mask is written, not computed: with one, check the other extreme.
     is_mask = np.isclose(rows.statistic("min")[:, None], MASKS, rtol=1e-6, atol=0).any(axis=1)
     values = np.where(is_mask, np.abs(rows.statistic("max")), deviation.values)
     is_near = np.isfinite(values) & (values > limit / margin)
     grows = half & (deviation.warmth >= 20) & (deviation.gap > np.log(1.5)) & (ahead > limit)
     grows = grows & (values > limit / 1000)
     for index in np.flatnonzero(is_near | grows)[:16]:
-        how = "close to" if is_near[index] else f"on its way, within {steps} steps, to"
+        how = "close to" if is_near[index] else f"and in {steps} steps, at this rate, beyond"
         yield Finding(
             text=f"activation of '{rows.targets[index]}' reaches {number(deviation.values[index])}, {how} the largest "
             f"{'float16' if half else 'float32'}, {number(limit)}",

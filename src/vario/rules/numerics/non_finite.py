@@ -1,8 +1,9 @@
-"""The first NaN or Inf, and what of its step was seen to be finite."""
+"""The first NaN or Inf, and which tensors of its step were finite."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,18 +15,27 @@ from vario.rules import Finding, Step, rule
 from vario.rules.api.masks import are_masks
 
 BACKWARD = ("gradient", "gradient_local", "gradient_accumulated", "gradient_applied", "activation_gradient")
+REDUCED = ("gradient", "gradient_applied")
+"""Quantities that are sums over ranks."""
 FORWARD = ("activation",)
-STATE = ("weight", "weight_before", "moment", "moment_before", "stray")
+STATE = ("weight", "weight_before", "moment", "moment_before", "unexpected_change")
 
 
 @rule("exact", is_symptom=True)
 def non_finite(step: Step) -> Iterator[Finding]:
-    """A NaN or Inf, in the first tensor of the step that holds one.
+    """A NaN or Inf, reported for the first tensor of the step that contains one.
 
-    Why: it spreads to every weight within one step, and nothing trains after that.
+    Why: it spreads to every weight within one step, and training cannot recover.
 
-    Next: Look at the module named first, whose inputs were finite unless they are named too, then at the batch of that
-    step. If a gradient is named first, repeat the step under `torch.autograd.detect_anomaly()`.
+    Cause: the forward or the backward pass produced it: an overflow, a division by zero, or a non-finite input
+
+    Points to: module 2, precision 2, data 1, hardware 1
+
+    Points to (batch): data 5
+
+    Next: Look at the module named first, whose inputs were finite unless they are named too, then at that step's batch.
+    If a gradient is named first, repeat the step with anomaly detection (in PyTorch:
+    `torch.autograd.detect_anomaly()`).
     """
     looked_at = [frame for frame in step.frames if frame.quantity in (*FORWARD, *BACKWARD, *STATE)]
     bad = [_first(frame) for frame in looked_at if not (step.was_skipped and frame.quantity in BACKWARD)]
@@ -37,7 +47,7 @@ def non_finite(step: Step) -> Iterator[Finding]:
         yield dataclasses.replace(first, text=first.text + then, others=places, cause=_cause(first, step))
         return
     for name, value in step.scalars.items():
-        if "loss" in name and "scale" not in name and not np.isfinite(value):
+        if "loss" in name and "scale" not in name and not math.isfinite(value):
             text, cause = f"{name} is {value}", _cause_of_loss(name, step)
             yield Finding(text, "scalar", name, value, strength=1e9, scope="global", cause=cause)
 
@@ -55,7 +65,7 @@ def _first(frame: Frame) -> Finding | None:
     held = " and ".join(f"{count} {word}" for count, word in ((nans, "NaN"), (infs, "Inf")) if count)
     what = frame.quantity.replace("_", " ")
     return Finding(
-        text=f"{what} of '{frame.targets[index]}' holds {held} of {int(rows[index, 0])} elements",
+        text=f"{what} of '{frame.targets[index]}' contains {held} in {int(rows[index, 0])} elements",
         quantity=frame.quantity,
         target=frame.targets[index],
         value=float("nan") if nans else float("inf"),
@@ -70,42 +80,47 @@ def _when(finding: Finding) -> tuple[int, float]:
 
 
 def _losses(step: Step) -> list[tuple[str, float]]:
-    """What was trained on in this step, as far as it is known."""
+    """The losses recorded in this step."""
     return [(name, step.scalars[name]) for name in LOSSES if name in step.scalars]
 
 
 def _cause(first: Finding, step: Step) -> str:
-    """What is likely to have happened; whatever it denies, it has looked at."""
+    """The likely cause. It rules out only what was recorded."""
     place = f"'{first.target}'"
     module = f"'{(first.target or '').partition(':')[0]}'"
     if first.quantity in FORWARD and ":input" in (first.target or ""):
-        return f"what came into {module} was already bad: the batch, or code before it that is not watched"
+        return f"the input of {module} was already non-finite: check the batch, and code before it that is not watched"
     if first.quantity in FORWARD:
-        return f"{module} made it from finite inputs: an overflow, a division by zero, or its weights"
+        return f"{module} produced it from finite inputs: an overflow, a division by zero, or its weights"
     if first.quantity in STATE:
         if step.quantities.isdisjoint(BACKWARD):
-            return f"the optimizer's state or weight {place} is bad; no gradient was recorded in this step"
-        return f"the optimizer's state or weight {place} went bad before any gradient did"
+            return f"the optimizer's state or weight {place} is non-finite; no gradient was recorded in this step"
+        return f"the optimizer's state or weight {place} became non-finite before any gradient did"
     has_forward = not step.quantities.isdisjoint(FORWARD)
     bad = [f"{name} is {value}" for name, value in _losses(step) if not np.isfinite(value)]
     if bad and not has_forward:
         return (
             f"the forward pass or the loss function, before the backward pass: {bad[0]} in this step. {place} is only "
-            "the first gradient seen, and no activation was recorded in this step"
+            "the first gradient recorded, and no activation was recorded in this step"
         )
     if bad:
         return f"the loss function or its mask: the recorded activations were finite, and {bad[0]}"
     finite = [f"{name} was {number(value)}" for name, value in _losses(step)][:1]
+    if first.quantity in REDUCED and step.facts.world_size > 1:
+        seen = [*finite, *(["the recorded activations were finite"] if has_forward else [])]
+        here = f"on this one {' and '.join(seen)}" if seen else "on this one no loss and no activation was recorded"
+        return f"any of the {step.facts.world_size} ranks, which sum their gradients at {place}: {here}"
     if has_forward:
-        return f"the forward pass was finite, and the backward pass broke at {place}"
+        return f"the recorded activations were finite; the backward pass produced it at {place}"
     if finite:
-        return f"the backward pass broke at {place}: {finite[0]}. No activation was recorded in this step"
-    return f"the forward or the backward pass broke: of this step {place} is the first tensor recorded, and no loss was"
+        return f"the backward pass produced it at {place}: {finite[0]}. No activation was recorded in this step"
+    return f"the forward or the backward pass: {place} is the first tensor recorded in this step, and there is no loss"
 
 
 def _cause_of_loss(name: str, step: Step) -> str:
     if step.quantities.isdisjoint(FORWARD):
         return (
-            f"the forward pass or the loss function: no activation was recorded in the step in which '{name}' went bad"
+            "the forward pass or the loss function: no activation was recorded in the step in which "
+            f"'{name}' became non-finite"
         )
-    return f"'{name}' is not finite although every tensor seen before it was: the loss function or its mask"
+    return f"'{name}' is not finite although every tensor recorded before it was: the loss function or its mask"

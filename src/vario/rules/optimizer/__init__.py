@@ -1,1 +1,1 @@
-"""Updates, optimizer state, learning rates and settings."""
+"""Rules about updates, optimizer state, learning rates and settings."""

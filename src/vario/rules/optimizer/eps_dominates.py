@@ -1,4 +1,4 @@
-"""An optimizer whose eps is larger than what it is added to."""
+"""An optimizer eps larger than the value it is added to."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from vario.rules.api.series_state import Streak
 
 @rule("limit", needs="update")
 def eps_dominates(step: Step, limit: float = 0.5, steps: int = 3) -> Iterator[Finding]:
-    """Adam's eps outweighs the gradients it should only guard against zero.
+    """Adam's eps outweighs the gradients, although it should only prevent a division by zero.
 
-    Why: the step is then no longer scaled to the gradient: small gradients hardly move their weights.
+    Why: the update is no longer normalised by the gradient's size, so small gradients hardly move their weights.
 
-    Next: Lower the optimizer's `eps` (1e-15 is safe in float32). Otherwise find out why gradients are that small:
-    `vario show '*' --quantity gradient --statistic rms`.
+    Cause: the optimizer's eps is too large, or gradients are tiny
+
+    Points to: optimizer 4, precision 1
+
+    Next: Lower the optimizer's `eps` (1e-15 is safe in float32). Otherwise find out why gradients are so small: `vario
+    show '*' --quantity gradient --statistic rms`.
     """
     rows = step.rows("update", "eps_share")
     shares = rows.statistic("max")[step.facts.are_matrices(rows.targets)]
@@ -36,5 +40,5 @@ def eps_dominates(step: Step, limit: float = 0.5, steps: int = 3) -> Iterator[Fi
             high=limit,
             scope="global",
             strength=float(np.log(middle / limit)),
-            since=step.number - int(count) + 1,
+            since=step.looks_ago("update", int(count)),
         )

@@ -1,4 +1,4 @@
-"""Learning rates that no schedule explains."""
+"""Learning rate changes that no schedule explains."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ from vario.rules.api.findings import common_name
 from vario.rules.api.series_state import Last, PerSeries
 
 RESTING = 10
-"""Steps in a row without a rise after which the warm-up is over."""
+"""Steps in a row without a rise after which the warm-up counts as over."""
 STEADY = 1e-4
-"""Two ratios of successive rates this near to each other are one and the same decay or growth."""
+"""Two ratios of successive rates this close count as the same exponential decay or growth."""
 
 
-@rule("exact", needs="lr lr/")
+@rule("exact", needs="lr lr/", stage="optimizer", chart="ratio")
 def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: float = 1.03) -> Iterator[Finding]:
     """A learning rate that jumps, falls to zero, or grows or shrinks exponentially.
 
-    Why: schedules move in small steps. A jump is a scheduler that was stepped twice, made anew or loaded wrongly; a
-    rate that shrinks by the same few per cent each step is gone before anybody notices.
+    Why: schedules change in small steps. A jump means that the scheduler was stepped twice, recreated or loaded
+    incorrectly. A rate that shrinks by the same few per cent each step is near zero before anybody notices. What a
+    scheduler of PyTorch sets is not reported: it is on the chart.
+
+    Cause: the learning rate scheduler is configured, loaded or stepped incorrectly
+
+    Points to: schedule 5
 
     Next: Look at the rate with `vario show 'lr*'`, then check where the scheduler is stepped. After a resume, check
     that its state was loaded (`last_epoch`).
@@ -33,19 +38,24 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
     names = tuple(name for name in step.scalars if name == "lr" or name.startswith("lr/"))
     if not names or step.was_skipped:
         return
-    _place(step)  # learns what is usual
+    _place(step)  # learns the usual value
     memory = step.memory.get("lr_change", Rates())
-    first = memory.known("lr")
+    first, known = memory.known("lr"), set(memory.names)
     moves = {name: memory.follow(name, step.scalars[name], step.number, first, ratio) for name in names}
-    if step.number < first_step:
-        return
+    is_scheduled = step.is_scheduled
+    if step.number < first_step or is_scheduled:
+        _note_peak(step, moves)
+        return  # what a scheduler does is on the chart
+    is_added = any(name.endswith("parameters_in_optimizer") for name in step.scalars)
     for name, move in moves.items():
+        if is_added and name not in known:
+            continue  # a group that was added: it has no past
         rate, last, change = move.rate, move.last, move.change
         text = ""
         if math.isnan(last) or last == 0 or rate == last or not math.isfinite(change):
             continue
         if rate == change == 0 and last > 0:
-            # A schedule that ends at zero comes down to it.
+            # A schedule that ends at zero approaches it gradually.
             if last < _peak(step) * 0.02:
                 continue
             text = f"learning rate fell from {number(last)} to 0"
@@ -69,29 +79,27 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
                 strength=abs(np.log(max(rate, 1e-30) / last)),
                 severity=_severity(step, rate, factor),
             )
-    highest = max(move.rate for move in moves.values())
-    if highest > _peak(step) or math.isnan(_peak(step)):
-        step.memory.get("lr_change peak", Last()).swap_one("peak", highest, step.number)
+    _note_peak(step, moves)
 
 
 class Move(NamedTuple):
-    """What a rate did since the step before."""
+    """How a rate changed since the previous step."""
 
     rate: float
     last: float
-    """The rate before; NaN where there was none."""
+    """The previous rate; NaN if there was none."""
     change: float
-    """How many times the last one it is."""
+    """The rate divided by the previous one."""
     shrinking: int
-    """Steps in a row by the same factor."""
+    """Steps in a row that it shrank by the same factor."""
     rising: int
-    """Steps in a row, after it had come to rest."""
+    """Steps in a row that it rose after the warm-up."""
     times_as_fast: float
-    """How many times faster it moves since two steps ago, where it moved evenly before; 0 where it does not."""
+    """How many times faster it has changed in the last two steps, if it changed evenly before; otherwise 0."""
 
 
 class Rates(PerSeries):
-    """The last rate of each group, and how it moved: plain numbers, for there are few groups and many steps."""
+    """The last rate of each group and how it changed; plain numbers, since there are few groups and many steps."""
 
     fields: ClassVar[Mapping[str, float]] = {
         **dict.fromkeys(("value", "step", "change", "trial", "trial_step"), math.nan),
@@ -99,22 +107,22 @@ class Rates(PerSeries):
     }
 
     def known(self, name: str) -> tuple[float, float]:
-        """The last rate of a group, and its step."""
+        """Return the last rate of a group, and its step."""
         row = self.row(name)
         return self["value"].item(row), self["step"].item(row)
 
     def follow(self, name: str, rate: float, step: int, first: tuple[float, float], ratio: float) -> Move:
-        """Take the rate of one group; `first` is what was known of the first one."""
+        """Add the rate of one group; `first` is what is known about the first group."""
         row = self.row(name)
         # In the order of `fields`.
         last, when, earlier, trial, trial_step, shrinking, calm, rests, rising, evenly = self._table[:, row].tolist()
-        # A group is named when its rate differs from the first one's: until then it had the same.
+        # A group is recorded once its rate differs from the first group's: until then it was the same.
         if math.isnan(when) or when < first[1]:
             last, when = first
         change = 1.0 if when != step - 1 else _divided(rate, last)
-        # Rates come down along lines, cosines and roots, but not by the same few per cent each time.
+        # Schedules decay along lines, cosines and roots, but not by the same few per cent each time.
         shrinking = shrinking + 1 if abs(change - earlier) < STEADY and change < 1 / ratio else 0.0
-        # After a warm-up they do not rise again, unless in cycles.
+        # After a warm-up they do not rise again, except in cyclic schedules.
         calm = calm + 1 if change <= 1 else 0.0
         rests = max(rests, float(calm >= RESTING))
         rising = rising + 1 if rests and change > 1.002 else 0.0
@@ -122,7 +130,7 @@ class Rates(PerSeries):
         times = _divided(pace, before)
         is_even = math.isfinite(times) and abs(times - 1) < 0.15 and abs(pace) > 1e-9
         faster = trial if is_even and trial > 0 and trial_step == step - 1 else 0.0
-        # One step that is faster begins a trial: the next must go on like it.
+        # One faster step starts a trial: the next step must confirm it.
         trial = times if evenly >= 10 and math.isfinite(times) and times > 1.6 else math.nan
         evenly = evenly + 1 if is_even else 0.0
         self._table[:, row] = rate, step, change, trial, step, shrinking, calm, rests, rising, evenly
@@ -137,25 +145,31 @@ def _log(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf if value == 0 else math.nan
 
 
+def _note_peak(step: Step, moves: Mapping[str, Move]) -> None:
+    highest = max(move.rate for move in moves.values())
+    if highest > _peak(step) or math.isnan(_peak(step)):
+        step.memory.get("lr_change peak", Last()).swap_one("peak", highest, step.number)
+
+
 def _peak(step: Step) -> float:
-    """The highest rate so far; NaN at first."""
+    """The highest rate so far; NaN if there is none."""
     memory = step.memory.get("lr_change peak", Last())
     return memory["value"].item(memory.row("peak"))
 
 
 def _severity(step: Step, rate: float, factor: float) -> Severity:
-    """How sure it is that nobody meant it.
+    """How certain it is that the change was not intended.
 
-    Schedules drop by ten at a milestone, start again from their top, and decay exponentially; a script that sets a rate
-    looks the same. None goes far above the highest rate so far, or to zero from any height, unless a stage of training
-    begins with an optimizer of its own.
+    Schedules drop by a factor of ten at a milestone, restart from their peak, or decay exponentially; a script that
+    sets the rate looks the same. None rises far above the highest rate so far, or drops straight to zero, unless a new
+    stage of training begins with its own optimizer.
     """
     is_proof = rate == 0 or rate > factor * _peak(step)
     return "page" if is_proof and not step.has_new_optimizer else "note"
 
 
 def _place(step: Step) -> str | None:
-    """Which parameters the update of this step treats otherwise than before: those of the group."""
+    """The parameters whose update changed in this step: those of the group."""
     deviation = step.trend("update", "max", "ratio")
     if deviation is None:
         return None

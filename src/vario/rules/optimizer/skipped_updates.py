@@ -8,12 +8,16 @@ from vario.rules import Finding, Step, rule
 from vario.rules.api.series_state import Streak
 
 
-@rule("exact", needs="skipped_step")
+@rule("exact", needs="skipped_step", stage="optimizer")
 def skipped_updates(step: Step, steps: int = 8) -> Iterator[Finding]:
     """Updates skipped by the loss scaler several times in a row.
 
-    Why: a scaler halves its scale once per skip; a scale that is right is found after a few. One that is never found
-    means that gradients overflow whatever the scale is: training stands still.
+    Why: the scaler halves its scale at each skip and normally finds the right one after a few. If it never does,
+    gradients overflow at any scale and training makes no progress.
+
+    Cause: no loss scale works: gradients overflow at any scale
+
+    Points to: precision 4, schedule 1
 
     Next: Find the tensors whose gradient is infinite: `vario show '*' --quantity gradient --statistic infs`. Then check
     whether their activations grow.

@@ -1,1 +1,1 @@
-"""Ranks that differ, wait or fall behind."""
+"""Rules about ranks that differ, wait or fall behind."""

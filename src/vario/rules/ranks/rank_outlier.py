@@ -1,4 +1,4 @@
-"""Ranks that see something the others do not."""
+"""Ranks whose values differ from the others'."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ LOOKED_AT = (
 )
 
 LASTING = float(np.log(1.1))
-"""The mean of the last eight losses this far from the others' is off; it varies by a quarter of what one loss does."""
+"""A mean of the last eight losses is off this far from the others; it varies a quarter as much as one loss does."""
 LASTS = 8
-"""Steps for which it must be."""
+"""The steps it must be off for."""
 
 
 @rule("relative", over="ranks")
 def rank_outlier(step: RanksStep, threshold: float = 8.0, factor: float = 3.0, warm: int = 30) -> Iterator[Finding]:
-    """A loss, activation or local gradient of one rank that is off what the other ranks have in the same step.
+    """A loss, activation or local gradient of one rank that differs from the other ranks in the same step.
 
-    Why: ranks see different rows of the same kind, so what is hard is hard for all of them. One that is off alone has a
-    broken batch, a broken device, or another model.
+    Why: ranks get different rows from the same distribution, so their values should be alike. One that differs alone
+    has a bad batch, a faulty device, or a different model.
 
-    Next: Look at that rank's batch of this step. If there is nothing wrong with it, check the rank's device, and that
-    it runs the same model.
+    Cause: only this rank differs: its data, or its device
+
+    Points to: hardware 2, ranks 2, data 1.5
+
+    Next: Look at that rank's batch of this step. If it is fine, check the rank's device, and that it runs the same
+    model.
     """
     ranks = step.ranks
     if len(ranks) < 3:
@@ -106,7 +110,7 @@ def _losses(step: RanksStep, threshold: float, size: float, warm: int) -> Iterat
     series = tuple(str(rank) for rank in losses)
     trend = step.memory.get("rank_outlier loss", Trend(linear=True, floor=0.02))
     found = trend.update(series, np.log(values / middle), step.number)
-    # One batch that is far off is not to look like several that are a little off.
+    # One batch that is far off must not look like several that are slightly off.
     several = step.memory.get("rank_outlier several", Trend(linear=True, floor=0.02))
     several.update(series, np.clip(np.log(values / middle), -5 * LASTING, 5 * LASTING), step.number)
     lasting = several.read("fast", series)
@@ -114,7 +118,7 @@ def _losses(step: RanksStep, threshold: float, size: float, warm: int) -> Iterat
     for_long = step.memory.get("rank_outlier lasting", Streak()).update(series, means)
     for index, rank in enumerate(losses):
         is_lasting = for_long[index] >= LASTS
-        # A batch that one rank finds easy is luck.
+        # A low loss on one rank is just an easy batch.
         is_spike = found.z[index] > threshold and found.distance[index] > size
         if found.warmth[index] >= warm and (is_spike or is_lasting):
             yield Finding(

@@ -1,4 +1,4 @@
-"""A reduction that is not a mean."""
+"""Gradient reductions that are not a mean."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from vario.rules.api.series_state import Streak, Values
 
 @rule("exact", over="ranks")
 def reduce_mismatch(step: RanksStep, factor: float = 1.01, steps: int = 2) -> Iterator[Finding]:
-    """A reduced gradient that is larger than the mean of what the ranks put in.
+    """A reduced gradient that is larger than the mean of the ranks' gradients.
 
-    Why: the mean of vectors is never longer than their mean length. If it is, gradients were summed instead of
-    averaged, or scaled on the way: the learning rate is not what you think.
+    Why: the norm of a mean is never larger than the mean of the norms. If it is, gradients were summed instead of
+    averaged, or scaled: the effective learning rate is not what you set.
+
+    Cause: its gradient is summed, scaled or missing from the reduction
+
+    Cause (global): gradients are summed over ranks or micro-steps where they should be averaged
+
+    Points to: ranks 4, hardware 2
 
     Next: Check that gradients are divided by the world size and by the number of micro-steps, each once. If one was not
     reduced at all, check that its parameter is in the model that DDP wraps.
@@ -30,7 +36,7 @@ def reduce_mismatch(step: RanksStep, factor: float = 1.01, steps: int = 2) -> It
     if quantity == "gradient_local" and any(
         frame.micro_step for one in step.steps.values() for frame in one.frames if frame.quantity == quantity
     ):
-        return  # what several passes add up to is not told by their norms
+        return  # the norms of several passes do not give the norm of their sum
     reduced: dict[str, float] = {}
     for rank in step.ranks:
         rows = step.steps[rank].rows("gradient")
@@ -66,7 +72,7 @@ def reduce_mismatch(step: RanksStep, factor: float = 1.01, steps: int = 2) -> It
 
 
 def _not_reduced(step: RanksStep, names: list[str], reduced: Values, local: Values, steps: int) -> Iterator[Finding]:
-    """Gradients that are still those of one rank, where the ranks' own differ and others were reduced."""
+    """Gradients that equal those of one rank, although the ranks' gradients differ and others were reduced."""
     with np.errstate(all="ignore"):
         is_own = (np.abs(local - reduced) < 1e-6 * reduced).any(axis=0) & (np.ptp(local, axis=0) > 1e-3 * reduced)
     is_own &= reduced > 0
@@ -75,7 +81,7 @@ def _not_reduced(step: RanksStep, names: list[str], reduced: Values, local: Valu
     count = step.memory.get("not_reduced", Streak()).update(tuple(names), is_own)
     for index in np.flatnonzero(count >= steps)[:16]:
         yield Finding(
-            text=f"gradient of '{names[index]}' is that of one rank alone: it was not reduced",
+            text=f"gradient of '{names[index]}' is the one of a single rank: it was not reduced",
             quantity="gradient",
             target=names[index],
             statistic="norm",

@@ -1,4 +1,4 @@
-"""Ranks that should hold the same and do not."""
+"""Replicas that differ between ranks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from vario.rules import Finding, RanksStep, rule
 def replica_desync(step: RanksStep) -> Iterator[Finding]:
     """A replicated weight or reduced gradient that differs between ranks.
 
-    Why: data-parallel training rests on replicas being equal, bit by bit. One that differs trains a model of its own
-    and pulls the others along.
+    Why: data-parallel training requires bit-identical replicas. One that differs trains a different model and affects
+    the others.
+
+    Cause: this rank's copy diverged: a missed reduction, a faulty device, or code that only this rank runs
+
+    Points to: ranks 4, hardware 2
 
     Next: Look for code or collectives that only some ranks run. If there are none, check the device of the rank named.
     """
@@ -40,8 +44,8 @@ def replica_desync(step: RanksStep) -> Iterator[Finding]:
             is_clear = votes > len(group) / 2
             what = "rank " + ", ".join(map(str, off)) if is_clear else "ranks " + ", ".join(map(str, group))
             yield Finding(
-                text=f"{target.rpartition(':')[2]} of '{name}' on {what} is not what "
-                + ("the others have" if is_clear else "they should have in common"),
+                text=f"{target.rpartition(':')[2]} of '{name}' on {what} differs from "
+                + ("the other ranks" if is_clear else "each other"),
                 quantity="checksum",
                 target=name,
                 scope="rank" if is_clear and len(off) == 1 else "tensor",

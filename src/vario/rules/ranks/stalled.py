@@ -1,4 +1,4 @@
-"""Steps that do not come."""
+"""Steps that take far too long."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from vario.rules import Finding, Step, rule
 def stalled(step: Step, times: float = 10.0, seconds: float = 60.0) -> Iterator[Finding]:
     """A step that took ten times as long as usual, and at least a minute.
 
-    Why: a rank that waits for another, a loader that hangs, a file system that does not answer.
+    Why: a rank waits for another, a data loader hangs, or a file system does not respond.
 
-    Next: Find out what the slowest rank did in that time. Run `vario follow` beside the training: it names the rank
-    while it still hangs.
+    Cause: a rank, a file system or a worker process that is slow or hung
+
+    Points to: ranks 2, data 1
+
+    Next: Find out what the slowest rank did in that time. Run `vario follow` alongside training: it names the rank
+    while it hangs.
     """
     found = step.scalar_trend("step_seconds")
     if found is None or found.age < 5:

@@ -12,7 +12,7 @@ from vario.rules import Finding, RanksStep, rule
 from vario.rules.api.series_state import Last, Streak, Values
 
 WINDOW = 16
-"""Observations whose median counts, and for which a rank must stay behind."""
+"""The observations in the median, and how many a rank must be slow for."""
 NEEDED = 1.5 * WINDOW
 OWN = {
     "update_seconds": (1.5, 0.1, 0.0),
@@ -20,15 +20,15 @@ OWN = {
     "forward_seconds": (1.12, 0.06, 0.0),
     "backward_seconds": (1.2, 0.08, 0.0),
 }
-"""What a rank spends by itself, in the order it does after ranks have met to reduce gradients; from which ratio to the
-others it counts, and from which share of a step and how many seconds they lose. What a loop does between steps varies
-more than what a model computes, and there the monitor's own thread takes its turns, on the leading rank the longest."""
+"""The parts of a step that a rank does alone, in order after the gradient reduction. For each: the ratio to the other
+ranks from which it counts, and the share of a step and the seconds the others must lose. What a loop does between steps
+varies more than what a model computes, and the monitor's own thread runs there, longest on the leading rank."""
 SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "alltoall", "barrier")
-"""Collectives that no rank leaves before all have come: who waits there least comes last."""
+"""Collectives that no rank leaves before all have arrived: the rank that waits least arrives last."""
 MOST_CALLS = 32
 LATE_SHARE, LATE_RATIO, LATE_SECONDS = 0.15, 0.5, 0.05
-"""A rank comes last where all others wait longer, by this share of a step and so many seconds, and it waits less than
-this part of that."""
+"""A rank is late if all others wait longer, by this share of a step and this many seconds, and it waits less than this
+fraction of their time."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _Recent:
     ranks: list[int]
     steps: Values
     values: Values
-    """By rank and observation, the oldest first."""
+    """By rank and observation, oldest first."""
 
     @property
     def medians(self) -> Values:
@@ -47,16 +47,16 @@ class _Recent:
         return found
 
     def onset(self, at: int, sign: float) -> tuple[int, bool]:
-        """The step since which one rank is off, and whether it was off in all of these observations.
+        """Return the step since which one rank is off, and whether it was off in all of these observations.
 
-        Where most observations up to now lie beyond half of the distance, and most of those before do not. Steps may be
-        long for all ranks or one of the others may have an odd one: the distance that parts them better counts, be it
-        from what the others take in the same step or from what they usually take.
+        This is the split after which most observations exceed half of the distance, and before which most do not. A
+        step may be slow on all ranks, or on one of the others: so it compares both with the others in the same step and
+        with their usual time, and takes what separates better.
         """
         others = np.delete(self.values, at, axis=0)
         now, always = np.median(others, axis=0), np.full(WINDOW, np.median(others))
         splits = []
-        # Who comes last waits as long as ever: only what the others do in the same step tells.
+        # The last rank waits as long as ever: only a comparison with the others in the same step shows it.
         for usual in (always, now) if sign > 0 else (now,):
             away = sign * (self.values[at] - usual)
             is_off = away > 0.5 * np.median(away[WINDOW // 2 :])
@@ -69,18 +69,22 @@ class _Recent:
 
 @rule("limit", over="ranks")
 def straggler(step: RanksStep, score: float = 0.75, threshold: float = 6.0) -> Iterator[Finding]:
-    """A rank that takes longer than the others for its own part of a step, or always comes last to a collective.
+    """A rank that takes longer than the others for its own part of a step, or always arrives last at a collective.
 
     Why: all ranks wait for the slowest one.
 
-    Next: Check the clocks and other processes of that rank's host, and its data loading: `vario show wait_seconds
-    --rank N`.
+    Cause: a slow host, throttled clocks, or slow data loading
+
+    Points to: hardware 3, data 1, ranks 1
+
+    Next: Check the clocks and other processes on that rank's host, and its data loading: `vario show wait_seconds
+    --rank RANK`.
     """
     found = list(_in_own_parts(step, score, threshold))
     slow = {finding.rank for _, finding in found}
     named = step.memory.get("straggler named", Last())
     for rank in sorted(rank for rank in slow if rank is not None):
-        # One part is named, and stays the one that is named while it lasts.
+        # Name one part, and keep naming the same one while it lasts.
         of_rank = [one for one in found if one[1].rank == rank]
         before = named.read("value", (str(rank),))[0]
         part = next((at for at, _ in of_rank if at == before), None)
@@ -91,7 +95,7 @@ def straggler(step: RanksStep, score: float = 0.75, threshold: float = 6.0) -> I
 
 
 def _in_own_parts(step: RanksStep, score: float, threshold: float) -> Iterator[tuple[int, Finding]]:
-    """Ranks that are slow in a part of a step that they do by themselves, each with the number of that part."""
+    """Ranks that are slow in a part of a step they do alone, each with the number of that part."""
     spent: Values | None = None
     for part, (name, (ratio, share, least)) in enumerate(OWN.items()):
         ranks = [rank for rank in step.ranks if name in step.steps[rank].scalars]
@@ -108,7 +112,7 @@ def _in_own_parts(step: RanksStep, score: float, threshold: float) -> Iterator[t
         spread = 1.4826 * float(np.median(np.abs(others - usual)))
         is_slow = others.min() / most < score or (len(ranks) > 3 and most - usual > threshold * spread)
         matters = most > max(ratio * usual, usual + least) and not most - usual < share * _step_seconds(step)
-        # What a rank only waits for, in a collective inside this part, it was ahead by before: it catches nobody up.
+        # A rank that only waits, in a collective inside this part, was ahead before: it is not behind.
         is_behind = spent[slowest] - float(np.median(np.delete(spent, slowest))) > 0.5 * (most - usual)
         since = _lasting(step, recent, slowest if is_slow and matters and is_behind else None, 1.0)
         if since is not None:
@@ -130,13 +134,13 @@ def _in_own_parts(step: RanksStep, score: float, threshold: float) -> Iterator[t
 
 
 def _is_slow_by_itself(step: RanksStep, rank: int | None) -> bool:
-    """Whether a part of its own is about to explain why a rank comes last."""
+    """Whether a rank's own part is about to explain why it arrives last."""
     streaks = (step.memory.get(f"straggler {name}", Streak()) for name in OWN)
     return any(streak.read("count", (str(rank),))[0] > 0 for streak in streaks)
 
 
 def _in_collectives(step: RanksStep) -> Iterator[Finding]:
-    """Ranks that all others wait for in a collective, wherever they lose their time."""
+    """Ranks that all others wait for in a collective, wherever they lose the time."""
     names, seconds = step.table("communication", "max", "seconds")
     if np.isnan(seconds).all():
         names, seconds = step.table("communication", "mean", "seconds")
@@ -152,7 +156,7 @@ def _in_collectives(step: RanksStep) -> Iterator[Finding]:
         since = _lasting(step, recent, last if is_last else None, -1.0)
         if since is not None:
             rank = step.ranks[last]
-            text = f"rank {rank} comes last to {names[at]}: the others wait {duration(others)} there, it waits "
+            text = f"rank {rank} arrives last at {names[at]}: the others wait {duration(others)} there, it waits "
             found.append(
                 Finding(
                     text + f"{duration(waited)}, since step {since}",
@@ -166,7 +170,7 @@ def _in_collectives(step: RanksStep) -> Iterator[Finding]:
                     since=since,
                 )
             )
-    # Who is late to one is late to those after it as well: the first one tells.
+    # A rank that is late at one collective is late at those after it: report the first.
     yield from found[:1]
 
 
@@ -175,7 +179,7 @@ def _step_seconds(step: RanksStep) -> float:
 
 
 def _recent(step: RanksStep, name: str, ranks: Sequence[int], now: Sequence[float] | Values) -> _Recent | None:
-    """The last observations with this one; None before there are enough."""
+    """The last observations, this one included; None until there are enough."""
     kept = step.memory.get("straggler", Last())
     counted = kept.read("value", (f"{name} observed",))[0]
     place = 0 if np.isnan(counted) else int(counted) % WINDOW
@@ -191,7 +195,7 @@ def _recent(step: RanksStep, name: str, ranks: Sequence[int], now: Sequence[floa
 
 
 def _lasting(step: RanksStep, recent: _Recent, at: int | None, sign: float) -> int | None:
-    """The step since which a rank is off (`at`; None: none is), once it has been for long enough."""
+    """The step since which the rank at `at` is off, once it has been off for long enough (`at` is None: none is)."""
     is_off = np.arange(len(recent.ranks)) == (-1 if at is None else at)
     names = tuple(map(str, recent.ranks))
     count = step.memory.get(f"straggler {recent.name}", Streak()).update(names, is_off)
@@ -202,7 +206,7 @@ def _lasting(step: RanksStep, recent: _Recent, at: int | None, sign: float) -> i
     since, seen = begun.read("value", rank)[0], begun.read("step", rank)[0]
     if count[at] == 1:
         found, from_the_first = recent.onset(at, sign)
-        # A streak that one odd step has broken did not begin anew.
+        # A streak interrupted by one odd step did not restart.
         if not (from_the_first and seen >= recent.steps[0]):
             since = float(found)
     begun.swap(rank, np.array([since]), step.number)

@@ -1,1 +1,1 @@
-"""Two runs side by side."""
+"""Comparing two runs."""

@@ -1,4 +1,4 @@
-"""How two runs compare: where they part beyond noise, what differs most, and what only one of them has."""
+"""How two runs compare: where they diverge beyond noise, what differs most, and what only one of them has."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from vario.core.errors import ConfigError
 from vario.core.text import unknown
 from vario.runs.compare.difference_text import difference_text
 from vario.runs.compare.divergence import (
+    FARTHEST,
     ROUNDING,
     THRESHOLD,
     Pairs,
     Place,
     comes_after_equals,
-    first_parting,
+    first_divergence,
     first_unequal,
     kind_of_noise,
     paired,
@@ -28,8 +29,9 @@ from vario.runs.findings.movements import median
 from vario.runs.reader import RunReader
 from vario.runs.views.grid import read_grid
 
+MOST_DEVIATIONS = 1000.0
 EXACT_STEPS = 3
-"""Runs that were equal to the bit for so many steps have no noise: any difference parts them."""
+"""Runs that are bit-identical for this many steps have no noise: any difference is a divergence."""
 PASSED_OVER = ("checksum", "communication")
 NOT_COMPARED = ("name", "directory", "resume", "first_step", "notify", "actions")
 
@@ -44,8 +46,9 @@ class Differing:
     a: float
     b: float
     size: float
+    """How far `a` and `b` are apart: the logarithm of their ratio, or of 1 plus their relative difference."""
     deviations: float
-    """In units of how much both vary by themselves."""
+    """In units of how much each run varies by itself; at most 1,000."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +58,23 @@ class Difference:
     a: Path
     b: Path
     num_steps: int
-    """Steps both have."""
+    """Number of common steps."""
     first_step: int | None
     last_step: int | None
     num_targets: int
-    """Targets both have."""
+    """Number of common targets."""
     renamed: str
-    """How names of the first run were turned into those of the second, if they were."""
+    """How names of the first run were mapped to those of the second, if they were."""
     first_unequal: Place | None
-    """Where they are not equal to the bit for the first time; None where they are throughout."""
-    parting: Place | None
-    """Where they differ by more than noise for the first time."""
+    """The first place at which they are not bit-identical; None if they always are."""
+    divergence: Place | None
+    """The first place at which they differ by more than noise."""
     noise: str
-    """none, rounding or own: what was taken for noise."""
+    """The kind of noise: none, rounding or own."""
     start: dict[str, float]
-    """Per quantity: by how much its targets differ at the first common step, at the median."""
+    """Per quantity: the median difference of its targets at the first common step."""
     most: tuple[Differing, ...]
+    """Those that differ most beyond their own noise first."""
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     settings: dict[str, tuple[Any, Any]]
@@ -83,10 +87,10 @@ class Difference:
 def diff(
     a: RunReader, b: RunReader, rename: Iterable[str] = (), quantities: Sequence[str] | None = None, top: int = 10
 ) -> Difference:
-    """Compare two runs: where they part first beyond noise, and which targets differ most.
+    """Compare two runs: where they first diverge beyond noise, and which targets differ most.
 
-    Steps are matched by number and targets by name; `rename` holds rules as `'old.*=>new.*'` from names of `a` to names
-    of `b`, and without any the usual wrappers (`module.`, `_orig_mod.`, ...) are tried.
+    Steps are matched by number and targets by name. `rename` is a list of rules such as `'old.*=>new.*'` from names of
+    `a` to names of `b`; by default the usual wrappers (`module.`, `_orig_mod.`, ...) are tried.
     """
     recorded = [name for name in a.quantities("all") if name in b.quantities("all")]
     for name in quantities or ():
@@ -113,7 +117,7 @@ def diff(
         int((steps < unequal.step).sum()) >= EXACT_STEPS
         or (unequal.size > ROUNDING and comes_after_equals(pairs, unequal))
     )
-    where = unequal if is_exact or unequal is None else first_parting(pairs)
+    where = unequal if is_exact or unequal is None else first_divergence(pairs)
     noise = "none" if unequal is None or is_exact else kind_of_noise(pairs)
     return Difference(
         a=a.path,
@@ -124,7 +128,7 @@ def diff(
         num_targets=len({(pair.quantity, name) for pair in pairs for name in pair.targets}),
         renamed=called,
         first_unequal=unequal,
-        parting=where,
+        divergence=where,
         noise=noise,
         start=_start(pairs),
         most=tuple(_most(pairs)[:top]),
@@ -145,7 +149,7 @@ def _start(pairs: Sequence[Pairs]) -> dict[str, float]:
 
 
 def _most(pairs: Sequence[Pairs]) -> list[Differing]:
-    """Targets by how much they differ in the last tenth of the common steps."""
+    """Targets sorted by how much they differ in the last tenth of the common steps, beyond their own noise."""
     best: dict[tuple[str, str], tuple[float, Differing]] = {}
     for pair in pairs:
         late = slice(-max(5, len(pair.steps) // 10), None)
@@ -157,9 +161,19 @@ def _most(pairs: Sequence[Pairs]) -> list[Differing]:
         for row in np.flatnonzero(score > 0):
             key = pair.quantity, pair.targets[row]
             if key not in best or score[row] > best[key][0]:
-                numbers = (float(ends[0][row]), float(ends[1][row]), float(size[row]), float(deviations[row]))
-                best[key] = float(score[row]), Differing(*key, pair.statistic, *numbers)
+                a, b = float(ends[0][row]), float(ends[1][row])
+                times = min(float(deviations[row]), MOST_DEVIATIONS)
+                best[key] = float(score[row]), Differing(*key, pair.statistic, a, b, _size(a, b, size[row]), times)
     return [found for _, found in sorted(best.values(), key=lambda entry: -entry[0])]
+
+
+def _size(a: float, b: float, share: float) -> float:
+    """How far apart two numbers are that are shown side by side; `share` is their difference relative to their size."""
+    if not np.isfinite(a) or not np.isfinite(b):
+        return FARTHEST
+    if a * b > 0:
+        return abs(float(np.log(abs(a)) - np.log(abs(b))))
+    return float(np.log1p(share))
 
 
 def _settings(a: RunReader, b: RunReader) -> dict[str, tuple[Any, Any]]:
@@ -169,6 +183,11 @@ def _settings(a: RunReader, b: RunReader) -> dict[str, tuple[Any, Any]]:
 
 
 def _flat(run: RunReader) -> dict[str, Any]:
+    params = {f"params.{name}": value for name, value in run.params.items()}
     options = {key: value for key, value in run.config.items() if key not in NOT_COMPARED}
+    # Options of one rule or quantity differ by themselves, not as a whole table.
+    tables = {key: value for key, value in options.items() if isinstance(value, dict)}
+    inner = {f"{key}.{name}": value for key, table in tables.items() for name, value in table.items()}
+    plain = {key: value for key, value in options.items() if key not in tables}
     versions = {f"version of {name}": version for name, version in run.versions.items()}
-    return {**options, **versions, "world_size": run.world_size, "command": run.command}
+    return {**params, **plain, **inner, **versions, "world_size": run.world_size, "command": run.command}

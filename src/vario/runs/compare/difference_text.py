@@ -1,4 +1,4 @@
-"""Where two runs part, in words."""
+"""Where two runs diverge, as text."""
 
 from __future__ import annotations
 
@@ -17,57 +17,58 @@ SETTINGS_NAMED = 6
 
 
 def difference_text(found: Difference) -> str:
-    """The parting of two runs as a paragraph."""
+    """Describe where two runs diverge, as a paragraph."""
     return " ".join(sentences(found))
 
 
 def sentences(found: Difference) -> Iterator[str]:
-    """Whether, where and by how much two runs part, and what else is not the same."""
+    """Yield whether, where and by how much two runs diverge, and what else differs."""
     if not found.num_targets or not found.num_steps:
-        yield f"{found.a.name} and {found.b.name} have no step and target in common, so nothing was compared."
+        yield f"{found.a.name} and {found.b.name} share no step and target, so nothing was compared."
         return
     common = f"{found.num_steps} common steps ({found.first_step} to {found.last_step}) and {found.num_targets} targets"
     if found.first_unequal is None:
-        yield f"Equal to the bit in {common}."
-    elif found.parting is None:
-        yield f"They do not part beyond {noise_words(found)} in {common}."
+        yield f"Bit-identical in {common}."
+    elif found.divergence is None:
+        yield f"They do not diverge beyond {noise_words(found)} in {common}."
         yield f"The first difference is at step {found.first_unequal.step}: {place_words(found.first_unequal)}."
     else:
-        yield f"They part at step {found.parting.step}: {place_words(found.parting)}."
+        yield f"They diverge at step {found.divergence.step}: {place_words(found.divergence)}."
         if found.noise == "none":
-            yield "All that was seen before that was equal to the bit."
+            yield "Everything recorded before that is bit-identical."
         else:
-            before = f"the largest difference before was {size_words(found.parting.noise)}"
+            before = f"the largest difference before was {size_words(found.divergence.noise)}"
             yield f"That is beyond {noise_words(found)}: {before}."
     if found.noise == "own" and found.start:
         worst = max(found.start, key=lambda quantity: found.start[quantity])
         yield (
-            f"They differ from the first common step on ({worst} by {size_words(found.start[worst])} at the median): "
-            "other weights, data or seeds."
+            f"They differ from the first common step (median difference of {worst}: {size_words(found.start[worst])}): "
+            "different weights, data or seeds."
         )
     yield from _others(found)
 
 
 def place_words(place: Place) -> str:
-    """A place with its two numbers."""
+    """Describe a place with its two numbers."""
     what = place.target if place.quantity == "scalar" else f"{place.quantity.replace('_', ' ')} of '{place.target}'"
     statistic = "" if place.quantity == "scalar" else f"{place.statistic} "
     size = abs(float(np.log(place.a) - np.log(place.b))) if place.a > 0 and place.b > 0 else place.size
-    return f"{what}, {statistic}{number(place.a, 6)} against {number(place.b, 6)} ({size_words(size)} apart)"
+    apart = "" if np.isnan(place.a + place.b) else f" ({size_words(size)} apart)"
+    return f"{what}, {statistic}{number(place.a, 6)} against {number(place.b, 6)}{apart}"
 
 
 def size_words(size: float) -> str:
-    """A difference: per cent while that reads well, else how many times."""
+    """Describe a difference: per cent if that reads well, else a factor."""
     if not size:
         return "nothing"
-    if size >= 20:
-        return "beyond measure"
+    if size >= 20:  # of a NaN, or nearly
+        return "far"
     share = float(np.expm1(size))
     return f"{number(100 * share, 2)} %" if share < 1 else f"{number(share + 1, 3)} times"
 
 
 def noise_words(found: Difference) -> str:
-    """What was taken for noise."""
+    """Describe the kind of noise."""
     return {"none": "nothing", "rounding": "rounding", "own": "their own noise"}[found.noise]
 
 
@@ -79,11 +80,22 @@ def _others(found: Difference) -> Iterator[str]:
     if only:
         yield f"There are {' and '.join(only)}."
     if found.settings:
-        named = [f"{key} {_short(a)} / {_short(b)}" for key, (a, b) in list(found.settings.items())[:SETTINGS_NAMED]]
+        first = [(key, cut(*values)) for key, values in list(found.settings.items())[:SETTINGS_NAMED]]
+        named = [f"{key} {ours} / {theirs}" for key, (ours, theirs) in first]
         rest = len(found.settings) - len(named)
         yield f"Settings differ: {'; '.join(named)}{f'; and {rest} more' if rest else ''}."
 
 
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+def cut(a: object, b: object, most: int = 60) -> tuple[str, str]:
+    """Return two values as text: whole, or where they are long, from just before the place where they differ."""
+    texts = str(a), str(b)
+    if max(map(len, texts)) <= most:
+        return texts
+    same = next((at for at, pair in enumerate(zip(*texts, strict=False)) if len(set(pair)) > 1), min(map(len, texts)))
+    start = max(0, same - most // 3)
+    return _piece(texts[0], start, most), _piece(texts[1], start, most)
+
+
+def _piece(text: str, start: int, most: int) -> str:
+    before, after = "..." if start else "", "..." if len(text) > start + most else ""
+    return f"{before}{text[start : start + most]}{after}"

@@ -1,4 +1,4 @@
-"""Two runs side by side: the first place at which they differ, and the first at which they differ beyond noise."""
+"""Finds the first place at which two runs differ, and the first at which they differ beyond noise."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from vario.runs.views.grid import Grid, Values
 WARM = 8
 THRESHOLD = 8.0
 LEAST_FACTOR, MOST_FACTOR = 2.5, 10.0
-"""How many times the largest difference so far: rounding grows by itself, noise of the size of the series does not."""
+"""How many times the largest difference so far: rounding errors grow, the series' own noise does not."""
 ROUNDING = 2e-4
-"""Differences up to this may come from rounding, where small numbers are left of large ones."""
+"""Differences up to this may be rounding, where large numbers cancel."""
 FARTHEST = 50.0
-"""The difference from a NaN, and from nothing."""
+"""The difference from a NaN, and from a missing row."""
 STAGE = 1e9
-"""More than the order of anything within its stage of a step."""
-CLOCKS = ("_seconds", "_bytes", "_per_second", "memory", "time")
-"""Plain numbers that differ from one machine, or one moment, to the next."""
+"""Larger than any order within a stage of a step."""
+CLOCKS = ("_seconds", "_bytes", "_per_second", "memory", "time", "overhead", "interval/")
+"""Plain numbers that differ between machines or over time, and what follows from them."""
+TWO_WAYS, TWO_WAYS_DIGITS = ("gradient_norm",), 1e-6
+"""Plain numbers that come from recorded rows in some steps and from one float32 reduction in others."""
 
 
 @dataclass(frozen=True)
@@ -39,31 +41,31 @@ class Place:
     a: float
     b: float
     size: float
-    """How far apart: the logarithm of their ratio, or their difference in units of their size."""
+    """The logarithm of their ratio, or their difference relative to their size."""
     noise: float
-    """The largest difference that was there before."""
+    """The largest difference before."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """All series that both runs have of one quantity and statistic."""
+    """All common series of one quantity and statistic."""
 
     quantity: str
     statistic: str
     targets: tuple[str, ...]
     order: Values
-    """When each is observed within a step."""
+    """The position of each within a step."""
     steps: npt.NDArray[np.int64]
     a: Values
     b: Values
     apart: Values
-    """Their signed difference; 0 only where they are equal to the bit, NaN where one has no number."""
+    """Their signed difference; 0 only if they are bit-identical, NaN if one has no number."""
     own: Values
-    """How much each series varies by itself from step to step."""
+    """How much each series varies from step to step."""
 
 
 def paired(first: Grid, second: Grid, both: list[tuple[int, int]]) -> list[Pairs]:
-    """The series of two runs side by side: `both` are their rows, and common steps their columns."""
+    """Align the series of two runs: `both` are their rows, common steps the columns."""
     if first.quantity == "scalar":
         both = [(row, other) for row, other in both if not any(word in first.targets[row] for word in CLOCKS)]
     steps, at_a, at_b = np.intersect1d(first.steps, second.steps, return_indices=True)
@@ -82,7 +84,14 @@ def paired(first: Grid, second: Grid, both: list[tuple[int, int]]) -> list[Pairs
             continue
         apart, own = _apart(statistic, ours, theirs, sizes)
         names = tuple(first.targets[row] for row in rows_a)
-        # A quantity that is watched more rarely than another does not come later in a step for that.
+        if first.quantity == "scalar":
+            # What is logged, and what probes record when the overhead allows it, need not come at the same steps.
+            bad = first.bad[rows_a][:, at_a], second.bad[rows_b][:, at_b]
+            in_both = (np.isfinite(ours) | bad[0]) & (np.isfinite(theirs) | bad[1])
+            apart = np.where(in_both, apart, np.nan)
+            is_close = np.isin(names, TWO_WAYS)[:, None] & (np.abs(apart) < TWO_WAYS_DIGITS)
+            apart = np.where(is_close, 0.0, apart)
+        # A quantity that is watched less often does not come later within a step.
         stages = np.array([stage_of(first.quantity, name) for name in names])
         order = stages * STAGE + np.fmin(first.order[rows_a], STAGE)
         pair = Pairs(first.quantity, statistic, names, order, steps, ours, theirs, apart, own)
@@ -91,7 +100,7 @@ def paired(first: Grid, second: Grid, both: list[tuple[int, int]]) -> list[Pairs
 
 
 def _apart(statistic: str, a: Values, b: Values, sizes: tuple[Values, Values] | None) -> tuple[Values, Values]:
-    """The signed difference of each pair of numbers, and how much the series vary by themselves."""
+    """The signed difference of each pair of numbers, and how much each series varies."""
     with np.errstate(all="ignore"):
         if statistic == "mean" and sizes is not None:
             scale = np.fmax(sizes[0], sizes[1])
@@ -100,14 +109,14 @@ def _apart(statistic: str, a: Values, b: Values, sizes: tuple[Values, Values] | 
             scale = np.fmax(np.abs(a), np.abs(b))
             apart, courses = (a - b) / scale, (a / median(np.abs(a))[:, None], b / median(np.abs(b))[:, None])
         else:
-            # Where a size nearly vanishes for a moment, what is left of it is mostly rounding.
+            # If a size briefly drops to almost zero, the rest is mostly rounding.
             usual = 0.1 * np.fmin(median(a), median(b))[:, None]
             usual = np.where(np.isfinite(usual), usual, 0.0)
             apart, courses = np.log(a + usual) - np.log(b + usual), (np.log(a), np.log(b))
         is_number = np.isfinite(a) & np.isfinite(b)
         is_one = np.isfinite(a) ^ np.isfinite(b)
         apart = np.where(is_number & ~np.isfinite(apart), np.sign(a - b) * FARTHEST, apart)
-        # A difference may be lost in the logarithm; that there is one is not.
+        # The logarithm may lose a difference, but not the fact that there is one.
         apart = np.where(a == b, 0.0, np.where(is_number & (apart == 0), 1e-18, apart))
         apart = np.where(is_number, apart, np.where(is_one, FARTHEST, np.nan))
         finite = [np.where(np.isfinite(course), course, np.nan) for course in courses]
@@ -116,7 +125,7 @@ def _apart(statistic: str, a: Values, b: Values, sizes: tuple[Values, Values] | 
 
 
 def first_unequal(pairs: Sequence[Pairs]) -> Place | None:
-    """The first place at which two runs are not equal to the bit."""
+    """Return the first place at which two runs are not bit-identical."""
     best: tuple[tuple[int, float], Place] | None = None
     for pair in pairs:
         differs = np.nan_to_num(pair.apart) != 0
@@ -143,8 +152,8 @@ def _place(pair: Pairs, row: int, column: int, noise: float) -> Place:
     )
 
 
-def first_parting(pairs: Sequence[Pairs]) -> Place | None:
-    """The first place, in time and then in the order of a step, that left the noise."""
+def first_divergence(pairs: Sequence[Pairs]) -> Place | None:
+    """Return the first place, by step and then in the order of a step, that exceeds the noise."""
     best: tuple[tuple[int, float], Place] | None = None
     for pair in pairs:
         limit = None if best is None else best[0][0]
@@ -169,7 +178,7 @@ def _leaves_noise(pair: Pairs, limit: int | None) -> tuple[int, int, float] | No
             size = np.nan_to_num(np.abs(apart))
             found = trend.update(pair.targets, apart)
             if column >= WARM:
-                # Rounding shows in one series earlier than in another: what most have had by now is noise for all.
+                # Rounding appears earlier in some series than in others: what most have had by now is noise for all.
                 noise = np.maximum(largest, np.quantile(largest, 0.9))
                 factor = np.clip(pair.own / noise, LEAST_FACTOR, MOST_FACTOR)
                 off = (np.abs(found.z) > THRESHOLD) & (size > np.nan_to_num(factor, nan=MOST_FACTOR) * noise)
@@ -183,7 +192,7 @@ def _leaves_noise(pair: Pairs, limit: int | None) -> tuple[int, int, float] | No
 
 
 def comes_after_equals(pairs: Sequence[Pairs], place: Place) -> bool:
-    """Whether what was observed before it in the same step was equal to the bit."""
+    """Whether everything before it in the same step was bit-identical."""
     orders = [
         order
         for pair in pairs
@@ -199,7 +208,7 @@ def comes_after_equals(pairs: Sequence[Pairs], place: Place) -> bool:
 
 
 def kind_of_noise(pairs: Sequence[Pairs]) -> str:
-    """Whether the differences of the first few steps are those of rounding, or as large as the series' own noise."""
+    """Return whether the first differences are rounding, or as large as the series' own noise."""
     sizes = [median(np.abs(pair.apart[:, :WARM])) for pair in pairs]
     typical = float(np.nanmedian(np.concatenate(sizes)))
     return "rounding" if typical < 1e-3 else "own"

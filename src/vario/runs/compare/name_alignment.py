@@ -1,4 +1,4 @@
-"""Names of one run in another: renames that were asked for, or the wrappers that trainers put around a model."""
+"""Maps names of one run to another: explicit renames, or the wrappers that trainers put around a model."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from vario.core.errors import ConfigError
 
 ARROW = "=>"
 WRAPPERS = ("module.", "_orig_mod.", "model.", "_forward_module.", "_fsdp_wrapped_module.", "base_model.")
-"""What wrapping a model adds to its names."""
+"""Prefixes that wrapping a model adds to its names."""
 
 Translate = Callable[[str], str]
 
 
 def translation(renames: Iterable[str]) -> Translate:
-    """A function from names of the first run to those of the second, after rules such as `old.*=>new.*`.
+    """Return a function from names of the first run to those of the second, for rules such as `old.*=>new.*`.
 
-    Each side is a name, the beginning of one (it ends in a dot), a glob, or `re:` and a regular expression.
+    Each side is a name, a prefix that ends in a dot, a glob, or `re:` and a regular expression.
     """
     rules = [_rule(text) for text in renames]
 
@@ -34,13 +34,13 @@ def translation(renames: Iterable[str]) -> Translate:
 def _rule(text: str) -> tuple[re.Pattern[str], str]:
     old, arrow, new = (part.strip() for part in text.partition(ARROW))
     if not arrow or not old:
-        raise ConfigError(f"rename: cannot understand '{text}'; expected 'old=>new', as in 'model.*=>encoder.*'")
+        raise ConfigError(f"rename: cannot parse '{text}'. Expected 'old=>new', for example 'model.*=>encoder.*'.")
     if old.startswith("re:"):
         try:
             expression = re.compile(rf"^(?:{old[3:]})$")
             expression.sub(new, "")
         except (re.error, IndexError) as error:
-            raise ConfigError(f"rename: '{text}' is not a regular expression that can be replaced: {error}") from error
+            raise ConfigError(f"rename: '{text}' is not a valid regular expression and replacement: {error}") from error
         return expression, new
     if "*" in old:
         if new.count("*") > old.count("*"):
@@ -51,13 +51,13 @@ def _rule(text: str) -> tuple[re.Pattern[str], str]:
             for number, piece in enumerate(pieces, 1)
         )
         return re.compile("^" + "(.*)".join(map(re.escape, old.split("*"))) + "$"), named
-    # A module's name stands for all that is in it.
+    # A module's name includes everything in it.
     end = "" if old.endswith(".") else r"(?=$|[.:])"
     return re.compile("^" + re.escape(old) + end), new.replace("\\", r"\\")
 
 
 def find_translation(ours: Sequence[str], theirs: Collection[str]) -> tuple[Translate, str]:
-    """The wrapper to strip or add so that most names agree, and what that is called; none, where none helps."""
+    """Find the wrapper to strip or add so that most names match, and its description; none if none helps."""
     known = set(theirs)
 
     def agreeing(translate: Translate) -> int:
@@ -67,7 +67,7 @@ def find_translation(ours: Sequence[str], theirs: Collection[str]) -> tuple[Tran
     best: tuple[Translate, str] = (lambda name: name, "")
     most = agreeing(best[0])
     without = {_bare(name): name for name in theirs}
-    candidates: list[tuple[Translate, str]] = [(lambda name: without.get(_bare(name), name), "wrappers left out")]
+    candidates: list[tuple[Translate, str]] = [(lambda name: without.get(_bare(name), name), "removing wrappers")]
     for wrapper in WRAPPERS:
         candidates.append((lambda name, wrapper=wrapper: wrapper + name, f"{ARROW}{wrapper}"))  # type: ignore[misc]
         candidates.append((lambda name, wrapper=wrapper: name.removeprefix(wrapper), f"{wrapper}{ARROW}"))  # type: ignore[misc]

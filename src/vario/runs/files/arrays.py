@@ -1,4 +1,4 @@
-"""Arrow columns as numpy arrays and back, without pandas: pyarrow's own ways import it, which takes its time."""
+"""Arrow columns as numpy arrays and back, without pandas: pyarrow's own conversions import it, which is slow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vario.core.run_files.columns import numpy_kind
 
 
 def numbers(column: Any) -> npt.NDArray[Any]:
-    """The numbers of a column; where some are unknown, doubles with a NaN there."""
+    """Return the numbers of a column; if some are null, as doubles with NaN."""
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks == 1:
             return numbers(column.chunk(0))
@@ -29,7 +29,7 @@ def numbers(column: Any) -> npt.NDArray[Any]:
 
 
 def place_of(name: str, names: Any) -> int:
-    """The place of a name in an Arrow array; -1 where it is not."""
+    """Return the index of a name in an Arrow array; -1 if it is absent."""
     encoded = name.encode()
     ends = np.array([0, len(encoded)], np.int32)
     wanted = pa.StringArray.from_buffers(1, pa.py_buffer(ends.data), pa.py_buffer(encoded))[0]
@@ -37,6 +37,6 @@ def place_of(name: str, names: Any) -> int:
 
 
 def take(table: Any, rows: npt.NDArray[np.int64]) -> Any:
-    """Chosen rows of a table."""
+    """Return the selected rows of a table."""
     whole = np.ascontiguousarray(rows, np.int64)
     return table.take(pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole.data)]))

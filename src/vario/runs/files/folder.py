@@ -1,23 +1,32 @@
-"""A run folder and what its JSON files say: what the run is, and how it and its ranks fare."""
+"""A run folder and its JSON files: what the run is, and the state of its ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vario.core.errors import ConfigError, RunNotFound
+from vario.core.old_names import new_options
+from vario.core.params import MOST_PARAMS, Params, flat
 from vario.runs.files import status
 from vario.runs.files.rank_failures import what_failed, with_victims
-from vario.runs.files.status import PartOff, RankState
+from vario.runs.files.status import NotOffered, PartOff, RankState
 from vario.statistics import STATISTICS, columns_needed
 
+
+def latest_params(sessions: Sequence[Mapping[str, Any]]) -> Params:
+    """Return the hyper-parameters of the latest session that has any; a run of an older version has none."""
+    found: Mapping[str, Any] = next((each["params"] for each in reversed(sessions) if each.get("params")), {})
+    return dict(list(flat(found).items())[:MOST_PARAMS])
+
+
 USUAL = ("norm", "rms", "absmax")
-"""Statistics that tell the size of a tensor, the best first."""
+"""Statistics that show the size of a tensor, best first."""
 
 
 class RunFolder:
-    """What stands beside a run's rows."""
+    """What a run folder contains besides rows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +42,7 @@ class RunFolder:
 
     @property
     def id(self) -> str:
-        """A random name that outlives moving the folder."""
+        """A random id that stays the same when the folder is moved."""
         return str(self._header.get("id"))
 
     @property
@@ -43,26 +52,36 @@ class RunFolder:
 
     @property
     def ended(self) -> float | None:
-        """Unix seconds; None while it runs, or when nobody was left to write it down."""
+        """Unix seconds; None while it is running, or if the process died without writing it."""
         ended = status.read_run_json(self.path).get("ended")
         return None if ended is None else float(ended)
 
     @property
     def error(self) -> str | None:
-        """What the run crashed with, if it could still say so."""
+        """The error the run crashed with, if it could still write it."""
         error = what_failed(self.noted_rank_states) or status.read_run_json(self.path).get("error")
         return None if error is None else str(error)
 
     @property
     def group(self) -> str | None:
-        """What it has in common with other runs that one process made, one after the other; None: nobody knew."""
+        """The id shared by runs that one process started one after another; None if unknown."""
         group = self._header.get("group")
         return None if group is None else str(group)
 
     @property
     def config(self) -> dict[str, Any]:
         """The options it was watched with."""
-        return dict(self._header.get("config") or {})
+        return new_options(self._header.get("config") or {})
+
+    @property
+    def params(self) -> Params:
+        """The hyper-parameters of its latest session, given or found: flat names, plain values."""
+        return latest_params(self.sessions)
+
+    @property
+    def param_sources(self) -> dict[str, str]:
+        """Where each hyper-parameter was found: given, argparse, optimizer, ..."""
+        return next((dict(each["param_sources"]) for each in reversed(self.sessions) if each.get("param_sources")), {})
 
     @property
     def versions(self) -> dict[str, str]:
@@ -71,7 +90,7 @@ class RunFolder:
 
     @property
     def command(self) -> str:
-        """How it was started."""
+        """The command line that started it."""
         return str(self._header.get("command") or "")
 
     @property
@@ -81,7 +100,7 @@ class RunFolder:
 
     @property
     def mesh(self) -> dict[str, int]:
-        """How the ranks are arranged: the size of each dimension; empty where nobody knew."""
+        """The device mesh: the size of each dimension; empty if unknown."""
         return dict(self._header.get("mesh") or {})
 
     @property
@@ -91,12 +110,12 @@ class RunFolder:
 
     @property
     def noted_rank_states(self) -> list[RankState]:
-        """How each rank fares as its `rank.json` tells: its last step may be a second old while it runs."""
+        """The state of each rank from its `rank.json`: the last step may be a second old during training."""
         return with_victims(status.rank_states(self.path, self._rank_status(), len(self.sessions) - 1))
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """First step and start of each time the job was started."""
+        """First step and start time of each session."""
         return status.sessions(self.path, status.read_run_json(self.path))
 
     @property
@@ -110,7 +129,7 @@ class RunFolder:
         try:
             return status.rank_numbers(self.path)
         except FileNotFoundError as error:
-            raise RunNotFound(f"{self.path}: has gone") from error
+            raise RunNotFound(f"{self.path}: no longer exists") from error
 
     @property
     def parts_off(self) -> list[PartOff]:
@@ -122,13 +141,19 @@ class RunFolder:
         ]
 
     @property
+    def not_offered(self) -> list[NotOffered]:
+        """What was not recorded because the model's framework does not offer it; nothing has failed there."""
+        found = self._header.get("not_offered") or []
+        return [NotOffered(str(each["quantity"]), str(each["missing"])) for each in found]
+
+    @property
     def dropped_steps(self) -> int:
-        """Steps that could not be recorded, on the rank that lost the most."""
+        """Steps that could not be recorded, on the rank that lost most."""
         return max((int(content.get("dropped_steps") or 0) for content in self._rank_status()), default=0)
 
     @property
     def statistics(self) -> list[str]:
-        """What can be worked out from the columns that were recorded."""
+        """The statistics that can be computed from the recorded columns."""
         chosen = self.config.get("statistics")
         if chosen is None:
             return [found.name for found in STATISTICS]
@@ -137,12 +162,12 @@ class RunFolder:
 
     @property
     def usual_statistic(self) -> str:
-        """The one that is meant where none is named: the norm, or what comes nearest of those that were recorded."""
+        """The default statistic: the norm, or the closest one that was recorded."""
         known = self.statistics
         return next((name for name in (*USUAL, *known) if name in known), USUAL[0])
 
     def check_recorded(self, needs: Sequence[str], statistic: str) -> None:
-        """Refuse a statistic whose columns were not recorded."""
+        """Raise ConfigError for a statistic whose columns were not recorded."""
         chosen = self.config.get("statistics")
         if chosen is None:
             return
@@ -155,7 +180,7 @@ class RunFolder:
 
     @property
     def rank_contents(self) -> list[dict[str, Any]]:
-        """What each rank says of itself, lowest rank first."""
+        """The content of each rank's `rank.json`, lowest rank first."""
         return self._rank_status()
 
     def _rank_status(self) -> list[dict[str, Any]]:

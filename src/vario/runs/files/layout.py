@@ -1,4 +1,5 @@
-"""Which rank holds what of a parameter, from the `structure.json` of all ranks: shares add up, replicas count once."""
+"""Which rank has which part of a parameter, from the `structure.json` of all ranks: shards add up, replicas count
+once."""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ from vario.runs.files.arrays import numbers, take
 
 @dataclass
 class _Held:
-    """Who has what of one parameter."""
+    """Which rank has which part of one parameter."""
 
     numbers: dict[str, int] = field(default_factory=dict)
     """By part: its number."""
     parts: dict[int, int] = field(default_factory=dict)
     """By rank: the number of the part it has."""
     replicas: dict[int, Sequence[int]] = field(default_factory=dict)
-    """By rank: those known to hold the same."""
+    """By rank: the ranks known to have the same part."""
 
     @cached_property
     def left_out(self) -> frozenset[int]:
-        """Ranks whose tensor counts nowhere, since others with a lower rank have the same part."""
+        """Ranks whose tensor is not counted, since a lower rank has the same part."""
         first: dict[int, int] = {}
         for rank in sorted(self.parts):
             first.setdefault(self.parts[rank], self.replicas[rank][0])
@@ -38,7 +39,7 @@ def _strangers(held: _Held) -> list[list[int]]:
         return []
     groups: dict[tuple[int, int], list[int]] = {}
     for rank in sorted(held.parts):
-        # Groups have no rank in common, so the lowest one tells them apart.
+        # Groups are disjoint, so the lowest rank identifies each.
         groups.setdefault((held.parts[rank], held.replicas[rank][0]), []).append(rank)
     divided = {held.parts[rank] for rank in held.left_out}
     return [ranks for (part, _), ranks in groups.items() if part in divided]
@@ -48,20 +49,20 @@ _NOTHING = _Held()
 
 
 class Layout:
-    """Groups the ranks of a run by the part of a parameter they hold."""
+    """Groups the ranks of a run by the part of a parameter they have."""
 
     def __init__(self, ranks: Iterable[int], structure: Callable[[int], Structure]) -> None:
         self._held: dict[str, _Held] = {}
         self._num_read = 0
         told_of: set[int] = set()
         for rank in sorted(ranks):
-            # Of a thousand ranks under DDP the first says all there is to know: nothing else is read then.
+            # With a thousand ranks under DDP the first one describes all: read nothing else.
             if rank not in told_of:
                 self._num_read += 1
                 told_of |= self._read(rank, structure(rank).get("parameters") or [])
 
     def _read(self, rank: int, parameters: Iterable[Mapping[str, Any]]) -> set[int]:
-        """Note what one rank says it holds; answers who holds the same of all of it."""
+        """Record what one rank has; returns the ranks that have the same parts of everything."""
         groups: dict[tuple[int, ...], list[int]] = {}
         for parameter in parameters:
             told = tuple(parameter.get("replicas") or ())
@@ -71,15 +72,15 @@ class Layout:
             for other in alike:
                 held.parts.setdefault(other, part)
                 held.replicas.setdefault(other, alike)
-            # A rank knows itself best: what others say of it may be from before a resume.
+            # A rank's own entry counts: what others say about it may predate a resume.
             held.parts[rank] = part
             held.replicas[rank] = alike or [rank]
         return set.intersection(*map(set, groups)) if groups else set()
 
     def holders(self, target: str) -> list[list[int]]:
-        """The ranks that hold each distinct part of a target, be it a parameter or a moment of one.
+        """Return the ranks that have each distinct part of a target, a parameter or one of its moments.
 
-        Those of one part are replicas, or models that train side by side: either way the part counts once.
+        Ranks with the same part are replicas, or models that train independently: either way the part counts once.
         """
         held = self._of(target)
         found: list[list[int]] = [[] for _ in held.numbers]
@@ -88,29 +89,29 @@ class Layout:
         return [ranks for ranks in found if ranks]
 
     def strangers(self, target: str) -> list[list[int]]:
-        """Ranks that hold the same part of a target and are not known to hold the same: groups of those that are.
+        """Return groups of ranks that have the same part of a target but are not known to be replicas of each other.
 
-        Empty where all that have a part are replicas, and where ranks divide a target up as they say.
+        Empty if all ranks with a part are replicas, or if the ranks share the target as recorded.
         """
         return _strangers(self._of(target))
 
     def counted(self, target: str, rank: int) -> int | None:
-        """As `part`; -1 where the rank's own tensor is left out, since strangers with a lower rank have that part."""
+        """Like `part`, but -1 if the rank's tensor is not counted because an unrelated lower rank has that part."""
         held = self._of(target)
         part = held.parts.get(rank)
         return -1 if part is not None and rank in held.left_out else part
 
     @cached_property
     def has_strangers(self) -> bool:
-        """Whether ranks hold anything under one name of which nothing says that it is the same."""
+        """Whether ranks have tensors with the same name that are not known to be the same."""
         return self._num_read > 1 and any(_strangers(held) for held in self._held.values())
 
     def part(self, target: str, rank: int) -> int | None:
-        """The number of the part of a target that a rank holds; None where nobody knows."""
+        """Return the number of the part of a target that a rank has; None if unknown."""
         return self._of(target).parts.get(rank)
 
     def alike(self, target: str, rank: int) -> Sequence[int]:
-        """The ranks known to hold the same as this one, the lowest first; itself where nobody knows."""
+        """Return the ranks known to have the same as this one, lowest first; only itself if unknown."""
         return self._of(target).replicas.get(rank, [rank])
 
     def _of(self, target: str) -> _Held:
@@ -118,7 +119,7 @@ class Layout:
 
 
 def first_of_each_step(tables: list[Any]) -> list[Any]:
-    """Of tables that hold the same numbers, the rows of the first one that has a step."""
+    """Merge tables with the same numbers: for each step, the rows of the first table that has it."""
     kept: list[Any] = []
     seen = np.zeros(0, np.int64)
     for table in tables:

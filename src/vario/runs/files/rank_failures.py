@@ -14,47 +14,47 @@ PEER_LOST = re.compile(
     r"|ncclRemoteError|communicator was aborted|failed to (recv|read|send)|SIGTERM|SignalException",
     re.IGNORECASE,
 )
-"""What a rank raises when another one has gone, or when its launcher stops it because another one has failed."""
+"""What a rank raises when a peer is gone, or when its launcher stops it because another rank failed."""
 
 
 def with_victims(states: Sequence[RankState]) -> list[RankState]:
-    """The same ranks; those that the first failure took down say so.
+    """Return the ranks with `victim_of` set on those that the first failure took down.
 
-    A launcher kills the other ranks when one fails, and collectives raise where a peer is gone. Both look like failures
-    of their own.
+    A launcher kills the other ranks when one fails, and collectives raise when a peer is gone. Both look like
+    independent failures.
     """
     first = first_failure(states)
     return [_marked(state, first) for state in states]
 
 
 def in_order_of_failure(states: Sequence[RankState]) -> list[RankState]:
-    """The ranks that failed, or gave no sign for long: the first to fail, others by themselves, then the victims."""
+    """Return the ranks that failed or stalled: the first to fail, other independent failures, then the victims."""
     first = first_failure(states)
     failed = [state for state in with_victims(states) if state.state in FAILED or state.victim_of is not None]
     return sorted(failed, key=lambda state: _place(state, first))
 
 
 def what_failed(states: Sequence[RankState]) -> str | None:
-    """The error that a job ended with: that of the first rank to fail, in words where it left none."""
+    """Return the error a job ended with: the one of the first rank to fail, or a description if it left none."""
     for state in in_order_of_failure(states):
         if state.error:
             return state.error
         if state.state == "died" and len(states) == 1:
-            return "the process ended without a word: by a signal such as SIGTERM or SIGKILL, or by os._exit"
+            return "the process ended without an error message: by a signal such as SIGTERM or SIGKILL, or by os._exit"
         if state.state == "died" and not any(one.state == "interrupted" for one in states):
-            return f"rank {state.rank} died without a word"
+            return f"rank {state.rank} died without an error message"
     return None
 
 
 def first_failure(states: Sequence[RankState]) -> RankState | None:
-    """The rank whose failure ended the job; None where nothing failed, or where nothing tells who was the first."""
+    """Return the rank whose failure ended the job; None if nothing failed, or if the first cannot be determined."""
     own = [state for state in states if state.state == "crashed" and not _lost_its_peer(state)]
     if own:
         return min(own, key=lambda state: (float("inf") if state.ended is None else state.ended, state.rank))
     died = [state for state in states if state.state == "died"]
     if any(state.state == "interrupted" for state in states):
-        return None  # somebody pressed Ctrl-C, and the launcher killed those that did not end by it
-    # Of several that died without a word, one was killed and the others were stopped after it: no file tells which.
+        return None  # after Ctrl-C the launcher killed those that did not end by themselves
+    # If several died without a message, one was killed and the others were stopped after it: no file says which.
     return died[0] if len(died) == 1 else None
 
 

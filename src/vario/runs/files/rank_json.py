@@ -1,4 +1,4 @@
-"""What a rank says of its model and of its collectives: `structure.json` and `collectives.json`."""
+"""A rank's model and collectives: `structure.json` and `collectives.json`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from vario.core.run_format import COLLECTIVES, STRUCTURE
 
 
 def read_structure(rank_folder: Path) -> Structure:
-    """Modules and parameters in model order; none where the rank left nothing."""
+    """Read modules and parameters in model order; none if the rank wrote nothing."""
     path = rank_folder / STRUCTURE
     found: Structure = {"modules": [], "parameters": [], **(read_json(path, 2, shapes.STRUCTURE) or {})}
     groups = found.get("groups") or []
     for parameter in found["parameters"]:
         if (group := parameter.pop("replicas", None)) is not None:
             if group >= len(groups):
-                raise RunCorrupt(f"{path}: 'replicas' names group {group}, and there are {len(groups)}")
+                raise RunCorrupt(f"{path}: 'replicas' names group {group}, but there are only {len(groups)}")
             parameter["replicas"] = groups[group]
     return found
 
 
 def read_collectives(rank_folder: Path) -> list[Collective]:
-    """The collectives in a rank's folder, in the order they were first called; none where none were watched."""
+    """Read a rank's collectives, in the order of their first call; none if none were watched."""
     path = rank_folder / COLLECTIVES
     known = [item.name for item in dataclasses.fields(Collective)]
     found = []

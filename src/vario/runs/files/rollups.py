@@ -1,4 +1,4 @@
-"""Outlines as they lie beside the parts of a run: few rows that stand for many, coarser from level to level."""
+"""Rollups as they lie beside the parts of a run: few rows that stand for many, coarser from level to level."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from vario.core.run_files.columns import MOST_STEP, check_rows, check_schema
 from vario.core.run_files.parquet import read_footer, read_groups
 from vario.core.run_files.streams import NOT_WHOLE
 from vario.core.run_format import ROLLUPS
+from vario.runs.files.new_names import with_new_names
 from vario.runs.files.row_files import Span, group_ranges, groups_of, session_of
 
 NAME = re.compile(r"([0-9]{1,2})-([0-9]{6,12})-([0-9]{6,12})\.parquet")
@@ -41,14 +42,14 @@ class _Told:
 
     session: int
     parts: tuple[tuple[int, int, int, int], ...]
-    stretches: npt.NDArray[np.int64]
+    buckets: npt.NDArray[np.int64]
     steps: npt.NDArray[np.int64]
     footer: Any
 
 
 @dataclass(frozen=True)
-class OutlineFile:
-    """One file of outlines; what it says of itself is read when somebody asks, and once."""
+class RollupFile:
+    """One file of rollups; what it says of itself is read when somebody asks, and once."""
 
     path: Path
     level: int
@@ -70,9 +71,9 @@ class OutlineFile:
         return self._told.parts
 
     @property
-    def stretches(self) -> npt.NDArray[np.int64]:
+    def buckets(self) -> npt.NDArray[np.int64]:
         """First and last step of each."""
-        return self._told.stretches
+        return self._told.buckets
 
     @property
     def steps(self) -> npt.NDArray[np.int64]:
@@ -84,14 +85,14 @@ class OutlineFile:
         """What Parquet says of the file."""
         return self._told.footer
 
-    def stands_for(self, other: OutlineFile) -> bool:
+    def stands_for(self, other: RollupFile) -> bool:
         """Whether it stands for all parts that the other one does."""
         return self.range[0] <= other.range[0] and other.range[1] <= self.range[1]
 
     @property
     def span(self) -> Span:
         """Its first and last step."""
-        return int(self.stretches[0, 0]), int(self.stretches[:, 1].max())
+        return int(self.buckets[0, 0]), int(self.buckets[:, 1].max())
 
     @property
     def num_rows(self) -> int:
@@ -110,7 +111,9 @@ class OutlineFile:
 
     def read(self, columns: Sequence[str], target: str | None = None) -> Any:
         """Chosen columns, as far as it has them, of all rows or those of one target."""
-        groups = list(range(self.footer.num_row_groups)) if target is None else groups_of(self.footer, target)
+        quantity = self.path.parent.name
+        every = range(self.footer.num_row_groups)
+        groups = list(every) if target is None else groups_of(self.footer, quantity, target)
         known = self.column_names
         chosen = [name for name in columns if name in known]
         try:
@@ -118,7 +121,7 @@ class OutlineFile:
             check_rows(table)
         except (RunCorrupt, ValueError) as error:
             raise _unreadable(self.path, error) from error
-        return table
+        return with_new_names(quantity, table)
 
 
 def settled(look: Callable[[], Found]) -> Found:
@@ -131,22 +134,22 @@ def settled(look: Callable[[], Found]) -> Found:
     return look()
 
 
-class Outlines:
-    """The outlines of one quantity of one rank."""
+class Rollups:
+    """The rollups of one quantity of one rank."""
 
     def __init__(self, rank_folder: Path, quantity: str) -> None:
         self._folder = rank_folder / ROLLUPS / quantity
-        self._known: dict[str, OutlineFile] = {}
+        self._known: dict[str, RollupFile] = {}
 
-    def files(self) -> list[OutlineFile]:
+    def files(self) -> list[RollupFile]:
         """Those that are there now, in the order of their parts; none that a larger one of its level stands for."""
         return settled(self._files)
 
-    def _files(self) -> list[OutlineFile]:
+    def _files(self) -> list[RollupFile]:
         names = [name for name in list_names(self._folder, DEPTH - 1) if NAME.fullmatch(name)]
         self._known = {name: self._known.get(name) or _named(self._folder / name) for name in names}
         files = sorted(self._known.values(), key=lambda file: (file.level, file.range[0], -file.range[1]))
-        kept: list[OutlineFile] = []
+        kept: list[RollupFile] = []
         for file in files:
             # The larger of two that begin alike comes first, and one inside another begins after it.
             if not (kept and kept[-1].level == file.level and file.range[1] <= kept[-1].range[1]):
@@ -156,9 +159,9 @@ class Outlines:
 
 @dataclass(frozen=True)
 class Cover:
-    """Outlines that stand for parts without standing for one twice."""
+    """Rollups that stand for parts without standing for one twice."""
 
-    files: tuple[OutlineFile, ...]
+    files: tuple[RollupFile, ...]
     """In the order of their parts."""
     ranges: tuple[Span, ...]
     """Parts they stand for, and parts that were taken back altogether, in order."""
@@ -169,9 +172,9 @@ class Cover:
         return at >= 0 and part <= self.ranges[at][1]
 
 
-def cover(files: Sequence[OutlineFile], sessions: Sequence[Mapping[str, Any]]) -> Cover:
-    """The coarsest of some outlines; where a session was taken back midway, finer ones and parts show it."""
-    chosen: list[OutlineFile] = []
+def cover(files: Sequence[RollupFile], sessions: Sequence[Mapping[str, Any]]) -> Cover:
+    """The coarsest of some rollups; where a session was taken back midway, finer ones and parts show it."""
+    chosen: list[RollupFile] = []
     ranges: list[Span] = []
     for file in sorted(files, key=lambda one: (-one.level, one.range)):
         if any(first <= file.range[0] and file.range[1] <= last for first, last in ranges):
@@ -185,10 +188,10 @@ def cover(files: Sequence[OutlineFile], sessions: Sequence[Mapping[str, Any]]) -
     return Cover(tuple(sorted(chosen, key=lambda file: file.range)), tuple(sorted(ranges)))
 
 
-def _named(path: Path) -> OutlineFile:
+def _named(path: Path) -> RollupFile:
     match = NAME.fullmatch(path.name)
     assert match is not None
-    return OutlineFile(path, int(match[1]), (int(match[2]), int(match[3])))
+    return RollupFile(path, int(match[1]), (int(match[2]), int(match[3])))
 
 
 def _read_told(path: Path) -> _Told:
@@ -198,13 +201,13 @@ def _read_told(path: Path) -> _Told:
         check_schema(schema, ("target", "first_step", "last_step", "bad"))
         check_schema(schema, (name for name in schema.names if name.endswith(("_low", "_high", "_last"))))
         metadata = footer.metadata or {}
-        parts, stretches, steps = (
+        parts, buckets, steps = (
             json.loads(metadata[key]) for key in (b"vario.parts", b"vario.stretches", b"vario.steps")
         )
         return _Told(
             session_of(path, metadata),
             tuple((int(number), int(first), int(last), int(num_rows)) for number, first, last, num_rows in parts),
-            _checked(np.array(stretches, np.int64).reshape(-1, 2)),
+            _checked(np.array(buckets, np.int64).reshape(-1, 2)),
             _checked(_all_steps(steps)),
             footer,
         )
@@ -232,4 +235,4 @@ def _checked(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 def _unreadable(path: Path, error: Exception) -> RunCorrupt:
     text = str(error).removeprefix(f"{path}: ").removeprefix("not readable as Parquet: ")
-    return RunCorrupt(f"{path}: not readable as an outline: {text}. It may be deleted: the parts have all rows.")
+    return RunCorrupt(f"{path}: not readable as a rollup: {text}. It may be deleted: the parts have all rows.")

@@ -1,4 +1,4 @@
-"""One file of rows, as a reader sees it: a Parquet part, or the whole batches of an Arrow stream."""
+"""One file of rows: a Parquet part, or the complete batches of an Arrow stream."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from vario.core.errors import RunCorrupt, RunTooNew
+from vario.core.old_names import old_target
 from vario.core.run_files.columns import check_rows, check_schema, columns_of
 from vario.core.run_files.parquet import check_file, read_footer, read_groups, unreadable
 from vario.core.run_files.streams import NOT_WHOLE, is_unbegun, read_batches, read_stream_bytes
 from vario.core.run_files.streams import unreadable as unreadable_stream
 from vario.core.run_format import FORMAT, LIVE
 from vario.runs.files.arrays import numbers, place_of, take
+from vario.runs.files.new_names import with_new_names
 
 LIVE_DEPTH, PART_DEPTH = 2, 3
-"""How far below the run's folder live streams and parts lie."""
+"""How deep below the run's folder live streams and parts are."""
 
 MOST_FOOTERS = 16
-"""A long run has thousands of parts: reading through them, every footer that is kept holds on to much more memory."""
+"""A long run has thousands of parts, and each cached footer keeps much more memory alive."""
 
 Span = tuple[int, int]
 """A first and a last step."""
@@ -34,31 +36,31 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which rows: of one target or all, from a first to a last step or at a single one."""
+    """Selects rows: of one target or all, in a range of steps or at a single one."""
 
     target: str | None = None
     first: int | None = None
     last: int | None = None
 
     def at_most(self, limit: int | None) -> Wanted:
-        """The same, before a step."""
+        """Return the same selection, limited to steps before this one."""
         if limit is None or (self.last is not None and self.last < limit):
             return self
         return Wanted(self.target, self.first, limit - 1)
 
     @property
     def by_step(self) -> bool:
-        """Whether the step matters."""
+        """Whether it selects by step."""
         return self.first is not None or self.last is not None
 
     def may_hold(self, span: Span | None) -> bool:
-        """Whether rows of these steps can be among them; nobody knows of None."""
+        """Whether it may select rows of these steps; True for None, which is unknown."""
         if span is None:
             return True
         return (self.first is None or span[1] >= self.first) and (self.last is None or span[0] <= self.last)
 
     def has_all_of(self, span: Span | None) -> bool:
-        """Whether all rows of these steps are among them."""
+        """Whether it selects all rows of these steps."""
         if span is None:
             return not self.by_step
         return (self.first is None or span[0] >= self.first) and (self.last is None or span[1] <= self.last)
@@ -68,7 +70,7 @@ EVERYTHING = Wanted()
 
 
 class Footers:
-    """The footers of Parquet files that were read last; threads may share it."""
+    """A thread-safe cache of the Parquet footers that were read last."""
 
     def __init__(self, most: int = MOST_FOOTERS) -> None:
         self._most = most
@@ -76,7 +78,7 @@ class Footers:
         self._lock = Lock()
 
     def read(self, path: Path) -> Any:
-        """The footer of a file; a FileNotFoundError where it has gone."""
+        """Return the footer of a file; raises FileNotFoundError if it no longer exists."""
         with self._lock:
             if path in self._kept:
                 self._kept.move_to_end(path)
@@ -95,7 +97,7 @@ class Footers:
 
 @dataclass(frozen=True)
 class Stream:
-    """The rows of one Arrow stream, up to its last whole batch."""
+    """The rows of one Arrow stream, up to its last complete batch."""
 
     number: int
     session: int
@@ -104,7 +106,7 @@ class Stream:
 
     @property
     def size(self) -> int:
-        """Bytes of its rows, on disk as in memory."""
+        """Bytes of its rows, the same on disk and in memory."""
         return int(self.rows.nbytes)
 
     @property
@@ -119,33 +121,33 @@ class Stream:
 
     @property
     def span(self) -> Span | None:
-        """Its first and last step; None where it has no row."""
+        """Its first and last step; None if it has no rows."""
         steps = numbers(self.rows.column("step"))
         return (int(steps.min()), int(steps.max())) if len(steps) else None
 
     def read(self, columns: Sequence[str], wanted: Wanted = EVERYTHING) -> Any:
-        """The chosen rows and columns."""
+        """Read the selected rows and columns."""
         return _choose(self.rows.select(_with_filters(columns, wanted)), columns, wanted)
 
     def bad_rows(self, columns: Sequence[str], limit: int | None) -> Any:
-        """The rows that count a NaN or an Inf."""
+        """Read the rows with a NaN or Inf."""
         return _only_bad(self.read([*columns, "nans", "infs"], EVERYTHING.at_most(limit)))
 
 
 @dataclass
 class Part:
-    """One Parquet part: its footer is read when somebody asks for what only it tells."""
+    """One Parquet part; its footer is read only when needed."""
 
     path: Path
     number: int
     footers: Footers
     told: tuple[int, Span, int] | None = None
-    """Session, first and last step, and number of rows, where an outline tells them."""
+    """Session, first and last step, and number of rows, where a rollup tells them."""
     _ranges: dict[str, list[tuple[Any, Any] | None]] = field(default_factory=dict)
 
     @property
     def place(self) -> Path:
-        """Where it lies."""
+        """Its path."""
         return self.path
 
     @cached_property
@@ -158,7 +160,7 @@ class Part:
 
     @property
     def footer(self) -> Any:
-        """What Parquet says of the file."""
+        """The Parquet footer."""
         try:
             return self.footers.read(self.path)
         except FileNotFoundError as error:
@@ -166,12 +168,12 @@ class Part:
 
     @property
     def session(self) -> int:
-        """Which session wrote it."""
+        """The session that wrote it."""
         return self.told[0] if self.told is not None else session_of(self.path, self.footer.metadata or {})
 
     @property
     def span(self) -> Span | None:
-        """Its first and last step; None where nobody knows."""
+        """Its first and last step; None if unknown."""
         if self.told is None:
             self.told = self._from_footer()
         return self.told[1] if self.told[1][0] <= self.told[1][1] else None
@@ -182,7 +184,7 @@ class Part:
         return self.told[2] if self.told is not None else int(self.footer.num_rows)
 
     def ranges(self, column: str) -> list[tuple[Any, Any] | None]:
-        """Smallest and largest value of a column in each row group; None where the footer does not tell."""
+        """Return the smallest and largest value of a column in each row group; None if the footer lacks them."""
         if column not in self._ranges:
             self._ranges[column] = group_ranges(self.footer, column)
         return self._ranges[column]
@@ -198,18 +200,18 @@ class Part:
         return int(self.footer.num_row_groups)
 
     def read(self, columns: Sequence[str], wanted: Wanted = EVERYTHING) -> Any:
-        """The chosen rows and columns; only row groups that can hold them are decoded."""
+        """Read the selected rows and columns; decodes only row groups that can contain them."""
         footer = self.footer
         groups = list(range(footer.num_row_groups))
         if wanted.target is not None:
-            groups = groups_of(footer, wanted.target)
+            groups = groups_of(footer, self.path.parent.name, wanted.target)
         elif wanted.by_step and not wanted.has_all_of(self.span):
             ranges = self.ranges("step")
             groups = [group for group in groups if wanted.may_hold(ranges[group])]
         return _choose(self._read_groups(groups, _with_filters(columns, wanted)), columns, wanted)
 
     def bad_rows(self, columns: Sequence[str], limit: int | None) -> Any:
-        """The rows that count a NaN or an Inf; a healthy part is judged by its footer alone."""
+        """Read the rows with a NaN or Inf; for a healthy part only the footer is read."""
         nans, infs = self.ranges("nans"), self.ranges("infs")
         groups = [group for group in range(self.num_groups) if _may_exceed_zero(nans[group], infs[group])]
         columns, wanted = [*columns, "nans", "infs"], EVERYTHING.at_most(limit)
@@ -226,11 +228,11 @@ class Part:
             check_rows(table)
         except (FileNotFoundError, ValueError) as error:
             raise unreadable(self.path, error) from error
-        return table
+        return with_new_names(self.path.parent.name, table)
 
 
 def scanned(parts: Sequence[Part], columns: Sequence[str]) -> Any:
-    """The rows of several parts as an Arrow dataset, which whoever asks reads piece by piece."""
+    """Return the rows of several parts as an Arrow dataset, for the caller to read piece by piece."""
     from vario.core.run_files.dataset import parquet_dataset
 
     for part in parts:
@@ -240,8 +242,14 @@ def scanned(parts: Sequence[Part], columns: Sequence[str]) -> Any:
     return parquet_dataset([part.path for part in parts], PART_DEPTH, chosen)
 
 
-def groups_of(footer: Any, target: str) -> list[int]:
-    """The row groups that can hold a target; they come in the order of targets, so few have to be looked at."""
+def groups_of(footer: Any, quantity: str, target: str) -> list[int]:
+    """Return the row groups that can contain a target, under the name it has now or had before."""
+    old = old_target(quantity, target)
+    return sorted({*_groups_named(footer, target), *(() if old is None else _groups_named(footer, old))})
+
+
+def _groups_named(footer: Any, target: str) -> list[int]:
+    """They are sorted by target, so few are checked."""
     position = footer.schema.names.index("target")
 
     def ends(group: int) -> tuple[str, str] | None:
@@ -265,14 +273,14 @@ def groups_of(footer: Any, target: str) -> list[int]:
 
 
 def group_ranges(footer: Any, column: str) -> list[tuple[Any, Any] | None]:
-    """Smallest and largest value of a column in each row group of a file; None where the footer does not tell."""
+    """Return the smallest and largest value of a column in each row group of a file; None if the footer lacks them."""
     position = footer.schema.names.index(column)
     groups = [footer.row_group(index).column(position).statistics for index in range(footer.num_row_groups)]
     return [(group.min, group.max) if group is not None and group.has_min_max else None for group in groups]
 
 
 def session_of(path: Path, metadata: Mapping[bytes, bytes]) -> int:
-    """Which session wrote a file; one of a newer format is refused."""
+    """Return the session that wrote a file; raises for a newer format."""
     version, session = (_stamp(path, metadata, name) for name in (b"vario.format", b"vario.session"))
     if version > FORMAT:
         raise RunTooNew(f"{path}: written by a newer vario; pip install -U vario")
@@ -282,15 +290,15 @@ def session_of(path: Path, metadata: Mapping[bytes, bytes]) -> int:
 def _stamp(path: Path, metadata: Mapping[bytes, bytes], name: bytes) -> int:
     found = metadata.get(name, b"0")
     if not (found.isdigit() and len(found) < 16):
-        raise RunCorrupt(f"{path}: its {name.decode()} is no number")
+        raise RunCorrupt(f"{path}: its {name.decode()} is not a number")
     return int(found)
 
 
 def read_stream(path: Path) -> Stream | None:
-    """The whole batches of a stream; None when there is no file, or nothing whole in it yet."""
+    """Read the complete batches of a stream; None if there is no file, or no complete batch yet."""
     is_live = path.name.endswith(LIVE)
     try:
-        # Not memory-mapped: the writer may cut a failed append off again, and a page that vanishes kills the reader.
+        # Not memory-mapped: the writer may truncate a failed append, and a page that disappears kills the reader.
         raw = read_stream_bytes(path, LIVE_DEPTH if is_live else PART_DEPTH)
     except FileNotFoundError:
         return None
@@ -299,8 +307,10 @@ def read_stream(path: Path) -> Stream | None:
     schema, rows = read_batches(path, raw)
     metadata = schema.metadata or {}
     try:
-        check_schema(schema, columns_of(path.name.removesuffix(LIVE) if is_live else path.parent.name))
+        quantity = path.name.removesuffix(LIVE) if is_live else path.parent.name
+        check_schema(schema, columns_of(quantity))
         check_rows(rows)
+        rows = with_new_names(quantity, rows)
         return Stream(_stamp(path, metadata, b"vario.part"), session_of(path, metadata), rows, path)
     except ValueError as error:
         raise unreadable_stream(path, error) from error

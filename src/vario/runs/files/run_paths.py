@@ -1,4 +1,4 @@
-"""Where is the run? From what a person typed to a run's folder."""
+"""Resolves what a person typed to a run's folder."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from vario.runs.files.status import is_run, read_run_json
 DEFAULT_DIRECTORY = "vario_runs"
 MAX_DEPTH = 5
 MAX_FOLDERS = 20_000
-"""So many folders are looked into for runs below a folder; a data set may have millions."""
+"""The most folders to search for runs below a folder; a data set may have millions."""
 
 
 def run_folders(directory: Path) -> list[Path]:
-    """Folders right below this one that hold a run, by name."""
+    """Return the direct subfolders that contain a run, by name."""
     try:
         return sorted(entry for entry in directory.iterdir() if is_run(entry))
     except (OSError, ValueError):
-        return []  # there is none, it is not ours to read, or no file can have that name
+        return []  # missing, unreadable, or not a possible file name
 
 
 def runs_below(directory: Path) -> list[Path]:
-    """Folders that hold a run, anywhere below this one; hidden folders, and links that lie deeper, are not followed."""
+    """Return the folders below this one that contain a run; skips hidden folders and links in subfolders."""
     found = {*run_folders(directory)}
     level = [directory] if os.path.isdir(directory) else []
     num_seen = 0
@@ -48,12 +48,12 @@ def _folders_in(folder: Path) -> list[Path]:
         with os.scandir(folder) as entries:
             names = [one.name for one in entries if one.is_dir(follow_symlinks=False) and not one.name.startswith(".")]
     except OSError:
-        return []  # not ours to read
+        return []  # unreadable
     return [folder / name for name in sorted(names)]
 
 
 def is_found(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a run at a path, as `find_run` looks for it."""
+    """Whether `find_run` finds a run at a path."""
     try:
         find_run(path)
     except RunNotFound:
@@ -62,7 +62,7 @@ def is_found(path: str | os.PathLike[str]) -> bool:
 
 
 def find_run(path: str | os.PathLike[str]) -> Path:
-    """The run at a path: a run's folder, a folder of runs (the newest counts), or a name under ./vario_runs."""
+    """Find the run at a path: a run's folder, a folder of runs (its latest run), or a name under ./vario_runs."""
     place = Path(path)
     by_name = Path(DEFAULT_DIRECTORY) / place
     for candidate in (place, by_name):
@@ -76,13 +76,13 @@ def find_run(path: str | os.PathLike[str]) -> Path:
 def _nothing_at(place: Path) -> str:
     if os.path.isdir(place) and (deeper := runs_below(place)):
         others = f", and {len(deeper) - 1} more" if len(deeper) > 1 else ""
-        return f"{place}: not a run, and no runs right in it, but deeper: {deeper[0]}{others} (`vario ls {place}`)."
+        return f"{place}: not a run. There are runs in its subfolders: {deeper[0]}{others} (`vario ls {place}`)."
     if os.path.isdir(place):
-        found = f"{place}: not a run, and no runs in it. A run is a folder with a run.json and rank0/ in it."
+        found = f"{place}: not a run, and contains no runs. A run is a folder with a run.json and rank0/ in it."
     elif os.path.exists(place):
         found = f"{place}: not a folder. A run is a folder with a run.json and rank0/ in it."
     else:
-        found = f"{place}: there is no such folder."
+        found = f"{place}: no such folder."
     for directory in (place.parent, Path(DEFAULT_DIRECTORY)):
         names = [folder.name for folder in run_folders(directory)]
         if names:

@@ -1,12 +1,14 @@
-"""SQL over a run: each quantity is a view over the Parquet parts and the newest rows of all ranks."""
+"""SQL over a run: each quantity is a view over the Parquet parts and the live rows of all ranks."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vario.core.errors import ConfigError, MissingExtra
+from vario.core.old_names import TARGET_ENDS
 from vario.core.run_files.columns import SCALAR, columns_of
 from vario.runs.files.row_files import Part, scanned
 from vario.runs.files.store_reader import QuantityReader
@@ -18,21 +20,24 @@ DERIVED = {
     "std": "sqrt(greatest(sum_squares / count - (sum / count) ** 2, 0))",
     "absmax": "greatest(abs(min), abs(max))",
 }
-"""Statistics that every view has as columns, after those of the files."""
+"""Statistics that every view has as columns, after the files' own."""
 
 
+PARAMS = "params"
+"""The view of hyper-parameters."""
 LIMITS = ("memory_limit = '1GB'", "threads = 2", "temp_directory = ''", "enable_external_access = false")
-"""Nothing of the machine can be reached from a query: no file, no network, no extension. In this order."""
+"""A query cannot access the machine: no files, no network, no extensions. The order matters."""
 LATER_LIMITS = ("autoinstall_known_extensions", "autoload_known_extensions", "python_enable_replacements")
-"""Also off, where this release of DuckDB knows them."""
+"""Also disabled, if this release of DuckDB has them."""
 
 
 def ask(
     query: str,
     readers: Mapping[str, Sequence[tuple[int, QuantityReader]]],
     sessions: Sequence[Mapping[str, Any]],
+    params: Mapping[str, Any],
 ) -> Any:
-    """The answer as a pyarrow Table; `readers` gives the ranks of each quantity."""
+    """Run a query and return a pyarrow Table; `readers` are the ranks of each quantity."""
     try:
         import duckdb
     except ImportError:
@@ -46,17 +51,36 @@ def ask(
         try:
             for quantity, ranks in readers.items():
                 _make_view(connection, quantity, ranks, sessions)
+            if PARAMS not in readers:
+                connection.register(PARAMS, _params_table(params))
             connection.execute("set lock_configuration = true")
             answer = connection.sql(query)
             if answer is None:
-                raise ConfigError("sql: this statement gives no rows; start with select")
+                raise ConfigError("sql: this statement returns no rows. Start with select.")
             return answer.to_arrow_table()
         except duckdb.Error as error:
             raise ConfigError(f"sql: {error}") from error
 
 
+def _params_table(params: Mapping[str, Any]) -> Any:
+    """Hyper-parameters: name, value as text, and as a number where it is one."""
+    import pyarrow as pa
+
+    values = list(params.values())
+    texts = [value if isinstance(value, str) or value is None else json.dumps(value) for value in values]
+    are_numbers = [isinstance(value, (int, float)) and not isinstance(value, bool) for value in values]
+    figures = [float(value) if is_one else None for value, is_one in zip(values, are_numbers, strict=True)]
+    return pa.table(
+        {
+            "name": pa.array(list(params), pa.string()),
+            "value": pa.array(texts, pa.string()),
+            "number": pa.array(figures, pa.float64()),
+        }
+    )
+
+
 def quoted(name: str) -> str:
-    """An identifier, whatever is in it."""
+    """Quote an identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -65,25 +89,29 @@ def _make_view(
 ) -> None:
     selects = []
     for rank, reader in ranks:
-        # Parts of which the same is taken back are one table: thousands of them would be as many terms of the query.
+        # Group parts with the same cut-off step into one table: thousands of parts would be thousands of terms in the
+        # query.
         parts: dict[int | None, list[Part]] = {}
-        for piece, limit in reader.shown(sessions):
-            if isinstance(piece, Part):
-                parts.setdefault(limit, []).append(piece)
+        for row_file, limit in reader.shown(sessions):
+            if isinstance(row_file, Part):
+                parts.setdefault(limit, []).append(row_file)
             else:
-                selects.append(
-                    _select(connection, f"{quantity}_rank{rank}_part{piece.number}", piece.rows, rank, limit)
-                )
+                name = f"{quantity}_rank{rank}_part{row_file.number}"
+                selects.append(_select(connection, quantity, name, row_file.rows, rank, limit))
         for limit, found in parts.items():
-            rows = scanned(found, columns_of(quantity))
-            selects.append(_select(connection, f"{quantity}_rank{rank}_parts_{limit}", rows, rank, limit))
+            name, rows = f"{quantity}_rank{rank}_parts_{limit}", scanned(found, columns_of(quantity))
+            selects.append(_select(connection, quantity, name, rows, rank, limit))
     if not selects:
         return
     derived = "" if quantity == SCALAR else "".join(f", {text} as {name}" for name, text in DERIVED.items())
     connection.execute(f"create view {quoted(quantity)} as select *{derived} from ({' union all '.join(selects)})")
 
 
-def _select(connection: Any, name: str, rows: Any, rank: int, limit: int | None) -> str:
+def _select(connection: Any, quantity: str, name: str, rows: Any, rank: int, limit: int | None) -> str:
     connection.register(name, rows)
     kept = "" if limit is None else f" where step < {int(limit)}"
-    return f"select {int(rank)} as rank, * replace (target::varchar as target) from {quoted(name)}{kept}"
+    target = "target::varchar"
+    if quantity in TARGET_ENDS:
+        old, new = TARGET_ENDS[quantity]
+        target = f"regexp_replace({target}, '{old}$', '{new}')"
+    return f"select {int(rank)} as rank, * replace ({target} as target) from {quoted(name)}{kept}"

@@ -1,4 +1,4 @@
-"""How a run fares: the JSON files beside its rows."""
+"""The state of a run, from the JSON files beside its rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RANK = re.compile(r"rank(0|[1-9][0-9]{0,6})")
 MOST_SESSIONS = 10_000
 
 STALLED_SECONDS = 600.0
-"""A run that says it is running but wrote nothing for this long has stalled."""
+"""A run that is marked as running but wrote nothing for this long has stalled."""
 
 
 @dataclass(frozen=True)
@@ -38,34 +38,42 @@ class PartOff:
 
 
 @dataclass(frozen=True)
+class NotOffered:
+    """A quantity that was to be watched, and what the model's framework does not offer for it."""
+
+    quantity: str
+    missing: str
+
+
+@dataclass(frozen=True)
 class RankState:
-    """How one rank fares."""
+    """The state of one rank."""
 
     rank: int
     host: str
     state: str
-    """running, finished, interrupted, crashed (it could still say so), died (it could not), stalled, or left: it took
-    part in an earlier session only."""
+    """running, finished, interrupted, crashed (with an error), died (without one), stalled, or left (only took part in
+    an earlier session)."""
     last_step: int | None
     error: str | None
     coordinates: dict[str, int]
-    """Where it stands in the mesh."""
+    """Its coordinates in the device mesh."""
     ended: float | None = None
-    """Unix seconds, by the clock of its host; None where it could not say."""
+    """Unix seconds by its host's clock; None if it could not write it."""
     victim_of: int | None = None
     """The rank whose failure took this one down: its launcher stopped it, or it lost its peer in a collective."""
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run, be it one whose leading rank has not come to describe it."""
+    """Whether a folder contains a run, even one that the leading rank has not described yet."""
     try:
         return (folder / run_format.RUN).is_file() or any(folder.glob(f"rank*/{run_format.RANK}"))
     except (OSError, ValueError):
-        return False  # a name that no file can have, or a folder that is not ours to read
+        return False  # not a possible file name, or unreadable
 
 
 def read_run_json(folder: Path) -> dict[str, Any]:
-    """The content of `run.json`, or what the ranks tell where there is none; refuses what is damaged or too new."""
+    """Read `run.json`, or derive its content from the ranks if it is missing; raises if it is damaged or too new."""
     content = read_json(folder / run_format.RUN, 1)
     if content is None:
         content = _as_told_by_ranks(folder)
@@ -79,7 +87,7 @@ def read_run_json(folder: Path) -> dict[str, Any]:
 
 
 def rank_numbers(folder: Path) -> list[int]:
-    """The ranks that have a folder; one that is a link is left out, with a warning."""
+    """Return the ranks that have a folder; skips links, with a warning."""
     found = []
     with entries_of(folder, 0) as entries:
         for entry in entries:
@@ -102,24 +110,24 @@ def has_rank(folder: Path, rank: int) -> bool:
 
 @cache
 def _warn_of(path: Path) -> None:
-    log.warning("%s: left out, since it is a link or a file and not the folder of a rank", path)
+    log.warning("%s: skipped: a link or a file, not the folder of a rank", path)
 
 
 def read_ranks(folder: Path) -> list[dict[str, Any]]:
-    """The content of every `rank.json`, lowest rank first."""
+    """Read every `rank.json`, lowest rank first."""
     contents = [(rank, read_rank(folder, rank)) for rank in rank_numbers(folder)]
     return [{**content, "rank": rank} for rank, content in contents if content is not None]
 
 
 def read_rank(folder: Path, rank: int) -> dict[str, Any] | None:
-    """The content of one `rank.json`."""
+    """Read one `rank.json`."""
     return read_json(folder / f"rank{rank}" / run_format.RANK, 2, shapes.RANK_STATUS)
 
 
 def _as_told_by_ranks(folder: Path) -> dict[str, Any]:
     ranks = read_ranks(folder)
     if not ranks:
-        raise RunCorrupt(f"{folder / run_format.RUN}: has vanished")
+        raise RunCorrupt(f"{folder / run_format.RUN}: no longer exists")
     opened = min(float(rank.get("opened") or 0) for rank in ranks)
     is_over = all(rank.get("state") in ("finished", "interrupted") for rank in ranks)
     num_sessions = 1 + max(min(int(rank.get("session") or 0), MOST_SESSIONS) for rank in ranks)
@@ -136,7 +144,7 @@ def _as_told_by_ranks(folder: Path) -> dict[str, Any]:
 
 
 def sessions(folder: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
-    """First step and start of each session, also of one that the leading rank has not written down yet."""
+    """Return first step and start time of each session, including one that the leading rank has not recorded yet."""
     known = [{"first_step": 0, **begun} for begun in run.get("sessions") or []]
     while known and (begun := _read_session(folder, len(known))) is not None:
         known.append(begun)
@@ -149,20 +157,20 @@ def _read_session(folder: Path, number: int) -> dict[str, Any] | None:
 
 
 def in_session(ranks: list[dict[str, Any]], session: int) -> list[dict[str, Any]]:
-    """The ranks that take part in a session: a job that was started again may have fewer than before."""
+    """Return the ranks of a session: a restarted job may have fewer than before."""
     return [rank for rank in ranks if rank.get("session", session) == session]
 
 
 def state(folder: Path, run: dict[str, Any], ranks: list[dict[str, Any]], now: float | None = None) -> str:
-    """running, finished, interrupted, crashed or stalled: what the files say, and this machine's processes."""
+    """Return running, finished, interrupted, crashed or stalled, from the files and this machine's processes."""
     begun = sessions(folder, run)
     present = in_session(ranks, len(begun) - 1)
-    # What is written there may be the end of the session before.
+    # What is written there may be the end of the previous session.
     said = run.get("state") if len(run.get("sessions") or []) == len(begun) else "running"
     if said == "crashed" or any(rank.get("state") == "crashed" for rank in present):
         return "crashed"
     if any(rank.get("state") == "interrupted" for rank in present):
-        return "interrupted"  # others may have been killed before they could say anything
+        return "interrupted"  # others may have been killed before they could write anything
     if said != "running":
         return str(said)
     if any(_is_dead(rank) for rank in present):
@@ -172,7 +180,7 @@ def state(folder: Path, run: dict[str, Any], ranks: list[dict[str, Any]], now: f
 
 
 def rank_states(folder: Path, ranks: list[dict[str, Any]], session: int, now: float | None = None) -> list[RankState]:
-    """How each rank fares, in the session that is the latest, as far as `rank.json` tells."""
+    """Return the state of each rank in the latest session, from `rank.json`."""
     now = time.time() if now is None else now
     states = []
     for rank in ranks:
@@ -211,5 +219,5 @@ def _last_sign(folder: Path, rank: str = "rank*") -> float:
         try:
             times.append(sign.lstat().st_mtime)
         except OSError:
-            continue  # became a part since we looked
+            continue  # became a part in the meantime
     return max(times)

@@ -1,4 +1,4 @@
-"""Tables of rows, as `Run` hands them out."""
+"""Tables of rows, as `Run` returns them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ IS_COUNT = np.array([kind_of(name) == "int64" for name in COLUMNS])
 
 
 def all_columns(quantity: str) -> list[str]:
-    """The columns of a quantity's rows."""
+    """Return the columns of a quantity's rows."""
     if quantity == "scalar":
         return ["step", "time", "target", "value"]
     return ["step", "micro_step", "order", "target", *COLUMNS]
 
 
 def together(tables: dict[str, Any]) -> Any:
-    """Tables of several quantities as one, in the order of observation."""
+    """Concatenate tables of several quantities, in the order of observation."""
     named = [
         table.add_column(0, "quantity", pa.array([quantity] * table.num_rows, pa.string()))
         for quantity, table in tables.items()
@@ -34,7 +34,7 @@ def together(tables: dict[str, Any]) -> Any:
 
 
 def in_order(table: Any) -> Any:
-    """The rows in the order of observation."""
+    """Sort rows in the order of observation."""
     keys = [name for name in ("step", "micro_step", "order") if name in table.column_names]
     positions = np.lexsort([numbers(table.column(name)) for name in reversed(keys)])
     return take(table, positions)
@@ -59,7 +59,7 @@ def merge_ranks(tables: Mapping[int, Any], part_of: Callable[[str, int], int | N
             groups.append(group)
     every = {rank: summaries(table) for rank, table in tables.items()}
     merged = merge(np.stack([every[rank][position] for rank, position in kept]), np.array(groups), len(rows))
-    # Sums of counts that a damaged file makes up may be no whole numbers any more.
+    # Sums of invalid counts in a damaged file may not be whole numbers.
     np.clip(merged, *LIMITS, out=merged, where=IS_COUNT)
     first = next(iter(tables.values()))
     columns: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""Tensors that have one name on several ranks and are not the same, where nothing says how they belong together.
+"""Tensors that have one name on several ranks but differ, and for which the relation is unknown.
 
-Expert parallelism keeps other experts under one name on each rank, tensor parallelism may turn parameters into what a
-rank has of them, and stages of a pipeline may name their layers alike. Names do not tell whether such tensors are
-replicas or pieces; their numbers tell whether they are equal.
+Expert parallelism may have different experts under one name on each rank, tensor parallelism may replace parameters by
+their local shard, and pipeline stages may use the same names for their layers. Names do not say whether such tensors
+are replicas or shards; their numbers show whether they are equal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vario")
 
 MOST_RANKS = 16
-"""Ranks that are compared with each other."""
+"""The most ranks to compare with each other."""
 NAMED = 3
 Summary = npt.NDArray[np.float64]
 Rows = Mapping[str, Summary]
@@ -34,51 +34,51 @@ Rows = Mapping[str, Summary]
 
 @dataclass(frozen=True)
 class Unmerged:
-    """Targets of one quantity of which merged values show one rank's own."""
+    """Targets of one quantity whose merged values show only one rank."""
 
     quantity: str
     targets: tuple[str, ...]
     ranks: tuple[int, ...]
-    """Ranks whose tensors differ; the first one's are shown."""
+    """Ranks whose tensors differ; those of the first are shown."""
 
     @property
     def text(self) -> str:
-        """What is left out, and where it is."""
+        """What the merged values omit, and how to read it."""
         names = ", ".join(f"'{name}'" for name in self.targets[:NAMED])
         more = f" and {len(self.targets) - NAMED} more" if len(self.targets) > NAMED else ""
         ranks = ", ".join(map(str, self.ranks))
         return (
-            f"{self.quantity} of {names}{more}: ranks {ranks} hold different tensors under one name, and nothing says "
-            f"how they belong together. rank='all' shows rank {self.ranks[0]}'s alone; rank=N shows each."
+            f"{self.quantity} of {names}{more}: ranks {ranks} have different tensors with one name, and it is unknown "
+            f"how they relate. rank='all' shows only rank {self.ranks[0]}; rank=N shows each."
         )
 
 
 class LeftOut:
-    """Says what merged values of one run leave out: to whoever asks, and once for each quantity in the log."""
+    """Reports what merged values of a run omit: to the caller, and once per quantity in the log."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._logged: set[str] = set()
 
     def note(self, unmerged: Unmerged | None) -> str:
-        """It in words; empty where nothing is left out."""
+        """Describe what is omitted; empty if nothing is."""
         if unmerged is None:
             return ""
         if unmerged.quantity not in self._logged:
             self._logged.add(unmerged.quantity)
-            log.warning("%s: %s Others like it are passed over silently.", self._path, unmerged.text)
+            log.warning("%s: %s Similar cases are not reported again.", self._path, unmerged.text)
         return unmerged.text
 
 
 def find_unmerged(run: RunReader) -> list[Unmerged]:
-    """What merged values leave out, by quantity, judged by the newest step that all ranks have recorded."""
+    """Find what merged values omit, by quantity, at the newest step that all ranks have recorded."""
     if len(run.ranks) < 2 or not run.layout.has_strangers:
         return []
     return [found for quantity in run.quantities("all") if (found := unmerged_of(run, quantity)) is not None]
 
 
 def unmerged_of(run: RunReader, quantity: str, target: str | None = None) -> Unmerged | None:
-    """What merged values of a quantity leave out, of one target or of all; None where they are whole."""
+    """Find what merged values of a quantity omit, for one target or all; None if they are complete."""
     if quantity not in HELD or (target is not None and not run.layout.strangers(target)):
         return None
     ranks = [rank for rank in run.ranks if quantity in run.quantities(rank)][:MOST_RANKS]
@@ -93,7 +93,7 @@ def unmerged_of(run: RunReader, quantity: str, target: str | None = None) -> Unm
 
 
 def differing(run: RunReader, quantity: str, tables: Mapping[int, Any]) -> Unmerged | None:
-    """Targets that differ between ranks which are not known to hold the same, from their rows at one step."""
+    """Return the targets that differ between ranks not known to be replicas, from their rows at one step."""
     rows = {rank: _by_target(table) for rank, table in tables.items()}
     targets: dict[str, tuple[int, ...]] = {}
     for name in dict.fromkeys(name for found in rows.values() for name in found):
@@ -112,5 +112,5 @@ def _by_target(table: Any) -> Rows:
 
 
 def _is_same(one: Summary, other: Summary) -> bool:
-    # Two ranks that reduce the same numbers in another order agree but for rounding.
+    # Ranks that reduce the same numbers in a different order agree up to rounding.
     return bool(np.allclose(one, other, rtol=1e-6, atol=0.0, equal_nan=True))

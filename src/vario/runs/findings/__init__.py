@@ -1,1 +1,1 @@
-"""What went wrong: stored alerts, rules over stored rows, the first cause, what changed lately."""
+"""What went wrong: stored alerts, rules over stored rows, the root cause, and recent changes."""

@@ -1,4 +1,4 @@
-"""What changed lately: all series of a run, those first that left their past furthest."""
+"""Ranks all series of a run by how much they changed recently."""
 
 from __future__ import annotations
 
@@ -16,62 +16,63 @@ from vario.runs.views.grid import FEW_CELLS, Grid, Steps, Values, read_big_grid,
 
 LEAST_WINDOW, MOST_WINDOW = 5, 50
 BASE_WINDOWS = 10
-"""The past that counts is this many times as long as the window."""
+"""The length of the past to compare with, as a multiple of the window."""
 MOST_CELLS = 1_500_000
-"""Targets times points of one quantity that are compared: what does not fit into memory is not."""
+"""The most targets times points of one quantity that are compared, to limit memory."""
 PASSED_OVER = ("checksum", "communication")
-"""Quantities whose numbers say nothing by their size."""
+"""Quantities whose numbers have no meaningful size."""
 COMMON_SHARE, FEWEST_IN_COMMON = 0.5, 4
 FAMILIES = dict.fromkeys(("gradient_local", "gradient_accumulated", "gradient_applied"), "gradient") | {
     "weight_before": "weight",
     "moment_before": "moment",
 }
-"""Quantities that are the same thing seen at several moments of a step."""
+"""Quantities that are the same tensor at different points of a step."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that changed lately."""
+    """One recent change."""
 
     quantity: str
     target: str
     statistic: str
     kind: str
-    """non-finite, constant, level, trend, spike or spread."""
+    """non-finite, constant, level, trend, spike, drop or spread."""
     before: float
     after: float
     step: int
     """Where it began."""
     score: float
-    """Its size, counted in full where it stands out from the series' own spread."""
+    """Its size, weighted by how much it stands out from the series' own spread."""
     deviations: float
-    """How many of the series' own spreads it is."""
+    """The change in units of the series' own spread."""
     values: Values
-    """The series: what counts of the past, and the window."""
+    """The series: the past that is compared, and the window."""
     same: tuple[str, ...] = ()
-    """Other series that are the same thing: `quantity of target`."""
+    """Other series with the same change: `quantity of target`."""
     num_alike: int = 1
-    """How many targets of this quantity changed like this, where most did."""
+    """How many targets of this quantity changed like this, if most did."""
     num_targets: int = 1
     """How many targets this quantity has."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """What changed lately in a run, most first."""
+    """Recent changes in a run, largest first."""
 
     changes: tuple[Change, ...]
     num_series: int
     """How many series were compared."""
     last_step: int | None
     window_steps: int | None
-    """How many steps count as lately; None where it depends on how often a quantity is watched."""
+    """How many steps count as recent; None if that depends on how often a quantity is watched."""
 
 
 def rank_changes(
     run: RunReader, last: int | None = None, quantity: str | None = None, top: int | None = None
 ) -> Ranking:
-    """Compare the last steps of every series with those before: `last` steps, by default a tenth of the run."""
+    """Compare the last steps of every series with those before; `last`: number of steps (default: a tenth of the
+    run)."""
     if last is not None and last < 1:
         raise ConfigError(f"last: expected a number of steps of at least 1, got {last}")
     recorded = run.quantities("all") if run.ranks else []
@@ -86,7 +87,7 @@ def rank_changes(
             continue
         num_targets = len(run.targets(name))
         window = _window(steps, last, num_targets)
-        # What came before is not looked at, so it is not read either: a run may be far longer.
+        # Earlier steps are not needed, so do not read them: a run may be far longer.
         compared = steps[max(0, len(steps) - window * (1 + BASE_WINDOWS)) :]
         is_big = name != "scalar" and num_targets * len(compared) > FEW_CELLS
         grid = (read_big_grid if is_big else read_grid)(run, name, int(compared[0]))
@@ -97,7 +98,7 @@ def rank_changes(
 
 
 def _window(steps: Steps, last: int | None, num_targets: int) -> int:
-    """How many of the last points are lately; fewer where there are so many targets that they would not fit."""
+    """How many of the last points count as recent; fewer if there are too many targets to fit."""
     fitting = max(LEAST_WINDOW, MOST_CELLS // (1 + BASE_WINDOWS) // max(1, num_targets))
     if last is not None:
         return min(fitting, int((steps > int(steps[-1]) - last).sum()))
@@ -125,7 +126,7 @@ def _change(grid: Grid, statistic: str, steps: Steps, values: Values, movement: 
         before=movement.before,
         after=movement.after,
         step=int(steps[movement.column]),
-        # Of what went bad in one step, what was observed first counts most.
+        # If several became non-finite in one step, the first observed counts most.
         score=movement.score - (min(grid.order[movement.row], 1e6) / 1e6 if movement.kind == "non-finite" else 0.0),
         deviations=movement.deviations,
         values=values[movement.row],
@@ -134,7 +135,7 @@ def _change(grid: Grid, statistic: str, steps: Steps, values: Values, movement: 
 
 
 def _best(changes: Iterable[Change]) -> list[Change]:
-    """Of the statistics of one tensor the one that tells most."""
+    """The most significant statistic of one tensor."""
     best: dict[str, Change] = {}
     for change in changes:
         known = best.get(change.target)
@@ -144,7 +145,7 @@ def _best(changes: Iterable[Change]) -> list[Change]:
 
 
 def _together(changes: list[Change], num_targets: int) -> list[Change]:
-    """Where most targets of a quantity changed in the same way, that is one thing, shown by the one it shows most."""
+    """If most targets of a quantity changed in the same way, merge them into the strongest one."""
     alike: dict[tuple[str, bool], list[Change]] = {}
     for change in changes:
         alike.setdefault((change.kind, change.after > change.before), []).append(change)
@@ -159,7 +160,7 @@ def _together(changes: list[Change], num_targets: int) -> list[Change]:
 
 
 def _grouped(changes: Iterable[Change]) -> Iterator[Change]:
-    """Each thing once: series with the same numbers, and one tensor seen at several moments, are one thing."""
+    """Merge duplicates: series with the same numbers, and one tensor at different points of a step."""
     groups: dict[object, list[Change]] = {}
     for change in changes:
         numbers = change.values.tobytes()
@@ -169,7 +170,7 @@ def _grouped(changes: Iterable[Change]) -> Iterator[Change]:
         group.append(change)
         groups[numbers] = groups[tensor] = group
     for group in {id(group): group for group in groups.values()}.values():
-        # The first in the order of observation is the one to look at; those after it got it from there.
+        # Keep the first in the order of observation; the others follow from it.
         shown = group[0]
         others = tuple(dict.fromkeys(f"{other.quantity} of {other.target}" for other in group[1:]))
         yield dataclasses.replace(shown, score=max(other.score for other in group), same=others)

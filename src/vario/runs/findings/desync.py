@@ -1,4 +1,4 @@
-"""Ranks that should hold the same and do not: the first step and tensor whose checksums differ."""
+"""Replicas that differ between ranks: the first step and tensor whose checksums differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_STEPS = 2**40
 
 @dataclass(frozen=True)
 class Desync:
-    """Where ranks that hold the same parameter began to differ."""
+    """Where replicas of a parameter began to differ."""
 
     step: int
     target: str
@@ -22,22 +22,22 @@ class Desync:
     quantity: str
     """`weight` or `gradient`."""
     checksums: dict[int, int]
-    """What each rank has, by rank."""
+    """The checksum of each rank."""
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that hold something else than most do."""
+        """The ranks that differ from the majority."""
         values = list(self.checksums.values())
         usual = max(values, key=lambda value: (values.count(value), -values.index(value)))
         return [rank for rank, value in self.checksums.items() if value != usual]
 
 
 def first_desync(run: RunReader) -> Desync | None:
-    """The first tensor, in time, that ranks known to hold alike hold differently; None while all agree."""
+    """Return the first replicated tensor that differs between ranks; None if all agree."""
     ranks = [rank for rank in run.ranks if "checksum" in run.quantities(rank)]
     layout = run.layout
     seen: dict[tuple[str, int], int] = {}
-    # By tensor and step: what the first rank of a group that has it says. Each other rank is held against that.
+    # By tensor and step: the value of the first rank of a group that has it. Each other rank is compared with it.
     known = np.zeros(0, np.int64)
     usual = np.zeros(0, np.float64)
     first: tuple[int, int, str, int] | None = None
@@ -46,7 +46,7 @@ def first_desync(run: RunReader) -> Desync | None:
         steps, orders, values = (numbers(table.column(name)) for name in ("step", "order", "sum"))
         target = table.column("target").combine_chunks()
         names = target.dictionary.to_pylist()
-        # Groups are told apart by their lowest rank.
+        # Groups are identified by their lowest rank.
         groups = [(name, layout.alike(name, rank)[0]) for name in names]
         own = np.array([seen.setdefault(group, len(seen)) for group in groups], np.int64)
         codes = numbers(target.indices)

@@ -1,39 +1,43 @@
-"""What went wrong first in a run, and why: the first cause over all ranks, from a replay or from stored alerts."""
+"""What went wrong first in a run, and why: the root cause over all ranks, from the result of `check`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from vario.core.errors import ConfigError
 from vario.rules.api.alerts import SEVERITIES, Incident
-from vario.runs.findings.diagnosis_text import diagnosis_text, others_text
+from vario.runs.findings.change_points import ChangePoint, began_with
+from vario.runs.findings.check import Check, Source, check, num_steps, stored_check
+from vario.runs.findings.diagnosis_text import began_text, diagnosis_text, others_text
+from vario.runs.findings.hypotheses import Hypothesis, hypotheses, telling_apart
 from vario.runs.findings.onset import Onset, onset_at
-from vario.runs.findings.replay import check, rules_of, warn_of_failure
-from vario.runs.findings.stored_alerts import read_incidents
+from vario.runs.findings.replay import warn_of_failure
 from vario.runs.reader import RunReader
-from vario.runs.views.quantity_extent import rows_bytes
+from vario.runs.views.quantity_size import rows_bytes
 
 REPLAYED_BYTES = 32 << 20
-"""Rows of a run up to this size are replayed: a few seconds. Above it the stored alerts are read."""
-
-Source = Literal["replay", "stored"]
+"""Rules are replayed automatically over rows up to this size, which takes a few seconds."""
+CONSEQUENCE_STEPS = 50
+"""Steps after an incident in which another one may be its consequence."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The first cause of what went wrong in a run, or what was looked at where nothing did. Its `str` is the text."""
+    """The root cause of what went wrong in a run, or what was checked if nothing did. Its `str` is the text."""
 
     name: str
     path: Path
     source: Source
-    """Whether rules were replayed over the rows, or the alerts stored while it ran were read."""
+    """`stored`: found during training. `replay`: found now, over the stored rows."""
+    missing: str
+    """What rules did not cover during training; empty: nothing."""
+    replayed: tuple[str, ...]
+    """The rules that ran now: all, none, or the ones that compare ranks."""
     num_bytes: int
-    """Size of the run's rows, which decides it."""
+    """Size of the run's rows."""
     rules: tuple[str, ...]
-    """What was asked of the rows; of stored alerts, the rules it was watched with."""
+    """All rules that ran."""
     ranks: tuple[int, ...]
     quantities: tuple[str, ...]
     num_targets: int
@@ -44,53 +48,78 @@ class Diagnosis:
     first: Incident | None
     """The first of the most urgent ones."""
     onset: Onset | None
-    """Of the first cause's first NaN or Inf: what that tensor was before, whether its inputs were finite, and what went
-    bad next; None where it led to none."""
+    """The first NaN or Inf of the root cause: the tensor's state before, whether its inputs were finite, and what
+    followed; None if there is none."""
+    hypotheses: tuple[Hypothesis, ...]
+    """The two or three likeliest reasons of the root cause, each with its evidence."""
+    telling_apart: str
+    """The one command or look that tells the two likeliest apart; empty if there are not two."""
+
+    began_together: ChangePoint | None
+    """What moved to another level at the step of the root cause, over all series; None if nothing did."""
 
     def __str__(self) -> str:
-        return " ".join([diagnosis_text(self), *others_text(self)])
+        return " ".join([diagnosis_text(self), *began_text(self), *others_text(self)])
 
 
 def diagnose(run: RunReader, source: Source | None = None) -> Diagnosis:
-    """Find the first cause of what went wrong in a run, over all its ranks.
+    """Find the root cause of what went wrong in a run, over all ranks, from what was found during training.
 
-    Rules are replayed over the rows where these are small (32 MiB); of larger runs the stored alerts are read.
-    `source` forces either.
+    If that is incomplete (no rules ran, or ranks were not compared), rules are replayed like in `check`, over rows of
+    up to 32 MiB. Set `source` to force a replay, or to use only what was stored.
     """
     if source not in (None, "replay", "stored"):
         raise ConfigError(f"source: expected 'replay', 'stored' or None, got {source!r}")
-    source = source or ("replay" if rows_bytes(run) <= REPLAYED_BYTES else "stored")
-    incidents = read_incidents(run) if source == "stored" else check(run, failed=warn_of_failure).incidents
-    return diagnosis_of(run, incidents, source)
+    is_small = rows_bytes(run) <= REPLAYED_BYTES
+    if source == "replay" or (source is None and is_small):
+        return diagnosis_of(run, check(run, failed=warn_of_failure, replay=source == "replay"))
+    return diagnosis_of(run, stored_check(run))
 
 
-def diagnosis_of(run: RunReader, incidents: Sequence[Incident], source: Source) -> Diagnosis:
-    """What incidents that were found already say about the first cause."""
-    ordered = tuple(sorted(incidents, key=lambda incident: incident.step))
+def diagnosis_of(run: RunReader, found: Check) -> Diagnosis:
+    """Build the diagnosis from a check."""
+    ordered = tuple(sorted(found.incidents, key=lambda incident: incident.step))
     first = first_cause(ordered)
+    reasons = () if first is None else hypotheses(run, first)
     quantities = run.quantities("all") if run.ranks else []
-    told = run.config.get("rules") or {}
     return Diagnosis(
         name=run.name,
         path=run.path,
-        source=source,
+        source=found.source,
+        missing=found.missing,
+        replayed=found.replayed,
         num_bytes=rows_bytes(run),
-        rules=tuple(told) if source == "stored" else tuple(found.rule.name for found in rules_of(run)),
+        rules=tuple(found.rules),
         ranks=tuple(run.ranks),
         quantities=tuple(quantities),
         num_targets=sum(len(run.targets(quantity)) for quantity in quantities),
-        # All steps have plain numbers, except in runs of other tools.
-        num_steps=len(run.steps("scalar" if "scalar" in quantities else quantities[0], "all")) if quantities else 0,
+        num_steps=num_steps(run),
         last_step=run.last_step,
         incidents=ordered,
         first=first,
         onset=None if first is None else _onset(run, first),
+        hypotheses=reasons,
+        telling_apart=telling_apart(reasons),
+        began_together=None if first is None else began_with(run, first.lead.began, first.lead.step),
     )
 
 
 def first_cause(incidents: tuple[Incident, ...]) -> Incident | None:
-    """The first of the most urgent incidents: an early note does not hide a later page."""
-    return max(incidents, key=lambda found: (SEVERITIES.index(found.severity), -found.step), default=None)
+    """Return the incident to look at first: the first of the most severe, or what led to it.
+
+    An early note does not hide a later page. But if an incident became a page only by what followed, a warning right
+    before it comes first: gradients that vanish after a jump of the input are due to that jump.
+    """
+    found = max(incidents, key=lambda one: (SEVERITIES.index(one.severity), -one.step), default=None)
+    if found is None or found.raised_by is None:
+        return found
+    before = [one for one in incidents if one.severity != "note" and _comes_right_before(one, found)]
+    return min(before, key=lambda one: one.step, default=found)
+
+
+def _comes_right_before(one: Incident, other: Incident) -> bool:
+    is_same_rank = one.rank is None or other.rank is None or one.rank == other.rank
+    return is_same_rank and one.step < other.step <= one.last_step + CONSEQUENCE_STEPS
 
 
 def _onset(run: RunReader, incident: Incident) -> Onset | None:

@@ -1,4 +1,4 @@
-"""A diagnosis in words."""
+"""A diagnosis as text."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 from vario.core.text import number, size
 from vario.rules.api.alerts import Alert
 from vario.rules.api.wording import in_a_paragraph
+from vario.runs.findings.change_points import point_text
 from vario.runs.findings.onset import BadRow, Onset
 
 if TYPE_CHECKING:
+    from vario.runs.findings.check import Check
     from vario.runs.findings.diagnosis import Diagnosis
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
-    """The first cause as one paragraph, or what was looked at where nothing was found."""
+    """Describe the root cause in one paragraph, or what was checked if nothing was found."""
     if diagnosis.first is None:
         return _nothing(diagnosis)
     onset, lead = diagnosis.onset, diagnosis.first.lead
@@ -26,16 +28,37 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     return in_a_paragraph(diagnosis.first, [_led_to(onset)])
 
 
+def source_text(found: Check | Diagnosis) -> str:
+    """Say whether it was found during training or by a replay, why, and what was not checked."""
+    verb = "Found" if found.incidents else "Checked"
+    missing = found.missing
+    because = f", because {missing}" if missing else ""
+    if found.source == "replay":
+        return f"{verb} by replaying the rules over the stored steps{because}."
+    if found.replayed:
+        return f"{verb} during training; {len(found.replayed)} rules that compare ranks were replayed{because}."
+    if missing and not found.rules:
+        return f"{missing[:1].upper()}{missing[1:]}: `vario check` replays the rules."
+    rest = f" {missing[:1].upper()}{missing[1:]}: `vario check` does that." if missing else ""
+    return f"{verb} during training.{rest}"
+
+
 def others_text(diagnosis: Diagnosis) -> Iterator[str]:
-    """How many more incidents there were, if any."""
+    """Say how many more incidents there were, if any."""
     num_others = len(diagnosis.incidents) - 1
     if num_others > 0:
         yield f"{num_others} more incident{'s' if num_others > 1 else ''} in this run."
 
 
+def began_text(diagnosis: Diagnosis) -> Iterator[str]:
+    """Say what moved to another level at the step of the root cause, if anything did."""
+    if (point := diagnosis.began_together) is not None:
+        yield f"Levels shifted at step {point.step}: {point_text(point)}."
+
+
 def _nothing(diagnosis: Diagnosis) -> str:
     if not diagnosis.num_steps:
-        return "Nothing was recorded yet, so there is nothing to find."
+        return "Nothing recorded yet."
     ranks = f", {len(diagnosis.ranks)} ranks" if len(diagnosis.ranks) > 1 else ""
     rows = (
         f"{diagnosis.num_steps} steps up to {diagnosis.last_step}, {diagnosis.num_targets} targets of "
@@ -45,17 +68,17 @@ def _nothing(diagnosis: Diagnosis) -> str:
         return f"Nothing found: {len(diagnosis.rules)} rules were replayed over {rows}."
     if not diagnosis.rules:
         return (
-            f"No alert is stored: this run was watched without rules, and its rows ({size(diagnosis.num_bytes)}) were "
-            "not replayed. Do it with `vario diagnose --replay`."
+            "No alerts are stored: no rules ran during training, and the rows "
+            f"({size(diagnosis.num_bytes)}) were not replayed. Run `vario diagnose --replay`."
         )
-    return f"Nothing found: no alert was stored while {len(diagnosis.rules)} rules looked at {rows}."
+    return f"Nothing found during training: {len(diagnosis.rules)} rules checked {rows}."
 
 
 def _remarks(onset: Onset) -> Iterator[str]:
     if onset.inputs_were_finite:
-        yield "The inputs of that module were still finite: it happened inside"
+        yield "The inputs of that module were finite: it happened inside"
     elif onset.inputs_were_finite is False:
-        yield "The inputs of that module were bad as well"
+        yield "The inputs of that module were not finite either"
     if onset.usual is not None:
         known = [
             f"{name} {number(value, 3)}"
@@ -66,7 +89,7 @@ def _remarks(onset: Onset) -> Iterator[str]:
 
 
 def _led_to(onset: Onset) -> str:
-    inside = ", whose inputs were still finite" if onset.inputs_were_finite else ""
+    inside = ", whose inputs were finite" if onset.inputs_were_finite else ""
     kind = "NaN" if onset.nans else "Inf"
     noun = "" if onset.quantity == "scalar" else f"{onset.quantity.replace('_', ' ')} of "
     return f"It led to the first {kind} at step {onset.step}: {noun}'{onset.target}'{inside}"

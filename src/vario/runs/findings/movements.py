@@ -1,4 +1,4 @@
-"""How the end of many series differs from what came before, in units of their own spread and size, all at once."""
+"""Compares the end of many series with what came before, relative to their own spread and size."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Values = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 LEAST_BASE = 8
-"""Points before the window without which there is nothing to compare with."""
+"""The fewest points before the window to compare with."""
 LEAST_SIZE = {"level": 0.1, "trend": 0.1, "spike": 0.4, "spread": 0.05}
-"""What is smaller does not matter, however regular the series was: logarithms of ratios, or shares."""
+"""Smaller changes do not matter, however regular the series was: logarithms of ratios, or shares."""
 LEAST_DEVIATIONS = 5.0
 FULL_DEVIATIONS = 10.0
-"""A change of so many spreads counts in full."""
+"""A change of this many spreads counts fully."""
 NON_FINITE, CONSTANT = 1000.0, 2.0
 FLOORS = {"zeros": 0.005, "mean": 0.02}
 LEAST_SPREAD = 0.01
-"""Spreads are never taken smaller than this: one per cent."""
+"""The smallest spread: one per cent."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Movement:
 def find_movements(
     values: Values, bad: Flags, window: int, statistic: str, size: Values | None = None
 ) -> Iterator[Movement]:
-    """The rows whose last `window` columns differ from those before; `size` is what means are measured by."""
+    """Return the rows whose last `window` columns differ from those before; means are relative to `size`."""
     num_base = values.shape[1] - window
     if num_base < LEAST_BASE or window < 1 or not len(values):
         return
     with np.errstate(all="ignore"):
-        x, is_log = _scaled(values, statistic, size)
+        x, is_log = scaled(values, statistic, size)
         fresh_bad = bad[:, num_base:].any(axis=1) & (bad[:, :num_base].mean(axis=1) < 0.5)
         is_constant = _became_constant(values, num_base) & ~fresh_bad & (statistic != "zeros")
         before, after = median(values[:, :num_base]), median(values[:, num_base:])
@@ -68,21 +68,21 @@ KINDS = ("level", "trend", "spike", "spread")
 
 @dataclass(frozen=True)
 class _Course:
-    """How the window of each series compares with what was to be expected from the base."""
+    """How the window of each series compares with what the base predicts."""
 
     num_base: int
     spread: Values
-    """Around the base's own line."""
+    """The spread around the base's trend line."""
     usual_peak: Values
     expected: Values
     off: Values
-    """Each point of the window, from what was expected."""
+    """The distance of each point of the window from its prediction."""
     shift: Values
     ramp: Values
     end: Values
     at_peak: npt.NDArray[np.int64]
     noise: tuple[Values, Values]
-    """From one point to the next, in the base and in the window."""
+    """The point-to-point noise, in the base and in the window."""
 
     @property
     def peak(self) -> Values:
@@ -90,11 +90,12 @@ class _Course:
         return found
 
     def movement(self, row: int, kind: str, score: float, deviations: float, values: Values, is_log: Flags) -> Movement:
-        """One row in its own numbers."""
+        """Return one row in its own units."""
         series, off = values[row], self.off[row]
         before, after = float(median(series[None, : self.num_base])[0]), float(median(series[None, self.num_base :])[0])
         if kind == "spike":
             column = self.num_base + int(self.at_peak[row])
+            kind = "spike" if off[self.at_peak[row]] > 0 else "drop"
             return Movement(row, column, kind, before, float(series[column]), score, deviations)
         if kind == "spread":
             quiet, loud = float(self.noise[0][row]), float(self.noise[1][row])
@@ -130,27 +131,27 @@ def _follow(x: Values, num_base: int, floor: float) -> _Course:
 
 
 def _worst(course: _Course) -> tuple[npt.NDArray[np.int64], Values, Values]:
-    """Of each series the kind of change that counts most, its score (0 for none that counts), and its deviations."""
+    """For each series the most significant kind of change, its score (0 if none), and its deviations."""
     size, ramp, peak = np.abs(course.shift), np.abs(course.ramp), np.abs(course.peak)
     before, after = course.noise
-    # Noise that went away is rarely what anybody looks for.
+    # Less noise is rarely of interest.
     louder = np.where(after > before, after - before, (before - after) / 2)
     spread = course.spread
     sizes = np.stack(
         [
             size,
             np.where(ramp > size, np.abs(course.end), 0.0),
-            # What is over again counts half.
+            # A change that is over counts half.
             np.where(peak > 1.5 * course.usual_peak, peak / 2, 0.0),
             np.where((after > 4 * before) | (after < before / 5), louder, 0.0),
         ]
     )
-    # A spread that changed is looked at by its size alone: it was compared with the usual one already.
+    # A changed spread is judged by its size alone: it is already relative to the usual one.
     deviations = np.nan_to_num(np.stack([size, ramp, peak, np.full_like(size, np.inf)]) / spread)
     least = np.array([LEAST_SIZE[kind] for kind in KINDS])[:, None]
     counts = (np.nan_to_num(sizes) > least) & (deviations > LEAST_DEVIATIONS)
     scores = np.where(counts, sizes * np.minimum(1.0, deviations / FULL_DEVIATIONS), 0.0)
-    # The simplest word for it, unless another says clearly more.
+    # Prefer the simplest kind, unless another scores clearly higher.
     kind = np.argmax(scores * np.array([1.2, 1.1, 1.0, 0.9])[:, None], axis=0)
     rows = np.arange(scores.shape[1])
     return kind, scores[kind, rows], deviations[kind, rows]
@@ -159,14 +160,14 @@ def _worst(course: _Course) -> tuple[npt.NDArray[np.int64], Values, Values]:
 def _became_constant(values: Values, num_base: int) -> Flags:
     base, last = values[:, :num_base], values[:, num_base:]
     stands = (np.fmax.reduce(last, axis=1) == np.fmin.reduce(last, axis=1)) & ((~np.isnan(last)).sum(axis=1) >= 3)
-    # A rate that moves in stages stands still most of the time.
+    # A learning rate that changes in stages is constant most of the time.
     moved: Flags = (np.diff(base, axis=1) != 0).mean(axis=1) > 0.5
     found: Flags = stands & moved
     return found
 
 
-def _scaled(values: Values, statistic: str, size: Values | None) -> tuple[Values, Flags]:
-    """Numbers whose differences can be compared: logarithms of sizes, means in units of sizes, shares as they are."""
+def scaled(values: Values, statistic: str, size: Values | None) -> tuple[Values, Flags]:
+    """Return numbers with comparable differences: logarithms of sizes, means relative to sizes, shares unchanged."""
     if statistic == "mean" and size is not None:
         return np.where(size > 0, values / size, np.nan), np.zeros(len(values), np.bool_)
     if statistic == "zeros":
@@ -181,7 +182,7 @@ def _scaled(values: Values, statistic: str, size: Values | None) -> tuple[Values
 
 
 def _fit(base: Values) -> tuple[Values, Values, Values, Values]:
-    """Level at the middle, slope, spread around both, and what is left; a slope that may be noise is none."""
+    """Level at the middle, slope, spread around both, and residuals; a slope that may be noise is 0."""
     length = base.shape[1]
     third = max(1, length // 3)
     at = np.arange(length) - (length - 1) / 2
@@ -197,13 +198,13 @@ def _fit(base: Values) -> tuple[Values, Values, Values, Values]:
 
 
 def _noise(table: Values) -> Values:
-    """The usual distance of a point from the one before, whatever the curve does in the long run."""
+    """The usual distance between consecutive points, independent of the long-term trend."""
     found: Values = 1.4826 * median(np.abs(np.diff(table, axis=1))) / np.sqrt(2)
     return found
 
 
 def median(table: Values) -> Values:
-    """The median of each row, over the numbers it has; NaN where it has none."""
+    """Return the median of each row's numbers; NaN if it has none."""
     if not table.shape[1]:
         return np.full(len(table), np.nan)
     ordered = np.sort(table, axis=1)

@@ -20,7 +20,7 @@ CHAIN_LENGTH = 8
 
 @dataclass(frozen=True)
 class BadRow:
-    """A target that held a NaN or an Inf."""
+    """A target that contained a NaN or Inf."""
 
     step: int
     micro_step: int
@@ -36,7 +36,7 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Usual:
-    """What a target looked like when it was last healthy; None where nothing was recorded to tell."""
+    """A target at its last healthy step; None for what was not recorded."""
 
     step: int
     absmax: float | None
@@ -44,27 +44,19 @@ class Usual:
 
 
 @dataclass(frozen=True)
-class Onset:
+class Onset(BadRow):
     """The first NaN or Inf of a run."""
 
-    step: int
-    micro_step: int
-    rank: int
-    quantity: str
-    target: str
-    nans: int
-    infs: int
-    count: int
     usual: Usual | None
     """The same target at its last healthy step."""
     chain: Sequence[BadRow]
-    """The next few targets that went bad, in order."""
+    """The next few targets with a NaN or Inf, in order."""
     inputs_were_finite: bool | None
-    """For a module's output: whether its inputs held no NaN or Inf; None where that cannot be told."""
+    """For a module's output: whether its inputs were finite; None if unknown."""
 
 
 def first_bad(run: RunReader, rank: Rank = "all") -> Onset | None:
-    """The first NaN or Inf, by step and then by when it was observed; None when all rows are finite."""
+    """Find the first NaN or Inf, by step and then by order within the step; None if all rows are finite."""
     ranks = run.ranks if rank == "all" else [rank]
     bad = [row for number in ranks for quantity in run.quantities(number) for row in _bad_rows(run, quantity, number)]
     if not bad:
@@ -74,7 +66,7 @@ def first_bad(run: RunReader, rank: Rank = "all") -> Onset | None:
 
 
 def onset_at(run: RunReader, step: int, micro_step: int, rank: int, quantity: str, target: str) -> Onset | None:
-    """What is known of one bad tensor: what it was before, whether its inputs were finite, what went bad after it."""
+    """Describe one non-finite tensor: its state before, whether its inputs were finite, and what followed."""
     bad = [row for name in run.quantities(rank) for row in _bad_rows(run, name, rank)]
     bad.sort(key=lambda row: (row.step, row.order))
     place = (step, micro_step, quantity, target)
@@ -91,22 +83,15 @@ def _onset(run: RunReader, first: BadRow, later: Sequence[BadRow]) -> Onset:
         if len(chain) == CHAIN_LENGTH:
             break
     return Onset(
-        first.step,
-        first.micro_step,
-        first.rank,
-        first.quantity,
-        first.target,
-        first.nans,
-        first.infs,
-        first.count,
-        _usual(run, first),
-        tuple(chain.values()),
-        _inputs_were_finite(run, first),
+        **vars(first),
+        usual=_usual(run, first),
+        chain=tuple(chain.values()),
+        inputs_were_finite=_inputs_were_finite(run, first),
     )
 
 
 def _bad_rows(run: RunReader, quantity: str, rank: int) -> list[BadRow]:
-    """The bad rows of a quantity at its first bad step and at the one after it."""
+    """The non-finite rows of a quantity at its first bad step and the one after."""
     table = run.bad_rows(quantity, rank)
     if table is None:
         return []

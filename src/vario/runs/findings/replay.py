@@ -1,4 +1,4 @@
-"""Rules over a stored run: its steps, read back as the rules of a live run see them."""
+"""Runs rules over a stored run, as if its steps arrived live."""
 
 from __future__ import annotations
 
@@ -29,22 +29,24 @@ log = logging.getLogger("vario")
 Wanted = Sequence[str | Rule | Chosen] | Mapping[str, Any] | str | bool | None
 
 Failed = Callable[[str, Exception], None]
+Keep = Callable[[str, int], bool]
 
 PASSED_OVER = ("spectrum",)
-"""Quantities that no rule looks at."""
+"""Quantities that no rule reads."""
 
 
 @dataclass(frozen=True)
-class Check:
-    """What rules found in a run."""
+class Replay:
+    """What rules found in the stored rows of a run."""
 
     alerts: Sequence[Alert]
+    """Each with the incident it belongs to."""
     incidents: Sequence[Incident]
     num_steps: int
 
 
 class RunDetector:
-    """Rules over the steps of all ranks, each rank by itself and all together."""
+    """Runs rules over the steps of all ranks, per rank and across ranks."""
 
     def __init__(
         self,
@@ -53,9 +55,9 @@ class RunDetector:
         alike: Callable[[str, int], Sequence[int]],
         failed: Failed | None = None,
     ) -> None:
-        """`alike(target, rank)` names the ranks that hold the same of a parameter.
+        """`alike(target, rank)` returns the ranks with the same part of a parameter.
 
-        `failed` is told of a rule that raises, which ends it there; without it the error is raised.
+        `failed` is called for a rule that raises, and the rule is dropped; without it the error propagates.
         """
         self._chosen = list(chosen)
         self._failed = failed
@@ -67,11 +69,11 @@ class RunDetector:
         self._memories: dict[int, Memory] = {}
 
     def memory(self, rank: int) -> Memory:
-        """What the rules remember of one rank."""
+        """Return what the rules remember of one rank."""
         return self._memories.setdefault(rank, Memory())
 
     def see(self, number: int, steps: Mapping[int, Step]) -> list[Alert]:
-        """What begins in this step, on the ranks that have it."""
+        """Return what begins in this step, on the ranks that have it."""
         alerts: list[Alert] = []
         for rank, step in steps.items():
             if rank not in self._by_rank:
@@ -84,19 +86,15 @@ class RunDetector:
 
 
 def warn_of_failure(part: str, error: Exception) -> None:
-    """Say that a rule cannot go on; the others do."""
-    log.warning("%s failed and was left out: %s", part, reason(error))
+    """Log that a rule failed; the others continue."""
+    log.warning("%s failed and was skipped: %s", part, reason(error))
 
 
-def check(
-    run: RunReader, rules: Wanted = None, keep: Callable[[str, int], bool] | None = None, failed: Failed | None = None
-) -> Check:
-    """Replay rules over all ranks of a run, those it was watched with unless others are named.
+def replay(run: RunReader, chosen: Sequence[Chosen], keep: Keep | None = None, failed: Failed | None = None) -> Replay:
+    """Run rules over the stored rows of all ranks, as if they arrived now; `keep(quantity, step)` filters frames.
 
-    `rules` are names, rules or a table of options, as in a config; `keep(quantity, step)` leaves frames out. A rule
-    that raises ends it, unless `failed(part, error)` is to be told instead.
+    A rule that raises ends the replay, unless `failed(part, error)` is given.
     """
-    chosen = rules_of(run) if rules is None else _chosen(rules)
     detector = RunDetector(chosen, run.world_size, run.layout.alike, failed)
     alerts: list[Alert] = []
     num_steps = 0
@@ -105,24 +103,25 @@ def check(
     for number, steps in _side_by_side(walks):
         num_steps += 1
         alerts += detector.see(number, steps)
-    return Check(alerts, collect(alerts, {found.rule.name: found.rule for found in chosen}), num_steps)
+    return Replay(*collect(alerts, {found.rule.name: found.rule for found in chosen}), num_steps)
 
 
 def rules_of(run: RunReader) -> list[Chosen]:
-    """The rules a run was watched with, as far as they are known here; all, where it was watched with none."""
+    """Return the rules a run was watched with, if they are known here; all, if it was watched with none."""
     told = run.config.get("rules")
     known = {name: options for name, options in told.items() if name in RULES} if isinstance(told, Mapping) else {}
     return [Chosen(RULES.get(name), dict(options)) for name, options in known.items()] or choose(None)
 
 
-def _chosen(rules: Wanted) -> list[Chosen]:
+def chosen_of(rules: Wanted) -> list[Chosen]:
+    """Return the rules for names, rules or a table of options."""
     if isinstance(rules, Sequence) and not isinstance(rules, str):
         return [found for rule in rules for found in ([rule] if isinstance(rule, Chosen) else choose([rule]))]
     return choose(rules)
 
 
 def comparable(steps: Mapping[int, Step]) -> list[dict[int, Step]]:
-    """Ranks in groups that do the same work on different rows: alike in all dimensions of the mesh but the data's."""
+    """Group ranks that do the same work on different data: equal in all dimensions of the mesh except data."""
     groups: dict[tuple[tuple[str, int], ...], dict[int, Step]] = {}
     for rank, step in steps.items():
         others = {name: at for name, at in step.facts.coordinates.items() if name not in BATCH_DIMENSIONS}
@@ -134,15 +133,13 @@ BATCH_DIMENSIONS = frozenset({"data", "dp", "replicate", "shard", "dp_replicate"
 
 
 def facts_of(run: RunReader, rank: int) -> Facts:
-    """What is known of a rank beside its rows."""
+    """Return what is known about a rank besides its rows."""
     content = status.read_rank(run.path, rank) or {}
     return Facts.read(rank, run.world_size, run.structure(rank), coordinates=content.get("coordinates") or {})
 
 
-def rank_steps(
-    run: RunReader, rank: int, memory: Memory, budget: Budget, keep: Callable[[str, int], bool] | None = None
-) -> Iterator[Step]:
-    """The steps of one rank in order, each complete."""
+def rank_steps(run: RunReader, rank: int, memory: Memory, budget: Budget, keep: Keep | None = None) -> Iterator[Step]:
+    """Yield the complete steps of one rank in order."""
     facts = facts_of(run, rank)
     scalars = _scalars(run, rank)
     frames: dict[int, list[Frame]] = {}
@@ -160,7 +157,7 @@ def rank_steps(
 
 
 def _stand_in(run: RunReader, rank: int) -> str | None:
-    """What rules over gradients look at in a run of another tool, which has seen them at another moment of the step."""
+    """Map gradients of an imported run, recorded at another point of the step, to what the rules read."""
     if "rules" in run.config or "gradient" in run.quantities(rank):
         return None
     return next((name for name in ("gradient_applied", "gradient_accumulated") if name in run.quantities(rank)), None)
@@ -187,7 +184,7 @@ def _scalars(run: RunReader, rank: int) -> dict[int, tuple[float, dict[str, floa
 
 
 def scalars_of(table: Any) -> dict[int, tuple[float, dict[str, float]]]:
-    """When each step ended, and its plain numbers."""
+    """Return when each step ended, and its plain numbers."""
     found: dict[int, tuple[float, dict[str, float]]] = {}
     columns = (table.column(name).to_pylist() for name in ("step", "time", "target", "value"))
     for step, time, target, value in zip(*columns, strict=True):
@@ -201,7 +198,7 @@ def scalars_of(table: Any) -> dict[int, tuple[float, dict[str, float]]]:
 
 
 def frames_of(quantity: str, table: Any) -> Iterator[Frame]:
-    """The frames of a table of rows in the order of observation."""
+    """Yield the frames of a table in the order of observation."""
     if not table.num_rows:
         return
     steps = numbers(table.column("step"))

@@ -1,169 +1,149 @@
-"""What rules found while a run was watched: alerts and incidents of all ranks and of `vario follow`, read back."""
+"""Reads what rules found during training: the incidents that ranks and `vario follow` stored.
+
+Every reader of incidents uses this module. Within one folder incidents are used as stored. Ranks do not communicate, so
+incidents of several ranks with one cause are merged here, by the function that built each of them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
-import logging
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from vario.core.run_files import open_file
-from vario.core.run_files.columns import MOST_STEP
-from vario.core.run_format import ALERTS, INCIDENTS
-from vario.core.text import reason
-from vario.rules import RULES
-from vario.rules.api.alerts import SEVERITIES, Alert, Incident
-from vario.rules.api.incidents import collect
-from vario.runs.files.folder import RunFolder
+from vario.rules import RULES, Rule
+from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.causes import with_names
+from vario.rules.api.charts import with_part
+from vario.rules.api.detector import QUIET_STEPS
+from vario.rules.api.incidents import collect, diagnose, incident_id
+from vario.runs.findings.alert_lines import alert_lines, has_alerts, incident_lines
+from vario.runs.reader import RunReader
 
-log = logging.getLogger("vario")
-
-WATCH = "watch"
-"""The folder in which a watching process keeps what it found."""
-
-LINES_DEPTH = 2
-MOST_LINES_BYTES = 64 << 20
-MOST_LINE_BYTES = 1 << 20
-
-Found = TypeVar("Found")
-Sessions = Sequence[Mapping[str, Any]]
+Lead = tuple[str, int, str | None]
 
 
-def read_alerts(run: RunFolder) -> list[Alert]:
-    """All alerts that were stored, by step; each once, and none of steps that a resume took back."""
+@dataclass(frozen=True)
+class Stored:
+    """What was found while the run was watched."""
+
+    alerts: list[Alert]
+    """By step; each once, without steps that a resume discarded."""
+    incidents: list[Incident]
+    """By step; one incident per root cause, however many ranks reported it."""
+
+
+@dataclass
+class _Group:
+    """Alerts of one cause."""
+
+    alerts: list[Alert]
+    stored: Incident | None
+    """The incident as stored; None if it was not stored, or if the alerts are from several folders."""
+
+    @property
+    def last_step(self) -> int:
+        return max(alert.step for alert in self.alerts)
+
+
+@dataclass
+class _Told:
+    """The incidents as they were reported at the time."""
+
+    by_id: dict[tuple[str, str], Incident] = field(default_factory=dict)
+    by_lead: dict[Lead, Incident] = field(default_factory=dict)
+
+    def add(self, folder: str, incident: Incident) -> None:
+        """Add a line; a later line with the same id revises the incident."""
+        if incident.id:
+            self.by_id[folder, incident.id] = incident
+        self.by_lead[_lead(incident)] = incident
+
+
+def read_alerts(run: RunReader) -> list[Alert]:
+    """Return all stored alerts, by step."""
+    return read_stored(run).alerts
+
+
+def read_incidents(run: RunReader) -> list[Incident]:
+    """Return all stored incidents, by step."""
+    return read_stored(run).incidents
+
+
+def read_stored(run: RunReader, also: Iterable[Alert] = ()) -> Stored:
+    """Return everything that was stored, plus alerts found since."""
     found: dict[tuple[Any, ...], Alert] = {}
-    for alert in _parsed(run, ALERTS, _alert):
-        found.setdefault((alert.step, alert.rank, alert.rule, alert.quantity, alert.target, alert.micro_step), alert)
-    return sorted(found.values(), key=lambda alert: alert.step)
+    groups: dict[tuple[str, str], list[Alert]] = {}
+    loose: list[Alert] = []
+    quiet: list[Alert] = []
+    for folder, alert, is_grouped in alert_lines(run) if has_alerts(run) else ():
+        if found.setdefault(_key(alert), alert) is alert:
+            if is_grouped and alert.incident:
+                groups.setdefault((folder, alert.incident), []).append(alert)
+            else:
+                (quiet if is_grouped else loose).append(alert)
+    told = _Told()
+    for folder, incident in incident_lines(run) if found else ():
+        told.add(folder, incident)
+    known = {registered.name: registered.part for registered in RULES}
+    loose += [alert for alert in also if found.setdefault(_key(alert), alert) is alert]
+    regrouped, incidents = collect(_completed(run, loose, known), known)
+    quiet += [alert for alert in regrouped if not alert.incident]
+    together = _merged(
+        [
+            *(_Group(alerts, told.by_id.get(place)) for place, alerts in groups.items()),
+            *(_Group(list(incident.alerts), None) for incident in incidents),
+        ]
+    )
+    causes = [_incident(group, told, known) for group in together]
+    grouped = [alert for incident in causes for alert in incident.alerts]
+    return Stored(sorted([*quiet, *grouped], key=lambda alert: alert.step), causes)
 
 
-def read_incidents(run: RunFolder) -> list[Incident]:
-    """What the stored alerts come to over all ranks: one cause is one incident, however many ranks told it."""
-    alerts = read_alerts(run)
-    told = {_lead(incident): incident for incident in told_incidents(run)}
-    rules = {found.name: found.part for found in RULES}
-    return [_as_told(incident, told.get(_lead(incident))) for incident in collect(alerts, rules)]
+def _key(alert: Alert) -> tuple[Any, ...]:
+    return alert.step, alert.rank, alert.rule, alert.quantity, alert.target, alert.micro_step
 
 
-def has_alerts(run: RunFolder) -> bool:
-    """Whether anything was stored at all, without reading it."""
-    folders = [*(f"rank{rank}" for rank in run.ranks), WATCH]
-    return any(os.path.lexists(os.path.join(run.path, folder, ALERTS)) for folder in folders)
-
-
-def told_incidents(run: RunFolder) -> list[Incident]:
-    """The incidents as each rank, and a watching process, told them at the time."""
-    return list(_parsed(run, INCIDENTS, _incident))
-
-
-def _lead(incident: Incident) -> tuple[str, int, str | None]:
+def _lead(incident: Incident) -> Lead:
     return incident.lead.rule, incident.lead.step, incident.lead.target
 
 
-def _as_told(incident: Incident, told: Incident | None) -> Incident:
-    """Of a rule that is not known here only those who ran it could say what it means."""
-    if told is None or incident.lead.rule in RULES:
-        return incident
-    return dataclasses.replace(incident, cause=told.cause, advice=told.advice)
+def _completed(run: RunReader, alerts: Sequence[Alert], rules: Mapping[str, Rule]) -> list[Alert]:
+    """Add the number to chart to alerts of older runs."""
+    names: dict[str, list[str]] = {}
+
+    def names_of(quantity: str) -> list[str]:
+        if quantity not in names:
+            names[quantity] = run.targets(quantity) if quantity in run.quantities("all") else []
+        return names[quantity]
+
+    return [with_part(alert, rules.get(alert.rule), partial(names_of, alert.quantity)) for alert in alerts]
 
 
-def _parsed(run: RunFolder, name: str, parse: Callable[[Mapping[str, Any]], Found]) -> Iterator[Found]:
-    """What all files of this name say, without what a later session took back and without lines nobody understands."""
-    sessions = run.sessions
-    for plain, session in _lines(run, name):
-        try:
-            if not _is_taken_back(plain, sessions, session):
-                yield parse(plain)
-        except (TypeError, ValueError, KeyError, OverflowError) as error:
-            log.warning("%s: a line of %s was left out: %s", run.path, name, reason(error))
+def _merged(groups: list[_Group]) -> list[_Group]:
+    """Merge groups of several folders whose steps follow each other without a pause."""
+    merged: list[_Group] = []
+    for group in sorted(groups, key=lambda one: one.alerts[0].step):
+        if merged and group.alerts[0].step - merged[-1].last_step <= QUIET_STEPS:
+            both = [*merged[-1].alerts, *group.alerts]
+            merged[-1] = _Group(sorted(both, key=lambda alert: alert.step), None)
+        else:
+            merged.append(group)
+    return merged
 
 
-def _alert(plain: Mapping[str, Any]) -> Alert:
-    """The alert of a line; refuses one that no rule can have written."""
-    return _checked(Alert.from_json(plain))
-
-
-def _incident(plain: Mapping[str, Any]) -> Incident:
-    """The incident of a line; refuses one that no detector can have written."""
-    found = Incident.from_json(plain)
-    for alert in (found.lead, *found.alerts):
-        _checked(alert)
-    _check_words(found.cause, found.advice, found.place or "", found.scope)
-    _check_severity(found.severity)
-    return found
-
-
-def _checked(found: Alert) -> Alert:
-    target = "" if found.target is None else found.target
-    _check_words(
-        found.rule, found.quantity, found.text, found.statistic, found.kind, found.scope, target, *found.others
-    )
-    for whole in (found.step, found.micro_step, found.stage, found.rank, found.since):
-        # Null stands for "all ranks" and "at once"; nothing else that is false does.
-        if whole is not None and not (isinstance(whole, int) and -1 <= whole <= MOST_STEP):
-            raise TypeError(f"{whole!r:.40} is not a step, rank or number that can be")
-    if found.step is None:
-        raise TypeError("it has no step")
-    _check_severity(found.severity)
-    return found
-
-
-def _check_words(*words: object) -> None:
-    for word in words:
-        if not isinstance(word, str):
-            raise TypeError(f"{word!r:.40} stands where a text has to be")
-
-
-def _check_severity(severity: object) -> None:
-    if severity not in SEVERITIES:
-        raise ValueError(f"unknown severity {severity!r:.40}")
-
-
-def _lines(run: RunFolder, name: str) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """The lines of all files of this name, and the session each was written in unless it says so itself."""
-    written_in = {found["rank"]: int(found.get("session") or 0) for found in run.rank_contents}
-    for rank in run.ranks:
-        for plain in read_lines(run.path / f"rank{rank}" / name):
-            yield plain, written_in.get(rank, 0)
-    for plain in read_lines(run.path / WATCH / name):
-        yield plain, 0
-
-
-def _is_taken_back(plain: Mapping[str, Any], sessions: Sessions, session: int) -> bool:
-    """Whether a later session went back before this line; a rank cuts its own file when it goes back."""
-    later = sessions[int(plain.get("session", session)) + 1 :]
-    return any(int(plain["step"]) >= int(begun["first_step"]) for begun in later)
-
-
-def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects of a file of JSON lines; a line that is being written, or was when a process died, is passed over."""
-    try:
-        file = open_file(path, LINES_DEPTH)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    with file, io.BufferedReader(file) as lines:
-        left = MOST_LINES_BYTES
-        number = 0
-        while line := lines.readline(min(left, MOST_LINE_BYTES)):
-            left -= len(line)
-            number += 1
-            is_whole = line.endswith(b"\n")
-            if line.strip() and (plain := _object(path, number, line, is_whole)) is not None:
-                yield plain
-            if left <= 0 or (len(line) == MOST_LINE_BYTES and not is_whole):
-                log.warning("%s: longer than it can be; what comes after line %d is left out", path, number)
-                return
-
-
-def _object(path: Path, number: int, line: bytes, is_whole: bool) -> Mapping[str, Any] | None:
-    try:
-        plain = json.loads(line)
-    except (ValueError, RecursionError):
-        if is_whole:
-            log.warning("%s, line %d: torn, and left out", path, number)
-        return None
-    return plain if isinstance(plain, dict) and "step" in plain else None
+def _incident(group: _Group, told: _Told, rules: Mapping[str, Rule]) -> Incident:
+    """The incident as stored; if it was not stored, or was partly discarded, it is rebuilt from its alerts."""
+    stored = group.stored
+    if stored is not None and stored.stage and stored.last_step <= group.last_step:
+        # Runs of earlier versions say MODULE instead of the name.
+        advice = with_names(stored.advice, stored.lead)
+        return dataclasses.replace(stored, alerts=tuple(group.alerts), last_step=group.last_step, advice=advice)
+    name = incident_id(group.alerts[0].step)
+    made = diagnose([dataclasses.replace(alert, incident=name) for alert in group.alerts], rules)
+    earlier = told.by_lead.get(_lead(made))
+    if earlier is None or made.lead.rule in rules:
+        return made
+    # Only the process that ran an unknown rule can say what it means.
+    return dataclasses.replace(made, cause=earlier.cause, advice=earlier.advice)

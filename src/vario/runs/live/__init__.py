@@ -1,1 +1,1 @@
-"""A run while it is written."""
+"""Reading a run while it is written."""

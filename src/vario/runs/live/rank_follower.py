@@ -1,4 +1,4 @@
-"""The rows of one rank as they come: each is read once, from where the last look ended."""
+"""Reads the rows of one rank as they arrive: each once, from where the last read ended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from vario.core.old_names import stored_name
 from vario.core.records import Frame
 from vario.core.run_files import open_file
 from vario.core.run_files.columns import check_rows, check_schema, columns_of
@@ -19,6 +20,7 @@ from vario.core.run_format import LIVE
 from vario.rules.api.series_state import Memory
 from vario.rules.api.step_view import Facts, Step
 from vario.runs.files.arrays import numbers, take
+from vario.runs.files.new_names import with_new_names
 from vario.runs.files.row_files import LIVE_DEPTH, session_of
 from vario.runs.files.store_reader import QuantityReader, quantities
 from vario.runs.files.tables import all_columns, in_order
@@ -47,17 +49,17 @@ class QuantityFollower:
 
     def __init__(self, rank_folder: Path, quantity: str) -> None:
         self._quantity = quantity
-        self._live = rank_folder / f"{quantity}{LIVE}"
+        self._live = rank_folder / f"{stored_name(rank_folder, quantity)}{LIVE}"
         self._reader = QuantityReader(rank_folder, quantity)
         self._place: _Place | None = None
         self._done: set[int] = set()
         self._last: tuple[int, frozenset[tuple[int, str]]] = (-1, frozenset())
-        """The newest step of the stream that is being read, and the rows seen of it."""
+        """The newest step of the stream that is being read, and the rows read of it."""
 
     def new_rows(self, sessions: Sessions) -> list[Any]:
-        """Tables of the rows that came since the last call, without those that a resume took back."""
+        """Return tables of the rows since the last call, without those that a resume discarded."""
         tables: list[Any] = []
-        # A stream may become a part, and a new one begin, while we look: then there is more to read at once.
+        # A stream may become a part, and a new one begin, while reading: then there is more to read immediately.
         for _ in range(_MOST_STREAMS):
             live = self._new_of_live(len(sessions))
             tables += self._closed(sessions)
@@ -71,16 +73,16 @@ class QuantityFollower:
         return [in_order(table) for table in tables if table.num_rows]
 
     def _closed(self, sessions: Sessions) -> Iterator[Any]:
-        for piece in self._reader.closed_pieces(self._done):
-            if piece.session < len(sessions):
-                self._done.add(piece.number)
-                table = self._cut(piece.read(all_columns(self._quantity)), piece.session, sessions)
-                # It may have been read in part while it was the live stream.
-                was_live = self._place is not None and piece.number == self._place.number
+        for row_file in self._reader.closed_row_files(self._done):
+            if row_file.session < len(sessions):
+                self._done.add(row_file.number)
+                table = self._cut(row_file.read(all_columns(self._quantity)), row_file.session, sessions)
+                # It may have been partly read while it was the live stream.
+                was_live = self._place is not None and row_file.number == self._place.number
                 yield self._unseen(table) if was_live else table
 
     def _new_of_live(self, num_sessions: int) -> Any:
-        """The whole batches that were appended to the live stream; None where there are none."""
+        """The complete batches appended to the live stream; None if there are none."""
         try:
             file = open_file(self._live, LIVE_DEPTH, MOST_STREAM_BYTES)
         except (FileNotFoundError, NotADirectoryError):
@@ -88,11 +90,11 @@ class QuantityFollower:
         with file:
             place = self._place
             if place is not None and file.read(len(place.schema)) != place.schema:
-                return None  # the stream we read is a part by now
+                return None  # the stream has become a part
             if place is None:
                 place = self._begun(file.read(MOST_STREAM_BYTES) or b"")
                 if place is None or place.session >= num_sessions or place.number in self._done:
-                    return None  # nothing whole yet, or of a session that nobody has told of yet
+                    return None  # nothing complete yet, or of a session that is not recorded yet
                 self._place = place
             file.seek(place.offset)
             raw = file.read(MOST_STREAM_BYTES) or b""
@@ -106,10 +108,10 @@ class QuantityFollower:
             check_rows(rows)
         except ValueError as error:
             raise unreadable(self._live, error) from error
-        return rows
+        return with_new_names(self._quantity, rows)
 
     def _begun(self, raw: bytes) -> _Place | None:
-        """Where a live stream begins; None where its schema is not whole yet."""
+        """The start of a live stream; None if its schema is incomplete."""
         for kind, message in _messages(raw)[:1]:
             schema, _ = read_batches(self._live, message)
             stamp = schema.metadata or {}
@@ -149,7 +151,7 @@ class RankFollower:
     """The steps of one rank as they become complete."""
 
     def __init__(self, rank_folder: Path, order: Sequence[str], facts: Facts, memory: Memory) -> None:
-        """`order` of the quantities, as they stand in a run."""
+        """`order`: the quantities in the run's order."""
         self._folder = rank_folder
         self._order = {quantity: position for position, quantity in enumerate(order)}
         self._facts = facts
@@ -161,11 +163,11 @@ class RankFollower:
         self.newest: tuple[int, float] | None = None
         """The newest step and when it ended."""
         self.step_seconds: deque[float] = deque(maxlen=_STEP_TIMES_KEPT)
-        """How long the last steps took, as far as they say so."""
+        """How long the last steps took, if recorded."""
 
     def new_steps(self, sessions: Sessions, is_over: bool) -> Iterator[Step]:
-        """The steps that are complete now and were not before; all there are, where nothing can follow."""
-        # Plain numbers first: what belongs to a step was written before those of the next.
+        """Return the newly completed steps; all remaining ones if no more can follow."""
+        # Plain numbers first: everything of a step is written before those of the next.
         for table in self._rows("scalar", sessions):
             for step, (time, values) in scalars_of(table).items():
                 known = self._scalars.get(step, (0.0, {}))
@@ -200,7 +202,7 @@ class RankFollower:
 
 
 def _messages(raw: bytes) -> list[tuple[str, bytes]]:
-    """The whole messages at the beginning of some bytes: their kinds and their bytes."""
+    """The complete messages at the start of some bytes: their kinds and their bytes."""
     found, at = [], 0
     for kind, _, size in messages(pa.py_buffer(raw)):
         found.append((kind, raw[at : at + size]))

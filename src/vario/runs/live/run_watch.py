@@ -1,4 +1,4 @@
-"""A run under watch: rules over its ranks as their folders grow, and ranks that stall or die."""
+"""Watches a run: runs rules over its ranks as their folders grow, and detects ranks that stall or die."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vario.core import ending
 from vario.core.run_format import INCIDENTS
 from vario.core.text import reason
 from vario.rules import Chosen
-from vario.rules.api.alerts import Alert, Incident
+from vario.rules.api.alerts import Alert, Incident, Severity
 from vario.rules.api.incidents import Incidents
 from vario.rules.api.step_view import Step
 from vario.runs.files.rank_failures import in_order_of_failure
 from vario.runs.files.status import RankState
+from vario.runs.findings.alert_lines import read_lines
 from vario.runs.findings.replay import RunDetector, facts_of, warn_of_failure
-from vario.runs.findings.stored_alerts import read_lines
 from vario.runs.live.rank_follower import RankFollower
 from vario.runs.reader import RunReader
 
@@ -28,43 +28,50 @@ log = logging.getLogger("vario")
 STALL_TIMES = 10.0
 STALL_SECONDS = 60.0
 OVER = (*ending.OVER, "died", "left")
-"""States of a rank after which no step follows."""
+"""States of a rank after which no more steps follow."""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A rank that gives no sign of life, or is gone."""
+    """A rank that does not respond, or is gone."""
 
     rank: int
     host: str
     kind: str
-    """stalled, died, crashed, or well: it goes on after it had stalled."""
+    """stalled, died, crashed, or well: it continues after a stall."""
     last_step: int | None
     seconds: float | None = None
-    """How long it has made no step."""
+    """How long it has not completed a step."""
     usual_seconds: float | None = None
     error: str | None = None
     victim_of: int | None = None
     """The rank whose failure took this one down."""
 
+    @property
+    def severity(self) -> Severity:
+        """Its severity."""
+        return "note" if self.kind == "well" or self.victim_of is not None else "page"
+
 
 @dataclass(frozen=True)
 class News:
-    """What one look at a run brought."""
+    """The result of one check of a run."""
 
     alerts: Sequence[Alert] = ()
     incidents: Sequence[Incident] = ()
     told_by_ranks: Sequence[Incident] = ()
-    """Incidents that the ranks found by themselves, each cause once."""
+    """Incidents that the ranks found themselves, one per root cause."""
     troubles: Sequence[Trouble] = ()
     is_over: bool = False
     num_steps: int = 0
-    """Steps looked at so far."""
+    """Steps checked so far."""
+    revised: Sequence[Incident] = ()
+    """Earlier incidents that have been revised."""
 
 
 @dataclass
 class _Pulse:
-    """When a rank made its steps, by the watcher's clock."""
+    """When a rank completed its steps, by the watcher's clock."""
 
     last_step: int | None = None
     seen_at: float | None = None
@@ -72,7 +79,7 @@ class _Pulse:
 
 
 class RunWatch:
-    """Looks at one run again and again; what it finds over all steps is what `check` finds later."""
+    """Checks one run repeatedly; over all steps it finds what `check` finds later."""
 
     def __init__(self, path: Path, rules: Sequence[Chosen], stall_seconds: float = STALL_SECONDS) -> None:
         self.path = path
@@ -80,12 +87,12 @@ class RunWatch:
         self._stall_seconds = stall_seconds
         self._pulses: dict[int, _Pulse] = {}
         self._told_states: dict[int, str] = {}
-        self._told_leads: set[tuple[str, int, str | None]] = set()
+        self._told: set[tuple[object, ...]] = set()
         self._first_look: float | None = None
         self._begin()
 
     def _begin(self) -> None:
-        """Start from the first step: at first, and whenever the job was started again and steps were taken back."""
+        """Start from the first step: initially, and whenever the job was restarted and steps were discarded."""
         self.run = RunReader(self.path)
         self.sessions = self.run.sessions
         self._detector = RunDetector(self._rules, self.run.world_size, self._alike, warn_of_failure)
@@ -99,11 +106,11 @@ class RunWatch:
         return self.run.layout.alike(target, rank)
 
     def look(self, now: float) -> News:
-        """Read what came since the last look; `now` in Unix seconds."""
+        """Read what is new since the last call; `now` in Unix seconds."""
         self._first_look = now if self._first_look is None else self._first_look
         if len(self.run.sessions) != len(self.sessions):
             self._begin()
-        # Asked before the rows are read: what has ended by then has written all it will.
+        # Checked before the rows are read: a rank that has ended by then has written everything.
         states = {found.rank: found for found in self.run.noted_rank_states}
         is_over = self.run.state not in ("running", "stalled")
         for rank in self.run.ranks:
@@ -112,18 +119,20 @@ class RunWatch:
                 self._waiting.setdefault(rank, deque()).extend(self._new_steps(rank, ended))
         alerts: list[Alert] = []
         incidents: list[Incident] = []
+        revised: list[Incident] = []
         for number, steps in self._side_by_side(states, is_over, now):
-            found = self._detector.see(number, steps)
+            found = self._incidents.add(number, self._detector.see(number, steps))
             self._num_steps += 1
-            alerts += found
-            incidents += self._incidents.add(number, found)
+            alerts += found.alerts
+            incidents += found.told
+            revised += found.revised
         if is_over:
             incidents += self._incidents.flush()
         troubles = [*self._gone(states), *self._stalls(states, now, is_over)]
-        return News(alerts, incidents, list(self._told_by_ranks()), troubles, is_over, self._num_steps)
+        return News(alerts, incidents, list(self._told_by_ranks()), troubles, is_over, self._num_steps, revised)
 
     def flush(self) -> list[Incident]:
-        """The incident that is going on, where nobody waits for more."""
+        """Return the incident in progress, without waiting for more."""
         return self._incidents.flush()
 
     def _new_steps(self, rank: int, ended: bool) -> Iterator[Step]:
@@ -137,7 +146,7 @@ class RunWatch:
     def _side_by_side(
         self, states: dict[int, RankState], is_over: bool, now: float
     ) -> Iterator[tuple[int, dict[int, Step]]]:
-        """The same step of all ranks, as soon as all that are to come have come to it."""
+        """Align the same step of all ranks, as soon as all active ranks have completed it."""
         expected = set(self.run.config.get("ranks") or range(self.run.world_size))
         missing = expected - states.keys()
         assert self._first_look is not None
@@ -172,7 +181,7 @@ class RunWatch:
             pulse = self._pulses.setdefault(rank, _Pulse())
             if follower.newest is not None and follower.newest[0] != pulse.last_step:
                 step, ended = follower.newest
-                # Clocks of two machines may differ: only at the first look theirs is all there is to go by.
+                # Clocks of two machines may differ: rely on theirs only at the first check.
                 pulse.seen_at = min(now, ended) if pulse.seen_at is None and ended > 0 else now
                 pulse.last_step = step
                 if pulse.is_stalled:
@@ -199,10 +208,12 @@ class RunWatch:
                 try:
                     incident = Incident.from_json(plain)
                 except (TypeError, ValueError, KeyError, OverflowError) as error:
-                    log.warning("%s: a line was left out: %s", path, reason(error))
+                    log.warning("%s: skipped a line: %s", path, reason(error))
                     continue
+                # A revised incident is stored again, and reported again only if it is more urgent.
                 lead = (incident.lead.rule, incident.lead.step, incident.lead.target)
-                if lead not in self._told_leads:
-                    self._told_leads.add(lead)
+                told = (incident.id, incident.severity) if incident.id else lead
+                if told not in self._told:
+                    self._told.add(told)
                     yield incident
             self._read_lines[path] = len(lines)

@@ -1,1 +1,1 @@
-"""What one looks at: series, curves, heat maps and grids, merged over ranks, and a run's vital signs."""
+"""Views of a run: series, curves, heat maps and grids, merged over ranks, and its vital signs."""

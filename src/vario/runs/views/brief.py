@@ -1,18 +1,23 @@
-"""A run in one line of a list: what it is, how it fares, and its loss, each file read once."""
+"""One line about a run for a list: name, state and loss, reading each file once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from vario.runs.files import status
 from vario.runs.files.arrays import numbers
+from vario.runs.files.folder import latest_params
 from vario.runs.files.rank_failures import what_failed
 from vario.runs.reader import RunReader
+from vario.runs.views.courses import Course, read_courses
+from vario.runs.views.curves import read_curve
 from vario.runs.views.losses import choose_losses
 from vario.runs.views.vitals import (
+    SPARK_POINTS,
     TOTALS,
     Pace,
     Values,
@@ -21,10 +26,13 @@ from vario.runs.views.vitals import (
     median_seconds,
     read_vitals,
     spark_of,
+    speed,
 )
 
 ROWS_READ = 300_000
-"""Plain numbers up to so many are read whole; of more, the loss alone."""
+"""Up to this many plain numbers are read completely; beyond that from their rollups."""
+MOST_NUMBERS = 60
+"""The most names of a run that long."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,16 @@ class Brief:
     pace: Pace
     loss: float | None
     loss_is_found: bool
-    """Whether vario found it, and nobody logged it."""
+    """Whether vario found it because the script logged none."""
     spark: tuple[float, ...]
+    params: Mapping[str, Any]
+    """Hyper-parameters."""
+    numbers: Mapping[str, Course]
+    """The course of each plain number of the first rank."""
 
 
 def read_brief(run: RunReader) -> Brief:
-    """Read the line of a run."""
+    """Read one run's line."""
     header, ranks = status.read_run_json(run.path), status.read_ranks(run.path)
     sessions = status.sessions(run.path, header)
     state = status.state(run.path, header, ranks)
@@ -53,7 +65,7 @@ def read_brief(run: RunReader) -> Brief:
     states = status.rank_states(run.path, present, len(sessions) - 1)
     error = what_failed(states) or header.get("error")
     noted = [int(content["last_step"]) for content in present if content.get("last_step") is not None]
-    pace, loss = _numbers(run, sessions, noted, state == "running")
+    found = _numbers(run, sessions, noted, state == "running")
     ended = header.get("ended")
     return Brief(
         state=state,
@@ -62,33 +74,44 @@ def read_brief(run: RunReader) -> Brief:
         error=None if error is None else str(error),
         world_size=int(header.get("world_size") or 1),
         host=next((str(content.get("host") or "") for content in ranks), ""),
-        pace=pace,
-        loss=loss.value,
-        loss_is_found=loss.is_found,
-        spark=loss.spark,
+        pace=found.pace,
+        loss=found.loss.value,
+        loss_is_found=found.loss.is_found,
+        spark=found.loss.spark,
+        params=latest_params(sessions),
+        numbers=found.courses,
     )
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """The last loss and the course of it."""
+    """The last loss and its curve."""
 
     value: float | None = None
     is_found: bool = False
     spark: tuple[float, ...] = ()
 
 
-def _numbers(run: RunReader, sessions: list[dict[str, Any]], noted: list[int], is_running: bool) -> tuple[Pace, _Loss]:
-    """How far it is, and its loss."""
+@dataclass(frozen=True)
+class _Numbers:
+    """What the plain numbers say."""
+
+    pace: Pace
+    loss: _Loss = _Loss()
+    courses: Mapping[str, Course] = field(default_factory=dict)
+
+
+def _numbers(run: RunReader, sessions: list[dict[str, Any]], noted: list[int], is_running: bool) -> _Numbers:
+    """The last step, the loss and the course of every number."""
     ranks = run.ranks
     if not ranks:
-        return make_pace(None, None, None, is_running), _Loss()
+        return _Numbers(make_pace(None, None, None, is_running))
     reader = run.reader(ranks[0], "scalar")
-    if sum(piece.num_rows for piece in reader.pieces()) > ROWS_READ:
-        return _of(read_vitals(run, most=1))
-    table = reader.read(["step", "target", "value"], sessions)
+    if sum(row_file.num_rows for row_file in reader.row_files()) > ROWS_READ:
+        return _of(run, read_vitals(run, most=1))
+    table = reader.read(["step", "time", "target", "value"], sessions)
     if not table.num_rows:
-        return make_pace(max(noted, default=None), None, None, is_running), _Loss()
+        return _Numbers(make_pace(max(noted, default=None), None, None, is_running))
     steps, values = numbers(table.column("step")), numbers(table.column("value"))
     target = table.column("target").combine_chunks()
     names, codes = target.dictionary.to_pylist(), numbers(target.indices)
@@ -100,15 +123,34 @@ def _numbers(run: RunReader, sessions: list[dict[str, Any]], noted: list[int], i
 
     total = next((float(series(name)[-1]) for name in TOTALS if name in names), None)
     seconds = median_seconds(series("step_seconds")) if "step_seconds" in names else None
-    pace = make_pace(max([*noted, int(steps.max())]), total, seconds, is_running)
+    recorded, rows = np.unique(steps, return_index=True)
+    rate = speed(recorded, numbers(table.column("time"))[rows], sessions)
+    pace = make_pace(max([*noted, int(steps.max())]), total, seconds, is_running, rate)
+    courses = read_courses(names, codes, steps, values)
     chosen = next(iter(choose_losses(names, lambda name: len(series(name)))), None)
     if chosen is None:
-        return pace, _Loss()
+        return _Numbers(pace, courses=courses)
     rank = chosen.ranks_to_read(ranks)
     course = run.series(chosen.target, "scalar", rank=rank).values if rank == "all" else series(chosen.target)
-    return pace, _Loss(float(course[-1]), chosen.is_found, spark_of(course))
+    return _Numbers(pace, _Loss(float(course[-1]), chosen.is_found, spark_of(course)), courses)
 
 
-def _of(vitals: Vitals) -> tuple[Pace, _Loss]:
+def _of(run: RunReader, vitals: Vitals) -> _Numbers:
+    """A long run: its loss, and other numbers from their rollups."""
     loss = vitals.loss
-    return vitals.pace, _Loss() if loss is None else _Loss(loss.value, loss.is_found, loss.spark)
+    rank = run.ranks[0]
+    names = [name for name in run.targets("scalar", rank=rank) if not name.startswith("setting/")][:MOST_NUMBERS]
+    curves = {name: read_curve(run, name, "scalar", "value", rank, points=4 * SPARK_POINTS) for name in names}
+    courses = {
+        name: Course(
+            float(curve.low[0]),
+            float(curve.last[-1]),
+            float(np.fmin.reduce(curve.low)),
+            float(np.fmax.reduce(curve.high)),
+            len(curve),
+        )
+        for name, curve in curves.items()
+        if len(curve)
+    }
+    told = _Loss() if loss is None else _Loss(loss.value, loss.is_found, loss.spark)
+    return _Numbers(vitals.pace, told, courses)

@@ -1,4 +1,4 @@
-"""A series made small without losing what one looks for: the lowest and highest of each stretch, and every NaN."""
+"""A series made small without losing what one looks for: the lowest and highest of each bucket, and every NaN."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from vario.runs.files.row_files import Wanted
 from vario.runs.reader import SIDED, RunReader
 from vario.runs.views.merged_series import Flags, Points, Steps, Values, folded_numbers, merged_numbers
 from vario.runs.views.read_plan import choose_level
-from vario.runs.views.rollup_reader import Block, Cells
+from vario.runs.views.rollup_reader import Block, RankRollups
 from vario.runs.views.view_source import Source, open_source
 
 MOST_ROWS = float("inf")
 MOST_FILES = 100
-"""Opening a file costs more than reading one series in it."""
+"""The most files to open: opening one costs more than reading a series in it."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One statistic of one target over stretches of steps."""
+    """One statistic of one target over buckets of steps."""
 
     target: str
     quantity: str
     statistic: str
     rank: int | str
     steps: npt.NDArray[np.int64]
-    """The last step of each stretch."""
+    """The last step of each bucket."""
     low: npt.NDArray[np.float64]
     """The lowest finite value in it; NaN where there is none."""
     high: npt.NDArray[np.float64]
     last: npt.NDArray[np.float64]
     """The value at its last step."""
     bad: npt.NDArray[np.bool_]
-    """Where a NaN or Inf was counted."""
+    """Where there is a NaN or Inf."""
     times: npt.NDArray[np.float64]
-    """Unix seconds at which that step ended; NaN where nobody knows."""
+    """Unix seconds at which that step ended; NaN if unknown."""
     is_whole: bool
     """Whether every recorded point is there."""
 
@@ -59,7 +59,7 @@ def read_curve(
 ) -> Curve:
     """A series over the steps of a range in at most so many points; None: in all of them.
 
-    `rank` is as in `read_heat`. A long run is read from its outlines: no NaN and no extreme is lost.
+    `rank` is as in `read_heat`. A long run is read from its rollups: no NaN and no extreme is lost.
     """
     return settled(lambda: _read(run, target, quantity, statistic, rank, first, last, points))
 
@@ -78,11 +78,11 @@ def _read(
     for name in names:
         source = open_source(run, quantity, statistic, rank, Wanted(name, first, last))
         level = 0 if points is None else choose_level(source.views, source.wanted, points, MOST_ROWS, MOST_FILES)
-        found = _from_rows(source) if level == 0 else _from_outlines(source, level)
+        found = _from_rows(source) if level == 0 else _from_rollups(source, level)
         if len(found.steps):
             break
     else:
-        # A name that is known has nothing in this range; of one that is not, the error says so.
+        # A known name has nothing in this range; for an unknown one this raises the error.
         name = run.series(target, quantity, source.statistic, rank if isinstance(rank, int) else "all").target
     small = found if points is None else _fewer(found, points)
     is_whole = level == 0 and len(small.steps) == len(found.steps)
@@ -104,7 +104,7 @@ def _read(
 
 @dataclass(frozen=True)
 class _Strip:
-    """A curve in the making."""
+    """A curve being built."""
 
     steps: Steps
     low: Values
@@ -125,7 +125,7 @@ def _of_points(points: Points) -> _Strip:
 
 
 def _joined(strips: Sequence[_Strip]) -> _Strip:
-    """Strips of different steps as one."""
+    """Join strips of different steps."""
     none = np.zeros(0)
     steps = np.concatenate([np.zeros(0, np.int64), *(strip.steps for strip in strips)])
     order = np.argsort(steps, kind="stable")
@@ -136,7 +136,7 @@ def _joined(strips: Sequence[_Strip]) -> _Strip:
     return _Strip(steps[order], low, high, last, bad, max((strip.count for strip in strips), default=1.0))
 
 
-def _from_outlines(source: Source, level: int) -> _Strip:
+def _from_rollups(source: Source, level: int) -> _Strip:
     """Each rank by itself, then what they come to together."""
     assert source.wanted.target is not None
     groups: dict[int, _Strip] = {}
@@ -144,14 +144,14 @@ def _from_outlines(source: Source, level: int) -> _Strip:
         group = int(source.groups([source.wanted.target], view.rank)[0])
         if group < 0:
             continue
-        cells = Cells(source, view, level)
+        rollups = RankRollups(source, view, level)
         strips = [
             _Strip(block.last_step, block.low, block.high, block.last, block.bad, _size(block))
-            for block in cells.blocks(is_whole=True)
+            for block in rollups.blocks(is_whole=True)
             if len(block.codes)
         ]
-        strip = _joined([*strips, *map(_of_points, cells.points)])
-        # Of ranks that hold the same, the first one counts.
+        strip = _joined([*strips, *map(_of_points, rollups.points)])
+        # Of replicas only the first counts.
         if len(strip.steps) and group not in groups:
             groups[group] = strip
     if len(groups) < 2:
@@ -164,7 +164,7 @@ def _size(block: Block) -> float:
 
 
 def _merged(source: Source, strips: Sequence[_Strip]) -> _Strip:
-    """The strips of several ranks on the steps of the longest one."""
+    """Align the strips of several ranks to the steps of the longest one."""
     steps = max((strip.steps for strip in strips), key=len)
     on_grid = [_regridded(strip, steps) for strip in strips]
     counts = [np.full(len(steps), strip.count) for strip in strips]
@@ -180,7 +180,7 @@ def _merged(source: Source, strips: Sequence[_Strip]) -> _Strip:
 
 
 def _regridded(strip: _Strip, steps: Steps) -> _Strip:
-    """A strip with its stretches gathered at these last steps; NaN where it has none."""
+    """A strip with its buckets gathered at these last steps; NaN where it has none."""
     at = np.minimum(np.searchsorted(steps, strip.steps, "left"), len(steps) - 1)
     low, high, last = (np.full(len(steps), np.nan) for _ in range(3))
     bad = np.zeros(len(steps), np.bool_)

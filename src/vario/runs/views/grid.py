@@ -1,4 +1,4 @@
-"""All series of a quantity at once: a number for each target and step, merged over ranks and micro-steps."""
+"""All series of a quantity: a number per target and step, merged over ranks and micro-steps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Steps = npt.NDArray[np.int64]
 Taken = TypeVar("Taken")
 
 LAST = float("inf")
-"""The order of what has none: plain numbers are known when their step has ended."""
+"""The order of rows without one: plain numbers are known at the end of their step."""
 STATISTICS = ("rms", "absmax", "mean", "zeros")
-"""Those of a Grid."""
+"""The statistics of a Grid."""
 FEW_CELLS = 500_000
-"""Up to so many numbers a Grid is read at once: that takes several hundred bytes for each."""
+"""Up to this many numbers a Grid is read at once, at several hundred bytes each."""
 MOST_TARGETS = 10_000_000
 
 
@@ -37,10 +37,10 @@ class Grid:
     quantity: str
     targets: tuple[str, ...]
     order: Values
-    """When each target is observed within a step."""
+    """The position of each target within a step."""
     steps: Steps
     statistics: dict[str, Values]
-    """A table for each statistic; NaN where there is no number."""
+    """One table per statistic; NaN where there is no number."""
     bad: npt.NDArray[np.bool_]
     """Where a NaN or Inf was counted."""
 
@@ -49,10 +49,10 @@ class Grid:
 
 
 def read_grid(run: RunReader, quantity: str, first_step: int | None = None) -> Grid:
-    """All series of a quantity, from a step on.
+    """Read all series of a quantity, from a step on.
 
-    Shares of a parameter add up. Replicas that were recorded on several ranks count several times, which leaves sizes
-    per element, extremes and shares as they are.
+    Shards of a parameter add up. Replicas recorded on several ranks count several times, which does not change sizes
+    per element, extremes and shares.
     """
     if quantity == "scalar":
         return _scalars(run, first_step)
@@ -82,7 +82,7 @@ def read_grid(run: RunReader, quantity: str, first_step: int | None = None) -> G
 
 
 def read_big_grid(run: RunReader, quantity: str, first_step: int) -> Grid:
-    """As `read_grid`, in model order instead of the order of observation, and to seven digits."""
+    """Like `read_grid`, in model order instead of the order of observation, and with seven digits."""
     found: dict[str, Values] = {}
     targets: tuple[str, ...] = ()
     steps = np.zeros(0, np.int64)
@@ -139,7 +139,7 @@ def _scalars(run: RunReader, first_step: int | None) -> Grid:
 def _rows(
     run: RunReader, quantity: str, columns: list[str], first_step: int | None, taken: Callable[[Any], Taken]
 ) -> tuple[list[str], Steps, Steps, list[Taken]]:
-    """All names, of each row its step and the place of its name, and what is taken of each rank's rows."""
+    """All names, the step and name index of each row, and which rows of each rank are used."""
     places: dict[str, int] = {}
     pieces, steps, targets = [], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     budget = Budget(SUMMARY_BYTES)

@@ -1,4 +1,4 @@
-"""A quantity at a glance: all its targets over steps, as a table of the size of a picture."""
+"""The heat map of a quantity: all its targets over steps, as a table of the size of a picture."""
 
 from __future__ import annotations
 
@@ -11,43 +11,48 @@ import numpy.typing as npt
 from vario.runs.files.rollups import settled
 from vario.runs.files.row_files import Wanted
 from vario.runs.reader import RunReader
+from vario.runs.views.curves import read_curve
 from vario.runs.views.heat_table import Columns, HeatTable, distinct, even_columns, wide_columns
 from vario.runs.views.merged_series import Steps, Values, folded_numbers, merged_numbers
 from vario.runs.views.model_order import model_order
 from vario.runs.views.name_search import matching
-from vario.runs.views.read_plan import choose_level, stretches_of
-from vario.runs.views.rollup_reader import Cells
+from vario.runs.views.read_plan import buckets_of, choose_level
+from vario.runs.views.rollup_reader import RankRollups
+from vario.runs.views.row_kinds import MASK, row_kinds
 from vario.runs.views.view_source import Source, open_source
 
 MOST_ROWS = 12e6
-"""Rows of outlines that are read for one picture."""
+"""Rows of rollups that are read for one picture."""
 MOST_FILES = 400
 
 
 @dataclass(frozen=True)
 class Heat:
-    """A number for each target and stretch of steps."""
+    """A number for each target and bucket of steps."""
 
     quantity: str
     statistic: str
     rank: int | str
     targets: tuple[str, ...]
-    """In model order; where a row stands for several, the first of them."""
+    """In model order; for a row with several targets, the first."""
     groups: tuple[int, ...]
-    """How many targets each row stands for."""
+    """How many targets each row represents."""
     first: npt.NDArray[np.int64]
     """The first step of each column."""
     last: npt.NDArray[np.int64]
-    """The last one, which belongs to it."""
+    """The last step of each column, inclusive."""
     values: npt.NDArray[np.float32]
     """Rows x columns: what is largest in magnitude; NaN where nothing is finite. What is finite stays so: beyond what
     float32 can say, it is the largest that it can."""
     bad: npt.NDArray[np.uint8]
-    """1 where a NaN or Inf was counted."""
+    """1 where there is a NaN or Inf."""
     has: npt.NDArray[np.uint8]
     """1 where anything was recorded."""
-    is_outline: bool
-    """Whether it was made from outlines: a shorter range may show more."""
+    is_rollup: bool
+    """Whether it was made from rollups: a shorter range may show more."""
+    kinds: tuple[str, ...] = ()
+    """For each row `indices` or `mask` if its numbers are no sizes, else empty; none if all are sizes. A mask is `bad`
+    only where it has NaN."""
 
 
 def read_heat(
@@ -60,40 +65,67 @@ def read_heat(
     rows: int = 800,
     columns: int = 1000,
     search: str = "",
+    finds_kinds: bool = True,
 ) -> Heat:
-    """All targets of a quantity over the steps of a range, in at most so many rows and columns.
+    """Read all targets of a quantity over a range of steps, with at most this many rows and columns.
 
-    With a `search`, only those whose names have its words.
+    With `search`, only targets whose names contain its words. `finds_kinds`: tell token ids and masks from sizes.
 
     `rank` is a number, "all" for what all ranks hold together, or what to make of the number of each: "min", "mean",
-    "max" or "spread". A long run is read from its outlines: no NaN and no extreme is lost, only when within a column
+    "max" or "spread". A long run is read from its rollups: no NaN and no extreme is lost, only when within a column
     they were.
     """
-    return settled(lambda: _read(run, quantity, statistic, rank, Wanted(None, first, last), rows, columns, search))
+    wanted = Wanted(None, first, last)
+    return settled(lambda: _read(run, quantity, statistic, rank, wanted, rows, columns, search, finds_kinds))
 
 
 def _read(
-    run: RunReader, quantity: str, statistic: str, rank: int | str, wanted: Wanted, rows: int, columns: int, search: str
+    run: RunReader,
+    quantity: str,
+    statistic: str,
+    rank: int | str,
+    wanted: Wanted,
+    rows: int,
+    columns: int,
+    search: str,
+    finds_kinds: bool,
 ) -> Heat:
     source = open_source(run, quantity, statistic, rank, wanted)
     names = matching(model_order(run, quantity, source.targets()), search)
     bounds = np.linspace(0, len(names), min(len(names), max(1, rows)) + 1).astype(np.int64)
     level = choose_level(source.views, source.wanted, columns, MOST_ROWS, MOST_FILES)
-    fill = _from_rows if level == 0 else _from_outlines
+    fill = _from_rows if level == 0 else _from_rollups
     found = fill(source, names, bounds, columns, level)
+    shown, sizes = tuple(names[at] for at in bounds[:-1]), tuple(np.diff(bounds).tolist())
+    alone = [name for name, size in zip(shown, sizes, strict=True) if size == 1]
+    known = row_kinds(run, quantity, alone, rank) if finds_kinds else {}
+    kinds = tuple(known.get(name, "") for name in shown) if known else ()
+    if source.statistic != "nans":
+        _excuse_masks(run, found, wanted, rank, [(row, shown[row]) for row, kind in enumerate(kinds) if kind == MASK])
     return Heat(
         quantity,
         source.statistic,
         rank,
-        tuple(names[at] for at in bounds[:-1]),
-        tuple(int(size) for size in np.diff(bounds)),
+        shown,
+        sizes,
         found.columns.first,
         found.columns.last,
         _in_float32(found.largest()),
         found.bad.astype(np.uint8),
         found.has.astype(np.uint8),
         level > 0,
+        kinds,
     )
+
+
+def _excuse_masks(
+    run: RunReader, table: HeatTable, wanted: Wanted, rank: int | str, masks: Sequence[tuple[int, str]]
+) -> None:
+    """Masks contain -inf on purpose: they are bad only where they contain NaN."""
+    for row, name in masks:
+        table.bad[row] = False
+        nans = read_curve(run, name, "activation", "nans", rank, wanted.first, wanted.last, len(table.columns) or 1)
+        table.bad[row, table.columns.of(nans.steps[nans.high > 0])] = True
 
 
 def _in_float32(values: Values) -> npt.NDArray[np.float32]:
@@ -113,18 +145,18 @@ def _from_rows(source: Source, names: Sequence[str], bounds: Steps, limit: int, 
     return table
 
 
-def _from_outlines(source: Source, names: Sequence[str], bounds: Steps, limit: int, level: int) -> HeatTable:
+def _from_rollups(source: Source, names: Sequence[str], bounds: Steps, limit: int, level: int) -> HeatTable:
     """Each rank by itself, then what they come to together."""
-    cells = {view.rank: Cells(source, view, level) for view in source.views}
-    columns = _columns(list(cells.values()), source.wanted, limit)
-    if len(cells) == 1:
-        (only,) = cells.values()
+    rollups = {view.rank: RankRollups(source, view, level) for view in source.views}
+    columns = _columns(list(rollups.values()), source.wanted, limit)
+    if len(rollups) == 1:
+        (only,) = rollups.values()
         table = HeatTable(len(bounds) - 1, columns, source.is_signed)
         only.add_to(table, _places(names, bounds))
         return table
     each = _places(names, np.arange(len(names) + 1))
     tables: dict[int, HeatTable] = {}
-    for rank, found in cells.items():
+    for rank, found in rollups.items():
         groups = source.groups(names, rank)
         for group in np.unique(groups[groups >= 0]).tolist():
             table = HeatTable(len(names), columns, source.is_signed)
@@ -137,7 +169,7 @@ def _from_outlines(source: Source, names: Sequence[str], bounds: Steps, limit: i
 
 
 def _merged(source: Source, tables: Sequence[HeatTable]) -> HeatTable:
-    """The tables of several ranks as one."""
+    """Merge the tables of several ranks."""
     whole = HeatTable(len(tables[0].low), tables[0].columns, source.is_signed)
     if source.fold is not None:
         whole.low = whole.high = folded_numbers(source.fold, [table.largest() for table in tables])
@@ -151,11 +183,11 @@ def _merged(source: Source, tables: Sequence[HeatTable]) -> HeatTable:
     return whole
 
 
-def _columns(cells: Sequence[Cells], wanted: Wanted, limit: int) -> Columns:
-    stretches = next((found for one in cells if len(found := stretches_of(one.plan.files, wanted))), None)
-    spans = np.zeros((0, 2), np.int64) if stretches is None else stretches
+def _columns(rollups: Sequence[RankRollups], wanted: Wanted, limit: int) -> Columns:
+    buckets = next((found for one in rollups if len(found := buckets_of(one.plan.files, wanted))), None)
+    spans = np.zeros((0, 2), np.int64) if buckets is None else buckets
     width = int((spans[:, 1] - spans[:, 0]).max()) + 1 if len(spans) else 1
-    steps = distinct(np.concatenate([np.zeros(0, np.int64), *(one.raw_steps() for one in cells)]))
+    steps = distinct(np.concatenate([np.zeros(0, np.int64), *(one.raw_steps() for one in rollups)]))
     spans = np.concatenate([spans, np.stack([steps, steps], axis=1)])
     return wide_columns(spans[np.argsort(spans[:, 1], kind="stable")], width, limit)
 

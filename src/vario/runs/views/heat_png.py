@@ -1,4 +1,4 @@
-"""A heat map as a small picture, made of nothing but numbers: an indexed PNG, no drawing package."""
+"""Writes a heat map as a small indexed PNG, without a drawing package."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy.typing as npt
 from vario.runs.views.heat import Heat
 
 ANCHORS = ((13, 8, 60), (46, 60, 130), (38, 115, 140), (60, 165, 110), (170, 200, 60), (250, 235, 110))
-"""From small to large: rises in brightness, so that it can be told apart without colours."""
+"""From small to large, with rising brightness, so that it works without colours."""
 NUM_COLOURS = 200
 BAD = (224, 16, 144)
-"""Of a NaN or Inf: in no part of the scale."""
+"""The colour of NaN and Inf, outside the scale."""
 NOTHING = (228, 230, 234)
 LEAST_DECADES = 0.2
 
 
 def heat_png(heat: Heat) -> bytes:
-    """One pixel for each target and stretch of steps: its size on a log scale, NaN and Inf in their own colour."""
+    """One pixel for each target and bucket of steps: its size on a log scale, NaN and Inf in their own colour."""
     indices = np.full(heat.values.shape, NUM_COLOURS + 1, np.uint8)
     sizes = np.abs(heat.values.astype(np.float64))
     shown = np.isfinite(sizes) & (sizes > 0)
     if shown.any():
         with np.errstate(all="ignore"):
             logs = np.log10(sizes)
-        # A few values far below all others would leave one colour for the rest.
+        # A few values far below all others would leave only one colour for the rest.
         low, high = np.percentile(logs[shown], 1), logs[shown].max()
         scaled = (np.where(shown, logs, low) - low) / max(high - low, LEAST_DECADES)
         indices[shown] = (np.clip(scaled, 0, 1) * (NUM_COLOURS - 1)).astype(np.uint8)[shown]

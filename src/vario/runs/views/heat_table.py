@@ -1,4 +1,4 @@
-"""The lowest and highest of many numbers in the cells of a table of targets and stretches of steps."""
+"""The lowest and highest of many numbers in the cells of a table of targets and buckets of steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vario.runs.views.merged_series import Flags, Steps, Values
 
 
 class Columns:
-    """Stretches of steps that follow one another."""
+    """Buckets of steps that follow one another."""
 
     def __init__(self, first: Steps, last: Steps) -> None:
         self.first = first
@@ -21,12 +21,12 @@ class Columns:
         return len(self.first)
 
     def of(self, steps: Steps) -> Steps:
-        """The column of each step; what lies between two belongs to the later one."""
+        """Return the column of each step; a step between two columns belongs to the later one."""
         return np.minimum(np.searchsorted(self.last, steps, "left"), len(self) - 1)
 
 
 def distinct(steps: Steps) -> Steps:
-    """The distinct ones of many steps, in order."""
+    """Return the distinct steps, in order."""
     if not len(steps):
         return steps
     lowest, highest = int(steps.min()), int(steps.max())
@@ -36,7 +36,7 @@ def distinct(steps: Steps) -> Steps:
 
 
 def even_columns(spans: npt.NDArray[np.int64], limit: int) -> Columns:
-    """At most so many columns of spans (first and last step), which come in the order of their last step."""
+    """Build at most this many columns from spans (first and last step), sorted by last step."""
     num = min(len(spans), max(1, limit))
     bounds = np.linspace(0, len(spans), num + 1).astype(np.int64)
     if not num:
@@ -45,7 +45,7 @@ def even_columns(spans: npt.NDArray[np.int64], limit: int) -> Columns:
 
 
 def wide_columns(spans: npt.NDArray[np.int64], width: int, limit: int) -> Columns:
-    """Columns at least so wide, and at most so many: short spans beside long ones would make a picture uneven."""
+    """Build at most this many columns of at least this width: mixing short and long spans would look uneven."""
     found: list[tuple[int, int]] = []
     begin: int | None = None
     for first, last in spans.tolist():
@@ -59,10 +59,10 @@ def wide_columns(spans: npt.NDArray[np.int64], width: int, limit: int) -> Column
 
 
 class HeatTable:
-    """Takes in numbers; each cell knows its lowest and highest, and whether anything was bad."""
+    """Accumulates numbers; each cell has its lowest and highest value, and whether any was not finite."""
 
     def __init__(self, num_rows: int, columns: Columns, is_signed: bool) -> None:
-        """Where nothing is negative the lowest is not kept."""
+        """The lowest values are not kept if nothing is negative."""
         self.columns = columns
         self.is_signed = is_signed
         shape = num_rows, len(columns)
@@ -71,17 +71,17 @@ class HeatTable:
         self.bad: Flags = np.zeros(shape, np.bool_)
         self.has: Flags = np.zeros(shape, np.bool_)
         self.counts: Values = np.zeros((num_rows, 1))
-        """Elements of each row's tensor."""
+        """The number of elements of each row's tensor."""
 
     def weigh(self, rows: Steps, codes: Steps, counts: Values) -> None:
-        """Note how many elements the tensors have whose numbers were taken in."""
+        """Record how many elements the added tensors have."""
         chosen = rows[codes]
         np.fmax.at(self.counts[:, 0], chosen[chosen >= 0], counts[chosen >= 0])
 
     def add(self, rows: Steps, codes: Steps, steps: Steps, low: Values, high: Values, bad: Flags) -> None:
-        """Numbers in the order of their codes, which tell their place in `rows`; a row of -1 is left out.
+        """Add numbers sorted by code, which is an index into `rows`; a row of -1 is skipped.
 
-        What is not finite has no say beyond being bad.
+        A value that is not finite only marks its cell as bad.
         """
         if not len(codes):
             return
@@ -97,7 +97,7 @@ class HeatTable:
         self._add_each(rows[codes], steps, low, high, bad)
 
     def _add_even(self, rows: Steps, steps: Steps, low: Values, high: Values, bad: Flags) -> None:
-        """A block: all rows have the same steps."""
+        """Add a block in which all rows have the same steps."""
         at = self.columns.of(steps)
         starts = np.flatnonzero(np.append(True, np.diff(at) != 0))
         wholes: list[Any] = [self.high, self.bad, *([self.low] if self.is_signed else [])]
@@ -129,14 +129,14 @@ class HeatTable:
         self.has.reshape(-1)[cells] = True
 
     def fill(self, other: HeatTable) -> None:
-        """Take cells that are empty here from a table of the same."""
+        """Fill empty cells from another table of the same shape."""
         empty = ~self.has & other.has
         for name in ("low", "high", "bad", "has"):
             getattr(self, name)[empty] = getattr(other, name)[empty]
         self.counts = np.maximum(self.counts, other.counts)
 
     def largest(self) -> Values:
-        """What is largest in magnitude in each cell."""
+        """Return the value with the largest magnitude in each cell."""
         if not self.is_signed:
             return self.high
         return np.where(np.abs(self.low) > np.abs(self.high), self.low, self.high)

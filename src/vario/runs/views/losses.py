@@ -1,4 +1,4 @@
-"""Which of a run's plain numbers is its loss (what somebody logged, or else what vario found), and its course."""
+"""Finds the loss among a run's plain numbers (the logged one, or else the one vario found) and reads it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vario.runs.reader import RunReader
 
 LOGGED = (LOSS, "train_loss", "train/loss", "loss/train", "training_loss")
 FOUND = (LOSS_LOCAL, LOSS_BACKWARD)
-"""The model's own and what backward was called on; of several parts as `loss_backward/PART`."""
+"""The model's own loss and the tensor backward() was called on; with several parts, `loss_backward/PART`."""
 MOST_RANKS = 16
-"""Of more ranks, the first speaks for all."""
+"""With more ranks, only the first is read."""
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,22 @@ class LossName:
 
     target: str
     is_found: bool
-    """Whether vario found it, and nobody logged it."""
+    """Whether vario found it because the script logged none."""
 
     @property
     def part(self) -> str:
-        """The part of the model it belongs to, where several are trained against each other."""
+        """The part of the model it belongs to, if several are trained against each other."""
         return self.target.partition("/")[2] if self.is_found else ""
 
     def ranks_to_read(self, ranks: Sequence[int]) -> int | Literal["all"]:
-        """What is logged stands on the first rank; a found loss is each rank's own, and their mean is the loss."""
+        """Return the ranks to read: the first for a logged loss; all for a found one, whose mean is the loss."""
         return "all" if self.is_found and 1 < len(ranks) <= MOST_RANKS else ranks[0]
 
 
 def choose_losses(targets: Sequence[str], num_points: Callable[[str], int]) -> list[LossName]:
-    """The loss of a run, first of all; of one that trains several parts, those of the others too.
+    """Return the losses of a run: the main one first, then those of other parts that are trained.
 
-    A single point, as trainers log at the end, gives way to a curve that was found.
+    A found curve takes precedence over a single logged point, as trainers log at the end.
     """
     found = [name for known in FOUND for name in targets if name == known or name.startswith(f"{known}/")]
     logged = [name for name in LOGGED if name in targets]
@@ -51,7 +51,7 @@ def choose_losses(targets: Sequence[str], num_points: Callable[[str], int]) -> l
             return [LossName(name, False)]
     if found:
         most = max(num_points(name) for name in found)
-        # A name of the first few steps, before it was seen that there are parts, is none of them.
+        # A name from the first few steps, before parts were detected, is not a part.
         return [LossName(name, True) for name in found if 2 * num_points(name) >= most or "/" in name]
     return [LossName(name, False) for name in logged]
 
@@ -65,17 +65,17 @@ class LossSeries:
     """A loss, step by step."""
 
     target: str
-    """The plain number behind it."""
+    """The plain number it is read from."""
     is_found: bool
-    """Whether vario found it, and nobody logged it."""
+    """Whether vario found it because the script logged none."""
     part: str
-    """The part of the model it belongs to, where several are trained against each other."""
+    """The part of the model it belongs to, if several are trained against each other."""
     steps: npt.NDArray[np.int64]
     values: npt.NDArray[np.float64]
 
 
 def read_losses(run: RunReader) -> list[LossSeries]:
-    """The loss of a run, or of each of its parts; none where nothing is known of one."""
+    """Read the loss of a run, or of each of its parts; empty if there is none."""
     ranks = run.ranks
     if not ranks or "scalar" not in run.quantities(ranks[0]):
         return []

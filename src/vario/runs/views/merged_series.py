@@ -1,4 +1,4 @@
-"""A number for each target and step: rows of several ranks merged exactly, or their numbers where rows are gone."""
+"""A number per target and step: rows of several ranks merged exactly, or their numbers if rows are gone."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Steps = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 FOLDS = ("min", "mean", "max", "spread")
-"""What can be made of one number per rank."""
+"""Ways to combine one number per rank."""
 ADDED = frozenset({"count", "nans", "infs"})
 SQUARED = frozenset({"rms", "std"})
 
 
 class Holders:
-    """Which ranks' rows make up a target, and which of them hold the same."""
+    """Which ranks' rows make up a target, and which of them are replicas."""
 
     def __init__(self, run: RunReader, quantity: str, rank: Rank, alone: bool = False) -> None:
-        """`alone`: what other ranks hold for this one is not looked for."""
+        """`alone`: do not read this rank's tensors from other ranks."""
         recorded = run.ranks
         self._rank = rank
         self._layout = run.layout if quantity in HELD and len(recorded) > 1 and not alone else None
@@ -48,15 +48,16 @@ class Holders:
                 alike = {other for name in held for other in self._layout.alike(name, rank)} - {rank}
                 chosen += [other for other in recorded if other in alike]
         self.ranks = [number for number in chosen if quantity in run.quantities(number)]
-        """Those to read; of two that hold the same the first one counts."""
+        """The ranks to read; of replicas the first counts."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether ranks have shares of a target, or the same of it."""
+        """Whether ranks have shards or replicas of a target."""
         return self._layout is not None
 
     def group(self, target: str, rank: int) -> int:
-        """Ranks of one group hold the same of a target, and groups add up; -1: that rank has no part in it."""
+        """Return the group of a rank: ranks of one group are replicas, groups add up; -1: it has no part of the
+        target."""
         if self._layout is None:
             return rank
         if self._rank != "all":
@@ -69,22 +70,22 @@ class Holders:
 
 @dataclass(frozen=True)
 class Points:
-    """Numbers by target and step, in that order; each pair is there once."""
+    """Numbers by target and step, in that order; each pair occurs once."""
 
     names: list[str]
     codes: Steps
-    """The place of each point's target in `names`."""
+    """The index of each point's target in `names`."""
     steps: Steps
     values: Values
     bad: Flags
-    """Where a NaN or Inf was counted."""
+    """Where there is a NaN or Inf."""
     counts: Values
-    """Elements behind each number."""
+    """The number of elements behind each number."""
 
 
 def checked_statistic(run: RunReader, quantity: str, statistic: str) -> str:
-    """The name of a statistic that the run has of a quantity; empty stands for the usual one."""
-    # The first rank that has it is enough: of very many ranks, listing all of them for each curve takes seconds.
+    """Return the name of a recorded statistic of a quantity; empty means the default one."""
+    # The first rank that has it is enough: with very many ranks, listing all for each curve takes seconds.
     if not any(quantity in run.quantities(rank) for rank in run.ranks):
         raise ConfigError(unknown("quantity", quantity, run.quantities("all")))
     if quantity == "scalar":
@@ -97,7 +98,7 @@ def checked_statistic(run: RunReader, quantity: str, statistic: str) -> str:
 
 
 def checked_rank(rank: int | str) -> Rank | Literal["min", "mean", "max", "spread"]:
-    """A rank, all of them, or one of FOLDS; anything else is refused."""
+    """Return a rank, all of them, or one of FOLDS; raises for anything else."""
     if isinstance(rank, int) or rank in ("all", *FOLDS):
         return cast(Rank, rank)
     raise ConfigError(unknown("rank", rank, ["all", *FOLDS]))
@@ -106,14 +107,17 @@ def checked_rank(rank: int | str) -> Rank | Literal["min", "mean", "max", "sprea
 def read_points(
     views: Sequence[View], quantity: str, statistic: str, holders: Sequence[Holders], wanted: Wanted, fold: str | None
 ) -> Iterator[Points]:
-    """A statistic of one target or all, from the rows themselves, some steps at a time and each step once.
+    """Yield a statistic of one target or all from the rows themselves, some steps at a time, each step once.
 
-    With one of FOLDS, each of the `holders` gives a number, and it says what is made of them.
+    With one of FOLDS, each of the `holders` gives a number, and the fold combines them.
     """
-    pieces = [
-        (view.rank, piece, chosen) for view in views for piece, chosen in view.plan(0, wanted).pieces if piece.num_rows
+    row_files = [
+        (view.rank, row_file, chosen)
+        for view in views
+        for row_file, chosen in view.plan(0, wanted).row_files
+        if row_file.num_rows
     ]
-    for together in overlapping(pieces):
+    for together in overlapping(row_files):
         found = [points for one in holders if (points := merged_points(together, quantity, statistic, one)) is not None]
         if fold is not None and found:
             yield _folded(fold, found)
@@ -121,35 +125,35 @@ def read_points(
             yield from found
 
 
-_Piece = tuple[int, Stream | Part, Wanted]
+_Chosen = tuple[int, Stream | Part, Wanted]
 
 
-def overlapping(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
-    """Pieces, together with those that share steps with them: what has to be merged is among them."""
-    group: list[_Piece] = []
+def overlapping(row_files: Sequence[_Chosen]) -> Iterator[list[_Chosen]]:
+    """Group files that share steps, since their rows may have to be merged."""
+    group: list[_Chosen] = []
     end = -1
-    for piece in sorted(pieces, key=lambda piece: piece[1].span or (0, 0)):
-        first, last = piece[1].span or (0, 0)
+    for chosen in sorted(row_files, key=lambda chosen: chosen[1].span or (0, 0)):
+        first, last = chosen[1].span or (0, 0)
         if group and first > end:
             yield group
             group = []
         end = last if not group else max(end, last)
-        group.append(piece)
+        group.append(chosen)
     if group:
         yield group
 
 
-def merged_points(pieces: Sequence[_Piece], quantity: str, statistic: str, holders: Holders) -> Points | None:
-    """The rows of some pieces, merged; None where there are none."""
+def merged_points(row_files: Sequence[_Chosen], quantity: str, statistic: str, holders: Holders) -> Points | None:
+    """Merge the rows of some files; None if there are none."""
     needs = ("value",) if quantity == "scalar" else (*STATISTICS.get(statistic, "statistic").needs, "nans", "infs")
     budget = Budget(SUMMARY_BYTES)
     places_of: dict[str, int] = {}
     rows_of, codes_of, groups_of, steps_of, ranks_of = [], [], [], [], []
-    for rank, piece, wanted in pieces:
+    for rank, row_file, wanted in row_files:
         if rank not in holders.ranks:
             continue
-        table = one_table([piece.read(["step", "target", *needs], wanted)], ())
-        budget.take(piece, table.nbytes, table.num_rows)
+        table = one_table([row_file.read(["step", "target", *needs], wanted)], ())
+        budget.take(row_file, table.nbytes, table.num_rows)
         if not table.num_rows:
             continue
         column = table.column("target").chunk(0)
@@ -172,14 +176,14 @@ def merged_points(pieces: Sequence[_Piece], quantity: str, statistic: str, holde
     if len(rows_of) == 1:
         return _merged(list(places_of), codes_of[0], steps_of[0], rows_of[0], statistic)
     rows, codes, steps = np.concatenate(rows_of), np.concatenate(codes_of), np.concatenate(steps_of)
-    if len({rank for rank, _, _ in pieces}) > 1:
+    if len({rank for rank, _, _ in row_files}) > 1:
         once = _first_of_each(codes, np.concatenate(groups_of), steps, np.concatenate(ranks_of))
         rows, codes, steps = rows[once], codes[once], steps[once]
     return _merged(list(places_of), codes, steps, rows, statistic)
 
 
 def _first_of_each(codes: Steps, groups: Steps, steps: Steps, ranks: Steps) -> Flags:
-    """Of ranks that hold the same of a target, the rows of the first that has a step."""
+    """For each step, the rows of the first replica that has it."""
     order = np.lexsort((ranks, steps, groups, codes))
     is_new = np.ones(len(order), np.bool_)
     same = (np.diff(codes[order]) == 0) & (np.diff(groups[order]) == 0) & (np.diff(steps[order]) == 0)
@@ -191,7 +195,7 @@ def _first_of_each(codes: Steps, groups: Steps, steps: Steps, ranks: Steps) -> F
 
 
 def _summaries(table: Any) -> Table:
-    """Rows as Summaries, in the columns that are there; no memory is touched for the others."""
+    """Rows as Summaries, with the recorded columns; no memory is touched for the others."""
     rows = np.empty((table.num_rows, len(COLUMNS)), order="F")
     for name in table.column_names:
         if name in COLUMNS:
@@ -211,7 +215,7 @@ def _merged(names: list[str], codes: Steps, steps: Steps, rows: Table, statistic
     if statistic == "value":
         groups = np.cumsum(is_new) - 1
         with np.errstate(invalid="ignore"):
-            # Plain numbers do not merge as Summaries do: over ranks they are averaged.
+            # Plain numbers do not merge like Summaries: over ranks they are averaged.
             values = np.bincount(groups, rows[:, 0], len(starts)) / np.bincount(groups, minlength=len(starts))
         bad = ~np.isfinite(values)
         counts = np.ones(len(values))
@@ -231,7 +235,7 @@ def _merged(names: list[str], codes: Steps, steps: Steps, rows: Table, statistic
 
 
 def _folded(fold: str, each: list[Points]) -> Points:
-    """One number for each target and step of those of several ranks."""
+    """Combine the numbers of several ranks into one per target and step."""
     places_of: dict[str, int] = {}
     places = [np.array([places_of.setdefault(name, len(places_of)) for name in one.names], np.int64) for one in each]
     codes = np.concatenate([place[one.codes] for place, one in zip(places, each, strict=True)])
@@ -254,7 +258,7 @@ def _folded(fold: str, each: list[Points]) -> Points:
 
 
 def fold_over_ranks(fold: str, values: Values, starts: Steps) -> Values:
-    """What is asked for of the numbers of several ranks, which follow one another; a NaN has no say beside a number."""
+    """Combine consecutive numbers of several ranks; NaN is ignored if there is a number."""
     with np.errstate(all="ignore"):
         if fold == "mean":
             known = ~np.isnan(values)
@@ -264,10 +268,10 @@ def fold_over_ranks(fold: str, values: Values, starts: Steps) -> Values:
 
 
 def merged_numbers(statistic: str, numbers: Sequence[Values], counts: Sequence[Values]) -> Values:
-    """What a statistic of the whole is like, from those of its shares; NaN has no say beside a number.
+    """Estimate a statistic of the whole from those of its shards; NaN is ignored if there is a number.
 
-    Of lows and highs it gives bounds of the true ones: the shares need not be at their highest in the same step. The
-    spread of the shares' means is not in a `std`.
+    For lowest and highest values it gives bounds: the shards need not reach them in the same step. `std` does not
+    include the spread between the shards' means.
     """
     stacked = np.stack(numbers)
     known = ~np.isnan(stacked)
@@ -291,5 +295,5 @@ def merged_numbers(statistic: str, numbers: Sequence[Values], counts: Sequence[V
 
 
 def folded_numbers(fold: str, numbers: Sequence[Values]) -> Values:
-    """As `fold_over_ranks`, of a table of numbers for each rank."""
+    """Like `fold_over_ranks`, for one table of numbers per rank."""
     return np.asarray(fold_over_ranks(fold, np.stack(numbers), np.zeros(1, np.int64))[0])

@@ -1,4 +1,4 @@
-"""Targets as one reads a model, from its first layer to its last."""
+"""Sorts targets in model order, from the first layer to the last."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from vario.core.run_format import STRUCTURE
 from vario.runs.reader import SIDED, RunReader
 
 _ORDERS: WeakKeyDictionary[RunReader, dict[str, tuple[dict[str, int], list[str], list[str]]]] = WeakKeyDictionary()
-"""By run and quantity the names that were put in order last, by which places, and that order."""
+"""By run and quantity: the names that were sorted last, the positions used, and the order."""
 _PLACES: WeakKeyDictionary[RunReader, tuple[tuple[int, int], dict[str, int]]] = WeakKeyDictionary()
-"""By run, what was read of its structure, and from which version of the file: that of a large model has megabytes."""
+"""By run: the structure that was read, and the version of the file, which takes megabytes for a large model."""
 
 
 def model_order(run: RunReader, quantity: str, observed: Sequence[str]) -> list[str]:
-    """Names in model order: gradients are observed from the last layer to the first, and read the other way.
+    """Sort names in model order: gradients are observed from the last layer to the first.
 
-    Several kinds of number of one tensor (`:change`, `:ratio`) come one kind after the other, each in model order; the
-    sides of a module stay together. What the model does not know stays in the order of observation.
+    If a tensor has several numbers (`:change`, `:ratio`), each kind is listed in model order, one after another; the
+    sides of a module stay together. Names that are not in the model keep the order of observation.
     """
     if quantity == "scalar" or not run.ranks:
         return list(observed)
@@ -42,7 +42,7 @@ def _ordered(quantity: str, places: dict[str, int], observed: Sequence[str]) -> 
 
 
 def _places(run: RunReader) -> dict[str, int]:
-    """The place of each module and parameter."""
+    """The position of each module and parameter."""
     rank = run.ranks[0]
     try:
         status = (run.path / f"rank{rank}" / STRUCTURE).lstat()

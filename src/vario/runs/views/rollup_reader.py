@@ -1,4 +1,4 @@
-"""One rank's outlines, and the rows that none of them stands for, as numbers with a lowest and a highest."""
+"""One rank's rollups, and the rows that none of them stands for, as numbers with a lowest and a highest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vario.runs.files.arrays import numbers, place_of
-from vario.runs.files.rollups import OutlineFile
+from vario.runs.files.rollups import RollupFile
 from vario.runs.views.heat_table import HeatTable, distinct
 from vario.runs.views.merged_series import Flags, Points, Steps, Values
 from vario.runs.views.read_plan import View
@@ -18,10 +18,10 @@ from vario.runs.views.view_source import Source
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of an outline in the order of (target, step)."""
+    """Rows of a rollup in the order of (target, step)."""
 
     names: Any
-    """An Arrow array."""
+    """The names, as an Arrow array."""
     codes: Steps
     last_step: Steps
     low: Values
@@ -29,29 +29,29 @@ class Block:
     last: Values
     bad: Flags
     count: Values | None
-    """Elements of the tensors; None where there is nothing to weigh them against."""
+    """The number of elements of the tensors; None if there is nothing to weight them against."""
 
 
-class Cells:
-    """What one rank has, by outlines up to a level."""
+class RankRollups:
+    """What one rank has, by rollups up to a level."""
 
     def __init__(self, source: Source, view: View, level: int) -> None:
         self.plan = view.plan(level, source.wanted)
-        self.points: list[Points] = list(source.points_of(view.rank, self.plan.pieces))
-        """The rows that no outline stands for."""
+        self.points: list[Points] = list(source.points_of(view.rank, self.plan.row_files))
+        """The rows that no rollup stands for."""
         self._source = source
 
     def raw_steps(self) -> Steps:
-        """The steps of the rows that no outline stands for."""
+        """The steps of the rows that no rollup stands for."""
         return distinct(np.concatenate([np.zeros(0, np.int64), *(distinct(one.steps) for one in self.points)]))
 
     def blocks(self, is_whole: bool) -> Iterator[Block]:
-        """The rows of the outlines; without lowest and last value, where a picture needs neither, if not whole."""
+        """The rows of the rollups; without lowest and last value, where a picture needs neither, if not whole."""
         for file in self.plan.files:
             yield self._read(file, is_whole)
 
     def add_to(self, table: HeatTable, places: Mapping[str, int]) -> None:
-        """Take all numbers into a table whose rows these names have."""
+        """Add all numbers to a table with these rows."""
         names, rows = None, np.zeros(0, np.int64)
         for block in self.blocks(is_whole=False):
             if names is None or not block.names.equals(names):
@@ -66,7 +66,7 @@ class Cells:
             table.add(rows, points.codes, points.steps, values, values, points.bad)
             table.weigh(rows, points.codes, points.counts)
 
-    def _read(self, file: OutlineFile, is_whole: bool) -> Block:
+    def _read(self, file: RollupFile, is_whole: bool) -> Block:
         statistic, wanted = self._source.statistic, self._source.wanted
         low, high, last = (f"{statistic}_{which}" for which in ("low", "high", "last"))
         columns = ["target", "last_step", high, *(["bad"] if file.may_be_bad else [])]

@@ -1,4 +1,4 @@
-"""Where the numbers of a picture come from: which ranks, and what there is of them at this moment."""
+"""The source of a picture's numbers: which ranks, and what exists of them now."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from vario.runs.views.merged_series import (
 from vario.runs.views.read_plan import View, view
 
 NEVER_NEGATIVE = frozenset({"norm", "rms", "std", "absmax", "count", "nans", "infs", "zeros"})
-"""Statistics whose lowest says nothing about the largest magnitude."""
+"""Statistics whose lowest value does not affect the largest magnitude."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A statistic of a quantity, of one rank or several."""
+    """One statistic of a quantity, on one or more ranks."""
 
     run: RunReader
     quantity: str
     statistic: str
     fold: str | None
-    """What is made of the number of each rank; None: their rows are merged."""
+    """How the numbers of the ranks are combined; None: their rows are merged."""
     holders: tuple[Holders, ...]
-    """One, or with a fold one for each rank."""
+    """One, or with a fold one per rank."""
     views: tuple[View, ...]
-    """What there is of each rank that is read."""
+    """What exists of each rank that is read."""
     wanted: Wanted
 
     @property
@@ -47,7 +47,7 @@ class Source:
         return self.statistic not in NEVER_NEGATIVE
 
     def targets(self) -> list[str]:
-        """The targets that these ranks have, in the order they were first observed."""
+        """Return the targets of these ranks, in the order of their first observation."""
         seen: dict[str, tuple[int, int]] = {}
         sessions = self.run.sessions
         if len(self.views) == 1 and not self.holders[0].is_shared:
@@ -61,19 +61,19 @@ class Source:
         return sorted(seen, key=seen.__getitem__)
 
     def groups(self, names: Sequence[str], rank: int) -> Steps:
-        """For each target, ranks of one number hold the same; -1: this one has no part in it."""
+        """Return a group number per target: ranks with the same number are replicas; -1: no part of it."""
         if self.fold is not None:
             return np.full(len(names), rank)
         return np.array([self.holders[0].group(name, rank) for name in names], np.int64)
 
     def points(self) -> Iterator[Points]:
-        """The numbers, from the rows themselves."""
+        """Yield the numbers from the rows themselves."""
         return read_points(self.views, self.quantity, self.statistic, self.holders, self.wanted, self.fold)
 
-    def points_of(self, rank: int, pieces: Sequence[tuple[Stream | Part, Wanted]]) -> Iterator[Points]:
-        """The numbers of some pieces of one rank, by itself."""
+    def points_of(self, rank: int, row_files: Sequence[tuple[Stream | Part, Wanted]]) -> Iterator[Points]:
+        """Yield the numbers of some files of a single rank."""
         alone = Holders(self.run, self.quantity, rank, alone=True)
-        for together in overlapping([(rank, piece, wanted) for piece, wanted in pieces if piece.num_rows]):
+        for together in overlapping([(rank, row_file, wanted) for row_file, wanted in row_files if row_file.num_rows]):
             if (found := merged_points(together, self.quantity, self.statistic, alone)) is not None:
                 yield found
 
@@ -83,7 +83,7 @@ class Source:
 
 
 def open_source(run: RunReader, quantity: str, statistic: str, rank: int | str, wanted: Wanted) -> Source:
-    """Find where numbers come from; a ConfigError says which name is wrong."""
+    """Find the source of numbers; raises ConfigError for a wrong name."""
     chosen = checked_rank(rank)
     statistic = checked_statistic(run, quantity, statistic)
     fold = str(rank) if rank in FOLDS else None

@@ -1,9 +1,11 @@
-"""The few numbers one looks at first: how far a run is, how fast it goes, and its vital signs."""
+"""The most important numbers of a run: progress, speed and vital signs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +18,12 @@ Values = npt.NDArray[np.float64]
 
 SPARK_POINTS = 60
 SPIKE_TIMES = 3.0
-"""What sticks out of the middle by so many usual ranges is drawn as it is."""
+"""A value this many usual ranges from the middle is drawn as a spike."""
 RECENT_STEPS = 50
-"""The pace is the median of so many steps."""
+"""The pace is the median over this many steps."""
 MOST_VITALS = 12
 TOTALS = ("total_steps", "max_steps")
-"""Plain numbers that tell how many steps a run is going to have."""
+"""Plain numbers with the total number of steps."""
 NAMES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("learning rate", ("lr", "learning_rate", "train/learning_rate"), ""),
     ("gradient norm", ("grad_norm", "gradient_norm", "train/grad_norm"), ""),
@@ -30,56 +32,58 @@ NAMES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("tokens", ("tokens_per_second", "throughput/tokens_per_second"), "/s"),
     ("samples", ("samples_per_second", "train_samples_per_second"), "/s"),
     ("memory", ("device_memory_peak_bytes", "device_memory_peak_bytes/0", "process_memory_bytes"), "B"),
+    ("overhead of vario", ("overhead",), "share"),
 )
-"""What is shown after the loss, the plain numbers it may be called, and its unit."""
+"""What is shown after the loss: label, possible names of the plain number, and unit."""
 NO_RESULTS = ("_step", "_runtime", "_per_second")
-"""Endings of what trainers report of an evaluation beside its results."""
+"""Suffixes of evaluation numbers that are not results."""
 
 
 @dataclass(frozen=True)
 class Vital:
-    """One number and its course."""
+    """One number and its curve."""
 
     name: str
     target: str
-    """The plain number behind it."""
+    """The plain number it is read from."""
     value: float
     unit: str
     spark: tuple[float, ...]
-    """The course in few points, from the first step to the last; NaN where it was not a number."""
+    """The curve in few points, from the first step to the last; NaN where it was not a number."""
     is_found: bool = False
-    """Whether it is a loss that vario found, and nobody logged."""
+    """Whether it is a loss that vario found because the script logged none."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How far a run is and how fast it goes; None where nobody knows."""
+    """Progress and speed of a run; None if unknown."""
 
     step: int | None
     total_steps: int | None
     progress: float | None
     """From 0 to 1."""
     steps_per_second: float | None
+    """Steps over time; `eta_seconds` follows the last steps instead."""
     eta_seconds: float | None
 
 
 @dataclass(frozen=True)
 class Vitals:
-    """What stands at the top of a run's page."""
+    """The content at the top of a run's page."""
 
     pace: Pace
     vitals: tuple[Vital, ...]
 
     @property
     def loss(self) -> Vital | None:
-        """The vital sign of all."""
+        """The most important vital sign."""
         return next((found for found in self.vitals if found.name == "loss"), None)
 
 
 def read_vitals(run: RunReader, most: int = MOST_VITALS, first: int | None = None) -> Vitals:
-    """Read how far a run is and its vital signs, the loss first; of its other numbers, evaluations.
+    """Read progress and vital signs of a run: the loss first, then other known numbers and evaluations.
 
-    From a step on, where only the newest numbers matter: then a vital sign that has none since is left out.
+    With a first step, only newer numbers are read, and a vital sign without any is omitted.
     """
     ranks = run.ranks
     rank = ranks[0] if ranks else 0
@@ -102,12 +106,12 @@ def read_vitals(run: RunReader, most: int = MOST_VITALS, first: int | None = Non
 
 
 def vital_name(at: int, loss: LossName) -> str:
-    """What a loss is called: the first is the loss, others are those of parts."""
+    """Return the label of a loss: the first is the loss, others belong to parts."""
     return f"loss {loss.part}" if at else "loss"
 
 
 def read_pace(run: RunReader, targets: Sequence[str], rank: int, clock: Curve | None = None) -> Pace:
-    """How far a run is: from a number that tells its steps, where one was logged, and from the last step times."""
+    """Read the progress of a run, from the total number of steps if logged, and the last step times."""
     noted = [content.get("last_step") for content in run.rank_contents]
     known = [int(step) for step in noted if step is not None]
     if clock is None or not len(clock.steps):
@@ -118,42 +122,70 @@ def read_pace(run: RunReader, targets: Sequence[str], rank: int, clock: Curve | 
     step = max(known, default=None)
     total = next((_last(run, name, rank) for name in TOTALS if name in targets), None)
     seconds = None if step is None or clock is None else _step_seconds(run, targets, rank, step, clock.target)
-    return make_pace(step, total, seconds, run.state == "running")
+    return make_pace(step, total, seconds, run.state == "running", read_speed(run, rank))
 
 
-def make_pace(step: int | None, total: float | None, seconds: float | None, is_running: bool) -> Pace:
-    """How far a run is, from its newest step, the number of steps it told, and the time of one."""
+def read_speed(run: RunReader, rank: int) -> float | None:
+    """Read the steps per second of a rank."""
+    steps = run.steps("scalar", rank)
+    return speed(steps, run.reader(rank, "scalar").times(run.sessions, steps), run.sessions)
+
+
+def speed(steps: npt.NDArray[np.int64], times: Values, sessions: Sequence[Mapping[str, Any]]) -> float | None:
+    """Steps over time, from the first recorded step to the last, without the pauses between sessions.
+
+    `times` are when the steps, in order, ended.
+    """
+    known = np.isfinite(times)
+    steps, times = steps[known], times[known]
+    starts = np.searchsorted(steps, [session["first_step"] for session in sessions[1:]])
+    num_steps, seconds = 0, 0.0
+    for begin, end in pairwise([0, *starts.tolist(), len(steps)]):
+        if end - begin > 1:
+            num_steps += int(steps[end - 1] - steps[begin])
+            seconds += float(times[end - 1] - times[begin])
+    return num_steps / seconds if num_steps and seconds > 0 else None
+
+
+def make_pace(
+    step: int | None,
+    total: float | None,
+    seconds: float | None,
+    is_running: bool,
+    steps_per_second: float | None = None,
+) -> Pace:
+    """Compute the progress from the newest step, the total number of steps, and the time per step."""
     total_steps = int(total) if total is not None and np.isfinite(total) and total >= 1 else None
     progress = None if step is None or total_steps is None else min(1.0, (step + 1) / total_steps)
     eta = None
     if seconds is not None and step is not None and total_steps is not None and is_running:
-        # Past the end it was said to have, nobody knows.
+        # Beyond the announced end the remaining time is unknown.
         eta = (total_steps - step - 1) * seconds if step < total_steps else None
-    return Pace(step, total_steps, progress, 1 / seconds if seconds else None, eta)
+    return Pace(step, total_steps, progress, steps_per_second, eta)
 
 
 def median_seconds(seconds: Values) -> float | None:
-    """The time of a step: the median of the last ones."""
+    """Return the time per step: the median of the last ones."""
     recent = seconds[-RECENT_STEPS:]
     measured = recent[np.isfinite(recent) & (recent > 0)]
     return float(np.median(measured)) if len(measured) else None
 
 
 def spark(curve: Curve) -> tuple[float, ...]:
-    """A curve in few points: the middle of each stretch, or its end where a spike sticks out; NaN stays NaN."""
+    """A curve in few points: the middle of each bucket, or its end where a spike sticks out; NaN stays NaN."""
     return _spark(curve.low, curve.high, curve.bad)
 
 
 def spark_of(values: Values) -> tuple[float, ...]:
-    """A series in few points, as `spark`."""
+    """`spark` for a series."""
     return _spark(values, values, ~np.isfinite(values))
 
 
 def _spark(low: Values, high: Values, bad: npt.NDArray[np.bool_]) -> tuple[float, ...]:
     if not len(low):
         return ()
-    stretches = min(SPARK_POINTS, len(low))
-    starts = np.arange(stretches) * len(low) // stretches
+    buckets = min(SPARK_POINTS, len(low))
+    starts = np.arange(buckets) * len(low) // buckets
     with np.errstate(all="ignore"):
         lowest, highest = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
         middle = (np.add.reduceat(low, starts) + np.add.reduceat(high, starts)) / 2
@@ -167,7 +199,7 @@ def _spark(low: Values, high: Values, bad: npt.NDArray[np.bool_]) -> tuple[float
 
 
 def chosen_names(targets: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Name, plain number and unit of each vital sign that was recorded, without the loss."""
+    """Return label, plain number and unit of each recorded vital sign, without the loss."""
     found = []
     for name, candidates, unit in NAMES:
         known = [target for target in candidates if target in targets]
@@ -191,7 +223,7 @@ def _last(run: RunReader, target: str, rank: int) -> float | None:
 
 
 def _step_seconds(run: RunReader, targets: Sequence[str], rank: int, step: int, clock: str) -> float | None:
-    """Median time of the last steps: as they say themselves, or from one row to the next."""
+    """Median time of the last steps: as recorded, or from the time between rows."""
     name = "step_seconds" if "step_seconds" in targets else clock
     recent = read_curve(run, name, "scalar", "value", rank, first=max(0, step - RECENT_STEPS), points=2 * RECENT_STEPS)
     if name == "step_seconds":

@@ -1,10 +1,13 @@
-"""The JSON bodies of all answers and events: `openapi` describes them, and the types of the page are made from that.
+"""The JSON bodies of all responses and events: `openapi` describes them, and the frontend's types are generated from
+it.
 
-The types say what functions return. `answers.encode` turns NaN and Inf into null, so every float may be null in JSON.
+The types describe what functions return. `answers.encode` turns NaN and Inf into null, so every float may be null in
+JSON.
 """
 
 from vario.web.bodies.charts import Curve, HeatHead, HeatTable, RankCurve, SeriesAnswer, Targets
 from vario.web.bodies.comparing import Comparison, Desync, Ranks, SettingPair, Slowest
+from vario.web.bodies.effects import EffectRow, SettingEffect, SettingEffects, SettingMean
 from vario.web.bodies.events import (
     Bye,
     LiveEvents,
@@ -18,8 +21,10 @@ from vario.web.bodies.events import (
     VitalValue,
 )
 from vario.web.bodies.findings import Alert, Alerts, Cause, ChainLink, Change, Changes, Incident
-from vario.web.bodies.model import Memory, Model, Module, Parameter, PartOff, Settings
-from vario.web.bodies.runs import Pace, Quantity, RunHome, RunList, RunRow, Session
+from vario.web.bodies.model import Memory, Model, Module, NotOffered, Parameter, PartOff, Settings
+from vario.web.bodies.overlay import ChartArrangement, OverlayChart, OverlayLine, Overlays, StoredCharts
+from vario.web.bodies.runs import Noted, Pace, Quantity, RunHome, RunList, RunRow, Session, SeverityCounts
+from vario.web.bodies.table import KnownColumn, KnownColumns, RunTable, TableColumn, TableGroup, TableRow
 
 __all__ = [
     "Alert",
@@ -29,12 +34,16 @@ __all__ = [
     "ChainLink",
     "Change",
     "Changes",
+    "ChartArrangement",
     "Comparison",
     "Curve",
     "Desync",
+    "EffectRow",
     "HeatHead",
     "HeatTable",
     "Incident",
+    "KnownColumn",
+    "KnownColumns",
     "LiveEvents",
     "Memory",
     "Model",
@@ -43,6 +52,11 @@ __all__ = [
     "NewCurve",
     "NewPoints",
     "NewRows",
+    "NotOffered",
+    "Noted",
+    "OverlayChart",
+    "OverlayLine",
+    "Overlays",
     "Pace",
     "Parameter",
     "PartOff",
@@ -55,11 +69,20 @@ __all__ = [
     "RunHome",
     "RunList",
     "RunRow",
+    "RunTable",
     "SeriesAnswer",
     "Session",
+    "SettingEffect",
+    "SettingEffects",
+    "SettingMean",
     "SettingPair",
     "Settings",
+    "SeverityCounts",
     "Slowest",
+    "StoredCharts",
+    "TableColumn",
+    "TableGroup",
+    "TableRow",
     "Targets",
     "VitalValue",
 ]

@@ -16,16 +16,16 @@ class _HeatShape(TypedDict):
     statistic: str
     rank: int | str
     targets: Sequence[str]
-    """In model order; where a row stands for several, the first of them."""
+    """In model order; for a row with several targets, the first."""
     groups: Sequence[int]
-    """How many targets each row stands for."""
+    """How many targets each row represents."""
     first: Steps
     """The first step of each column."""
     last: Steps
-    """The last step of each column, which belongs to it."""
+    """The last step of each column, inclusive."""
     rows: int
     columns: int
-    is_outline: bool
+    is_rollup: bool
     """Whether a shorter range of steps may show more."""
     low: float | None
     """The smallest magnitude above 0."""
@@ -33,15 +33,17 @@ class _HeatShape(TypedDict):
     """The largest magnitude."""
     step: int | None
     """The last step."""
+    kinds: Sequence[str]
+    """For each row `indices` (token ids) or `mask` if its numbers are no sizes, else empty; empty if all are sizes."""
 
 
 class HeatHead(_HeatShape, total=False):
-    """What a heat map holds besides its numbers."""
+    """A heat map without its numbers."""
 
     search: str
-    """Only targets whose names have these words were asked for."""
+    """Only targets whose names contain these words are included."""
     difference: Literal["ratio", "minus"]
-    """Of two runs: log10 of the ratio b/a, or b minus a."""
+    """For two runs: log10 of the ratio b/a, or b minus a."""
 
 
 class HeatTable(HeatHead):
@@ -54,26 +56,26 @@ class HeatTable(HeatHead):
 
 
 class RankCurve(TypedDict):
-    """One statistic of one target over stretches of steps."""
+    """One statistic of one target over buckets of steps."""
 
     quantity: str
     target: str
     statistic: str
     rank: int | str
     steps: Steps
-    """The last step of each stretch."""
+    """The last step of each bucket."""
     low: Floats
-    """The lowest value of each stretch."""
+    """The lowest value of each bucket."""
     high: Floats
-    """The highest value of each stretch."""
+    """The highest value of each bucket."""
     last: Floats
-    """The value at the last step of each stretch."""
+    """The value at the last step of each bucket."""
     bad: npt.NDArray[np.bool_]
-    """Where a NaN or Inf was counted."""
+    """Where there is a NaN or Inf."""
     times: Floats
-    """Unix seconds at which the last step of each stretch ended."""
+    """Unix seconds at which the last step of each bucket ended."""
     is_whole: bool
-    """Whether every recorded point is there."""
+    """Whether every recorded point is included."""
 
 
 class Curve(RankCurve):
@@ -83,9 +85,11 @@ class Curve(RankCurve):
 
 
 class SeriesAnswer(TypedDict):
-    """The curves that were asked for, run by run."""
+    """The requested curves, by run."""
 
     curves: list[Curve]
+    text: str
+    """What is missing, if something is."""
 
 
 class Targets(TypedDict):
@@ -93,4 +97,4 @@ class Targets(TypedDict):
 
     targets: list[str]
     total: int
-    """How many there are; of very many only the first are told."""
+    """The total number; if there are very many, only the first are listed."""

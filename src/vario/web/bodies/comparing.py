@@ -1,4 +1,4 @@
-"""Ranks beside each other, and two runs beside each other."""
+"""Comparisons of ranks and of two runs."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Slowest:
     rank: int
     host: str
     share: float
-    """By how much of their time it is slower than the others, at the median: 0.5 is half as much again."""
+    """How much slower it is than the others' median: 0.5 is 50 % slower."""
     seconds: float
     usual_seconds: float
     by: str
-    """The plain number that tells."""
+    """The plain number that shows it."""
 
 
 class Desync(TypedDict):
-    """Where ranks that should hold the same began to differ."""
+    """Where replicas began to differ between ranks."""
 
     step: int
     target: str
     quantity: str
     checksums: Mapping[int, int]
-    """What each rank has, by rank."""
+    """The checksum of each rank."""
     ranks: list[int]
-    """Those that hold something else than most do."""
+    """The ranks that differ from the majority."""
 
 
 class Ranks(TypedDict):
-    """All ranks of a run beside each other."""
+    """All ranks of a run, compared."""
 
     ranks: list[RankState]
     world_size: int
@@ -49,24 +49,24 @@ class Ranks(TypedDict):
 
 
 class SettingPair(TypedDict):
-    """An option or a version that differs; null where a run does not have it."""
+    """An option or a version that differs; null if a run does not have it."""
 
     a: str | None
     b: str | None
 
 
 class Comparison(TypedDict):
-    """Where two runs part, and what differs most."""
+    """Where two runs diverge, and what differs most."""
 
-    parting: Place | None
-    """Where they differ by more than noise for the first time."""
+    divergence: Place | None
+    """The first place at which they differ by more than noise."""
     first_unequal: Place | None
-    """Where they are not equal to the bit for the first time."""
+    """The first place at which they are not bit-identical."""
     text: str
     num_steps: int
     num_targets: int
     noise: str
-    """none, rounding or own: what was taken for noise."""
+    """The kind of noise: none, rounding or own."""
     renamed: str
     differences: Sequence[Differing]
     unmatched: list[str]

@@ -23,7 +23,7 @@ class VitalValue(TypedDict):
 
 
 class Progress(TypedDict):
-    """How far the run is."""
+    """The progress of the run."""
 
     step: int | None
     state: str
@@ -40,7 +40,7 @@ class _Columns(TypedDict):
     targets: list[str]
     """Names that are new with this event."""
     values: list[Floats]
-    """One list a step, in the order of names that the stream has told so far."""
+    """One list per step, in the order of the names sent so far."""
     bad: list[tuple[int, int]]
     """Row and column of each NaN or Inf."""
 
@@ -62,30 +62,30 @@ class NewCurve(TypedDict):
     steps: Steps
     values: Floats
     bad: npt.NDArray[np.bool_]
-    """Where a NaN or Inf was counted."""
+    """Where there is a NaN or Inf."""
     times: Floats
     """Unix seconds at which each step ended."""
 
 
 class NewPoints(TypedDict):
-    """New points of all curves that were asked for."""
+    """New points of all requested curves."""
 
     curves: list[NewCurve]
 
 
 class NewRows(TypedDict):
-    """What changed in the list of runs."""
+    """Changes in the list of runs."""
 
     runs: Sequence[RunRow]
-    """Rows that are new or have changed."""
+    """New and changed rows."""
     gone: list[str]
-    """Runs that are not there any more."""
+    """Runs that no longer exist."""
     is_whole: bool
-    """Whether these are all there are: the server did not know what was seen before."""
+    """Whether this is the complete list, because the server does not know the cursor."""
 
 
 class Reset(TypedDict):
-    """Too much was missed, or the run began anew: ask for everything again."""
+    """Too much was missed, or the run restarted: load everything again."""
 
 
 class Problem(TypedDict):
@@ -101,7 +101,7 @@ class Bye(TypedDict):
 
 
 class LiveEvents(TypedDict, total=False):
-    """The body of each event, by the name of the event."""
+    """The body of each event, by its name."""
 
     progress: Progress
     heat: NewColumns

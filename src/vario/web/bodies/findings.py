@@ -1,16 +1,19 @@
-"""What was found in a run: incidents, alerts, the first cause, and what changed lately."""
+"""What was found in a run: incidents, alerts, the root cause, and recent changes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from vario.rules.api.alerts import Kind, Scope, Severity
+from vario.runs.findings.check import Source
 
 
 class Incident(TypedDict):
-    """What one cause did."""
+    """All alerts of one root cause."""
 
+    id: str
+    """Its name within the run."""
     step: int
     """Where it began."""
     first_step: int
@@ -18,9 +21,11 @@ class Incident(TypedDict):
     rule: str
     severity: Severity
     place: str | None
-    """The module or parameter to look at; null where it is not one."""
+    """The module or parameter to look at; null if there is no single one."""
     rank: int | None
     scope: Scope
+    stage: str
+    """The part of a step in which it began: batch, forward, loss, backward, reduction, optimizer or weight."""
     cause: str
     title: str
     text: str
@@ -29,7 +34,7 @@ class Incident(TypedDict):
     num_alerts: int
     targets: list[str]
     series: str | None
-    """quantity|target|statistic, where one series shows it best."""
+    """quantity|target|statistic, if one series shows it best."""
 
 
 class Alert(TypedDict):
@@ -51,11 +56,11 @@ class Alert(TypedDict):
     place: str | None
     text: str
     series: str | None
-    """quantity|target|statistic, where one series shows it."""
+    """quantity|target|statistic, if one series shows it."""
 
 
 class ChainLink(TypedDict):
-    """One link of the chain from the first cause to what it led to."""
+    """One link of the chain from the root cause to its consequences."""
 
     step: int
     rank: int | None
@@ -67,31 +72,34 @@ class ChainLink(TypedDict):
 
 
 class Cause(TypedDict):
-    """The first cause, and what it led to."""
+    """The root cause and its consequences."""
 
     paragraph: str
     chain: list[ChainLink]
 
 
 class Alerts(TypedDict):
-    """Alerts and incidents, and the first cause."""
+    """Alerts, incidents and the root cause."""
 
     incidents: list[Incident]
     alerts: list[Alert]
     num_alerts: int
-    """How many there are; of very many only the first are told."""
+    """The total number; if there are very many, only the first are listed."""
     diagnosis: Cause | None
-    source: Literal["recorded", "replayed"]
+    source: Source
+    """`stored`: found during training. `replay`: found by running the rules over the stored rows."""
+    remark: str
+    """The source in words, and what no rule has checked."""
 
 
 class Change(TypedDict):
-    """A series that changed lately."""
+    """A series that changed recently."""
 
     quantity: str
     target: str
     statistic: str
     kind: str
-    """non-finite, constant, level, trend, spike or spread."""
+    """non-finite, constant, level, trend, spike, drop or spread."""
     before: float
     after: float
     step: int
@@ -100,17 +108,17 @@ class Change(TypedDict):
     text: str
     spark: Sequence[float]
     num_alike: int
-    """How many targets of this quantity changed like this, where most did."""
+    """How many targets of this quantity changed like this, if most did."""
     num_targets: int
     same: Sequence[str]
-    """Other series that are the same thing: `quantity of target`."""
+    """Other series with the same change: `quantity of target`."""
 
 
 class Changes(TypedDict):
-    """What changed lately, most first."""
+    """Recent changes, largest first."""
 
     changes: list[Change]
     num_series: int
     last_step: int | None
     window_steps: int | None
-    """How many steps count as lately; null where it depends on how often a quantity is watched."""
+    """How many steps count as recent; null if that depends on how often a quantity is watched."""

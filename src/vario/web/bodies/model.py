@@ -1,4 +1,4 @@
-"""The model of a run, and what the run was started with."""
+"""The model of a run, and its settings."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Parameter(TypedDict):
     trainable: bool
     shared_with: list[str]
     count: int
-    """How many numbers it has."""
+    """The number of elements."""
     latest: Mapping[str, float]
-    """Its newest numbers, by `quantity|statistic`."""
+    """Its latest numbers, by `quantity|statistic`."""
 
 
-# `class` is a word of Python, so it cannot be a field of the class below.
+# `class` is a Python keyword, so it cannot be a field of the class below.
 _Class = TypedDict("_Class", {"class": str})
 
 
@@ -34,18 +34,18 @@ class Module(_Class):
     name: str
     depth: int
     num_parameters: int
-    """How many numbers its parameters have, with all modules inside it."""
+    """The number of elements of its parameters, including those of modules inside it."""
     own_parameters: int
-    """The same without the modules inside it."""
+    """The number of elements without the modules inside it."""
     share: float
-    """Of all parameters of the model."""
+    """The share of all parameters of the model."""
     parameters: list[Parameter]
     latest: Mapping[str, float]
-    """Its newest numbers, by `quantity|statistic`."""
+    """Its latest numbers, by `quantity|statistic`."""
 
 
 class Memory(TypedDict):
-    """Bytes at the peak; null where nobody looked."""
+    """Peak bytes; null if unknown."""
 
     predicted: float | None
     measured: float | None
@@ -61,7 +61,7 @@ class Model(TypedDict):
 
 
 class PartOff(TypedDict):
-    """A part of the monitor that was switched off, or a quantity that could not be merged."""
+    """A part of the monitor that was disabled, or a quantity that could not be merged."""
 
     rank: int | None
     part: str
@@ -69,9 +69,20 @@ class PartOff(TypedDict):
     error: str
 
 
-class Settings(TypedDict):
-    """What a run was started with, and what went wrong with watching it."""
+class NotOffered(TypedDict):
+    """A quantity that was to be watched, and what the model's framework does not offer for it."""
 
+    quantity: str
+    missing: str
+
+
+class Settings(TypedDict):
+    """The settings of a run, and problems with watching it."""
+
+    params: Mapping[str, Any]
+    """Hyper-parameters, given or found."""
+    param_sources: Mapping[str, str]
+    """Where each was found: given, argparse, optimizer, ..."""
     config: Mapping[str, Any]
     versions: Mapping[str, str]
     command: str
@@ -79,6 +90,7 @@ class Settings(TypedDict):
     host: str
     engine: str | None
     parts_off: list[PartOff]
+    not_offered: list[NotOffered]
     dropped_steps: int
     sessions: list[Session]
     mesh: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Arrays in answers."""
+"""Arrays in responses."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating[Any]]
-"""Null in JSON where it is NaN or Inf."""
+"""NaN and Inf are null in JSON."""
 Steps = npt.NDArray[np.int64]

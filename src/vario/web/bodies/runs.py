@@ -1,4 +1,4 @@
-"""The list of runs, and one run at a glance."""
+"""The list of runs, and the overview of one run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vario.web.served import LeftOut
 
 
 class Pace(TypedDict):
-    """How far a run is; null where nobody knows."""
+    """The progress of a run; null if unknown."""
 
     step: int | None
     total_steps: int | None
@@ -21,38 +21,56 @@ class Pace(TypedDict):
     eta_seconds: float | None
 
 
-class RunRow(Pace):
+class SeverityCounts(TypedDict):
+    """The number of incidents by severity."""
+
+    note: int
+    warn: int
+    page: int
+
+
+class Noted(TypedDict):
+    """What people say about a run."""
+
+    title: str
+    """The name it was given, or its folder's."""
+    tags: Sequence[str]
+    note: str
+    is_starred: bool
+    is_archived: bool
+
+
+class RunRow(Pace, Noted):
     """One run in the list."""
 
     run: str
-    """Its path below the served folder; names it in all other requests."""
+    """Its path below the served folder, which identifies it in all other requests."""
     name: str
     group: str | None
-    """The same in runs that one process made one after the other."""
+    """Shared by runs that one process started one after another."""
     state: str
     started: float
     """Unix seconds."""
     ended: float | None
     loss: float | None
     loss_is_found: bool
-    """Whether vario found the loss itself: nobody logged one."""
+    """Whether vario found the loss because the script logged none."""
     spark: Sequence[float]
-    """The course of the loss in few points."""
-    critical: int
-    """How many incidents have the severity `page`."""
-    warning: int
-    """How many incidents have the severity `warn`."""
+    """The loss curve in few points."""
+    incidents: SeverityCounts
     world_size: int
     host: str
     error: str | None
     is_read: bool
-    """Whether more than its header was read; of very many runs the rest follows by events."""
+    """Whether more than its header was read; with very many runs the rest follows as events."""
 
 
 class RunList(TypedDict):
     """All runs below the served folder."""
 
     folder: str
+    is_writable: bool
+    """Whether notes on runs can be changed here."""
     runs: list[RunRow]
     left_out: list[LeftOut]
     cursor: str
@@ -74,13 +92,13 @@ class Quantity(TypedDict):
     statistics: list[str]
     default_statistic: str
     steps: int
-    """How many steps have it."""
+    """The number of steps that have it."""
     every: int
-    """It was to be recorded every so many steps."""
+    """Its interval in steps."""
 
 
 class RunHome(Pace):
-    """One run at a glance."""
+    """The overview of one run."""
 
     run: str
     name: str
@@ -99,8 +117,8 @@ class RunHome(Pace):
     quantities: list[Quantity]
     incidents: list[Incident]
     parts_off: int
-    """How many parts of the monitor were switched off, and quantities that could not be merged."""
+    """The number of disabled parts of the monitor, and of quantities that could not be merged."""
     failed_rank: int | None
-    """Of several ranks the one that failed first."""
+    """With several ranks, the one that failed first."""
     dropped_steps: int
     cursor: str

@@ -1,4 +1,4 @@
-"""What a call of a collective operator is: its tensors by role, its group, and where in the code it was made."""
+"""Describe a call of a collective operator: its tensors by role, its group, and its call site."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ _NAMES = {
     "alltoall_base_": "all_to_all_single",
     "recv_any_source_": "recv",
 }
-"""As `torch.distributed` calls them; the others are called as their operators, without the underscore."""
+"""Names as in `torch.distributed`; the others are named like their operators, without the underscore."""
 
 _NOT_OF_USER = (str(Path(torch.__file__).parent) + os.sep, FOLDER, "<eval_with_key>", "<frozen ")
 _WRAPPERS = ("/contextlib.py", "/typing_extensions.py", "/deepspeed/comm/", "/deepspeed/utils/nvtx.py")
 _ENGINE_FILES = (torch.autograd.graph.__file__, torch.autograd.__file__)
 
 _MAX_CALLS = 4096
-"""Distinct calls that are remembered; a program that makes new code all the time does not fill the memory."""
+"""The most distinct calls remembered: a program that generates code all the time must not fill the memory."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operator of the namespace `c10d`: which of its arguments is what."""
+    """One operator of the namespace `c10d`: the meaning of its arguments."""
 
     name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     group: int
     asynchronous: int | None
-    """None where the operator does not say: send and receive."""
+    """None if the operator does not say: send and receive."""
     root: int | None
 
     def input_tensors(self, args: tuple[Any, ...], group: Any) -> list[torch.Tensor]:
-        """What this rank hands over; what a broadcast only writes into holds nothing yet."""
+        """Return this rank's inputs; what a broadcast only writes into has no values yet."""
         if self.name == "broadcast" and not self._is_root(args, group):
             return []
         return [tensor for at in self.inputs for tensor in _tensors(args[at])]
 
     def output_tensors(self, args: tuple[Any, ...], group: Any) -> list[torch.Tensor]:
-        """What this rank has of it afterwards; only the root of a reduction has a result."""
+        """Return this rank's outputs; only the root of a reduction has a result."""
         if self.name == "reduce" and not self._is_root(args, group):
             return []
         return [tensor for at in self.outputs for tensor in _tensors(args[at])]
@@ -66,14 +66,14 @@ class Operation:
         return self.root is None or bool(args[self.root] == group.rank())
 
     def is_async(self, args: tuple[Any, ...]) -> bool:
-        """Whether the caller goes on before it is complete, as far as the arguments tell."""
+        """Whether the caller continues before it is complete, judged by the arguments."""
         at = self.asynchronous
-        # An argument that has its default value, True, is left out of the call.
+        # An argument with its default value, True, is left out of the call.
         return at is None or at >= len(args) or bool(args[at])
 
 
 def operation_of(operator: Any) -> Operation | None:
-    """What an operator is; None for one that moves no tensors and gives no handle."""
+    """Return the description of an operator; None for one that moves no tensors and returns no handle."""
     name = operator._opname
     arguments = operator._schema.arguments
     places = {argument.name: at for at, argument in enumerate(arguments)}
@@ -105,7 +105,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 class Calls:
-    """Tells calls apart: the same operation, group and dtype from the same place is the same Collective object."""
+    """Identifies calls: the same operation, group and dtype from the same place is the same Collective object."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[Collective, list[CodeType]]] = {}
@@ -114,7 +114,7 @@ class Calls:
     def describe(
         self, operation: Operation, is_async: bool, group: Any, tensors: list[torch.Tensor], frame: FrameType | None
     ) -> Collective:
-        """The Collective of a call made from this frame; `tensors` are those it hands over, or else receives."""
+        """Return the Collective of a call from this frame; `tensors` are its inputs, or else its outputs."""
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
         trace: list[int] = []
         at = frame
@@ -138,7 +138,8 @@ class Calls:
             frames.append(frame)
             frame = frame.f_back
         if operation.asynchronous is None:
-            # `send` is an `isend` that waits; of the others the operators of torch 2.6 do not say, but their callers.
+            # `send` is an `isend` that waits; for the others the operators of torch 2.6 do not say, but their callers
+            # do.
             torch_frames = [seen for seen in frames if seen.f_code.co_filename == dist.distributed_c10d.__file__]
             waits = any(seen.f_code.co_name in ("send", "recv") for seen in torch_frames)
             is_async = not waits and all(seen.f_locals.get("async_op", True) for seen in torch_frames)
@@ -162,14 +163,14 @@ class Calls:
                 if not is_own_file(seen.f_code.co_filename)
             ),
         )
-        # The code stays with the key: an id is given again when its object is gone.
+        # The code stays with the key: an id is reused when its object is gone.
         return call, [seen.f_code for seen in frames]
 
     def _is_of_user(self, frame: FrameType) -> bool:
         path = frame.f_code.co_filename
         known = self._files.get(path)
         if known is None:
-            # What the compiler writes lies anywhere, and says by its module's name whose it is.
+            # Compiler-generated code may be in any file; the name of its module shows where it comes from.
             is_generated = str(frame.f_globals.get("__name__", "")).startswith("torch.")
             is_wrapper = any(name in path.replace(os.sep, "/") for name in _WRAPPERS)
             known = self._files[path] = not (is_generated or is_wrapper or path.startswith(_NOT_OF_USER))
@@ -180,17 +181,17 @@ def _ranks_of(group: Any) -> tuple[int, ...]:
     try:
         return tuple(dist.get_process_group_ranks(group))
     except (KeyError, ValueError, RuntimeError):
-        # A group that torch.distributed has not made itself: its ranks are counted within it.
+        # A group that torch.distributed has not created itself: its ranks are counted within it.
         return tuple(range(group.size()))
 
 
 def is_issued_by_reducer(frame: FrameType | None) -> bool:
-    """Whether C++ has called from within backward, with no Python between: then no Python will wait for the result."""
+    """Whether C++ has called from within backward, without Python in between: then no Python waits for the result."""
     return hooks.current_backward() != -1 and (frame is None or frame.f_code.co_filename in _ENGINE_FILES)
 
 
 def caller(depth: int) -> FrameType | None:
-    """The frame so many calls up; None on a thread of autograd, where Python begins with this call."""
+    """Return the frame this many calls up; None on a thread of autograd, where Python begins with this call."""
     try:
         return sys._getframe(depth + 1)
     except ValueError:

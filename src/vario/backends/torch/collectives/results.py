@@ -1,4 +1,4 @@
-"""Results of collectives that are under way: read when they have come, never kept alive for it."""
+"""Results of collectives in progress: read when they arrive, never kept alive for it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from vario.backends.collectives import CallObserver, CollectiveFollower
+from vario.backends.protocols.collectives import CallObserver, CollectiveFollower
 
 _MAX_TIMED = 64
 _MAX_WAITING = 1024
-"""Results nobody has waited for yet; of a program that never does, the oldest are forgotten."""
+"""The most results that nothing has waited for yet; if a program never waits, the oldest are forgotten."""
 
 
 class Result:
-    """One call: who takes what it shows, and its outputs."""
+    """One call: the observers of its tensors, and its outputs."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Result:
         self._references: list[weakref.ref[torch.Tensor]] = []
 
     def let_go(self) -> list[int]:
-        """Keep the outputs no longer alive than others do; where they are stored."""
+        """Stop keeping the outputs alive; return where they are stored."""
         self._references = [weakref.ref(tensor) for tensor in self._outputs]
         addresses = [tensor.untyped_storage().data_ptr() for tensor in self._outputs]
         self._outputs = []
@@ -47,13 +47,13 @@ class Result:
 
     @property
     def can_come(self) -> bool:
-        """Whether anything is left that it could come to."""
+        """Whether any output is left for the result."""
         return any(reference() is not None for reference in self._references)
 
     def complete(self, ended: float | None = None) -> None:
-        """The outputs are there, for the thread and stream that call this."""
+        """Take the outputs, which are ready for the calling thread and stream."""
         try:
-            # Of a device the host's clock tells nothing.
+            # For a device the host's clock says nothing.
             seconds = (ended or time.perf_counter()) - self.began if self.is_on_host else None
             found = [tensor for reference in self._references if (tensor := reference()) is not None]
             outputs = self._outputs or (found if len(found) == len(self._references) else [])
@@ -61,30 +61,30 @@ class Result:
                 self.observe("output", outputs)
             if seconds is not None:
                 self.took(seconds)
-        except Exception as error:  # noqa: BLE001 - the failure policy: whatever it is, training goes on
+        except Exception as error:  # noqa: BLE001 - the failure policy: whatever it is, training continues
             self.failed(error)
         finally:
             self._outputs = []
             self._references = []
 
     def observe(self, side: str, tensors: list[torch.Tensor]) -> None:
-        """Hand tensors to all who take them."""
+        """Pass tensors to all observers."""
         for _, taker in self._takers:
             taker.observe(side, tensors)
 
     def took(self, seconds: float) -> None:
-        """Tell how long it took."""
+        """Pass the duration to all observers."""
         for _, taker in self._takers:
             taker.took(seconds)
 
     def failed(self, error: Exception) -> None:
-        """Tell those who asked for it."""
+        """Report an error to all observers."""
         for follower, _ in self._takers:
             follower.failed(error)
 
 
 class Durations:
-    """How long calls took on a device, where the backend measures it: NCCL with TORCH_NCCL_ENABLE_TIMING=1."""
+    """How long calls took on a device, if the backend measures it: NCCL with TORCH_NCCL_ENABLE_TIMING=1."""
 
     def __init__(self) -> None:
         self._is_on = os.environ.get("TORCH_NCCL_ENABLE_TIMING", "").lower() in ("1", "y", "yes", "t", "true", "on")
@@ -94,32 +94,32 @@ class Durations:
         return bool(self._running)
 
     def add(self, work: Any, result: Result) -> None:
-        """Ask this one when it is complete."""
+        """Read the duration of this call when it is complete."""
         if self._is_on and hasattr(work, "_get_duration"):
             self._running.append((work, result))
 
     def look(self) -> None:
-        """Ask those that are complete by now; waits for nothing."""
+        """Read the durations of calls that are complete by now; does not wait."""
         try:
             while self._running and self._running[0][0].is_completed():
                 work, result = self._running.popleft()
                 result.took(work._get_duration() / 1000)
         except (RuntimeError, IndexError):
-            self._is_on = False  # this backend does not measure after all
+            self._is_on = False  # this backend does not measure it
             self._running.clear()
 
 
 class Waiting:
-    """Results that are complete when somebody waits for them, by handle or by output.
+    """Results that are complete when the program waits for them, by handle or by output.
 
-    Handles and outputs are held weakly: where both are gone, nobody can wait any more, and the entry goes too.
+    Handles and outputs are weak references: if both are gone, nothing can wait any more, and the entry is removed.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._results: OrderedDict[int, tuple[weakref.ref[Any], Result, list[int]]] = OrderedDict()
         self._at_address: dict[int, int] = {}
-        # The handle that the caller gets is made when the kernel has returned; ours must live until then for both to
+        # The handle that the caller gets is created when the kernel has returned; ours must live until then for both to
         # be the same object. No other call comes from this thread before.
         self._newest = threading.local()
 
@@ -130,11 +130,11 @@ class Waiting:
         return len(self._results)
 
     def add(self, work: Any, result: Result) -> None:
-        """Complete this result when somebody waits."""
+        """Complete this result when the program waits for it."""
         addresses = result.let_go()
         with self._lock:
             number = id(work)
-            # What had this handle's number, or comes to the same place, was never waited for.
+            # An earlier entry with this handle's id, or for the same memory, was never waited for.
             for old in {number, *(self._at_address[address] for address in addresses if address in self._at_address)}:
                 self._drop(old)
             self._forget_unreachable()
@@ -145,7 +145,7 @@ class Waiting:
                 self._drop(next(iter(self._results)))
 
     def take(self, work: Any) -> Result | None:
-        """The result of a handle, once."""
+        """Return the result of a handle, once."""
         with self._lock:
             found = self._results.get(id(work))
             if found is None or found[0]() is not work:
@@ -153,7 +153,7 @@ class Waiting:
             return self._drop(id(work))
 
     def take_of_tensor(self, tensor: torch.Tensor) -> Result | None:
-        """The result that comes to a tensor, once."""
+        """Return the result that goes to a tensor, once."""
         with self._lock:
             number = self._at_address.get(tensor.untyped_storage().data_ptr())
             return None if number is None else self._drop(number)

@@ -1,8 +1,8 @@
-"""Follows every collective operation of the process, whoever calls it.
+"""Follow every collective operation of the process, whoever calls it.
 
 All front ends (`torch.distributed`, DDP's reducer in C++, FSDP, DeepSpeed, functional collectives, compiled graphs) end
 in the operators of the namespace `c10d`. A kernel at the dispatch key BackendSelect sees each of their calls and costs
-nothing for other operators. It is there while somebody follows, once per process. Of the functional namespace only
+nothing for other operators. It is installed while anyone follows, once per process. In the functional namespace only
 `wait_tensor` has one: the others are also called while the compiler traces.
 
 Nothing here raises into the caller, waits for what the caller does not wait for, or waits for a device.
@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from vario.backends.base import Undo
-from vario.backends.collectives import CollectiveFollower
+from vario.backends.protocols.collectives import CollectiveFollower
+from vario.backends.protocols.events import Undo
 from vario.backends.torch.collectives.calls import Calls, Operation, caller, is_issued_by_reducer, operation_of
 from vario.backends.torch.collectives.results import Durations, Result, Waiting
 from vario.backends.torch.loop import hooks
@@ -27,11 +27,11 @@ from vario.backends.torch.loop import hooks
 _KEY = torch._C.DispatchKey.BackendSelect
 _AFTER = torch._C._dispatch_keyset_full_after(_KEY)
 _UNREAD_SECONDS = 10.0
-"""How long the end of backward waits for a thread that reads a result which has come already."""
+"""How long the end of backward waits for a thread that reads a result that has already arrived."""
 
 
 def follow(follower: CollectiveFollower) -> Undo:
-    """Tell this follower of every call from now on; the undo of the last follower leaves torch as it was."""
+    """Report every call to this follower from now on; the last follower's undo restores torch."""
     with _lock:
         _followers.append(follower)
         if len(_followers) == 1:
@@ -54,11 +54,11 @@ def follow(follower: CollectiveFollower) -> Undo:
 _lock = threading.Lock()
 _followers: list[CollectiveFollower] = []
 _taps: list[_Tap] = []
-"""The one there is while somebody follows."""
+"""The installed tap, while anyone follows."""
 
 
 class _Tap:
-    """The kernels, and the one method of torch for which there is no hook."""
+    """The kernels, and the one method of torch that has no hook."""
 
     def __init__(self) -> None:
         self._calls = Calls()
@@ -93,7 +93,7 @@ class _Tap:
         return library
 
     def remove(self) -> None:
-        """Leave nothing of ours behind."""
+        """Remove everything."""
         while self._put_back:
             self._put_back.pop()()
         while self._libraries:
@@ -112,14 +112,14 @@ class _Tap:
             if result is not None:
                 try:
                     self._follow_result(result, returned)
-                except Exception as error:  # noqa: BLE001 - the failure policy: whatever it is, training goes on
+                except Exception as error:  # noqa: BLE001 - the failure policy: whatever it is, training continues
                     result.failed(error)
             return returned
 
         return kernel
 
     def _begin(self, operation: Operation, args: tuple[Any, ...]) -> Result | None:
-        """Look at a call before it happens; None where nobody wants more of it."""
+        """Inspect a call before it happens; return None if nobody wants more of it."""
         followers = tuple(_followers)
         try:
             group = dist.ProcessGroup.unbox(args[operation.group])
@@ -145,7 +145,7 @@ class _Tap:
         return result
 
     def _follow_result(self, result: Result, returned: Any) -> None:
-        """See to it that the result is read when it has come, and not before."""
+        """Make sure that the result is read when it has arrived, and not before."""
         work = _work(returned)
         if work is not None and not result.is_on_host:
             self._durations.add(work, result)
@@ -154,7 +154,7 @@ class _Tap:
         elif result.is_on_host and (future := _future(work)) is not None:
             _read_in_callback(result, future)
         elif result.is_of_reducer:
-            # DDP waits for its buckets at the end of backward, on the thread and stream that go on from there.
+            # DDP waits for its buckets at the end of backward, on the thread and stream that continue from there.
             result.let_go()
             hooks.at_end_of_backward(result.complete)
         elif work is not None:
@@ -164,7 +164,7 @@ class _Tap:
         if work is not None and (result.is_on_host or result.has_outputs):
             try:
                 _plain_wait(work)
-            except Exception:  # noqa: BLE001 - the caller waits next, and it is his to hear of it
+            except Exception:  # noqa: BLE001 - the caller waits next and gets the error
                 return
         result.complete()
 
@@ -187,14 +187,14 @@ class _Tap:
 
 
 def _read_in_callback(result: Result, future: Any) -> None:
-    """Read in the backend's own thread, which lets nobody's `Work.wait` return before."""
+    """Read in the backend's own thread; no `Work.wait` returns before that."""
     is_read = threading.Event()
 
     def came(finished: Any) -> None:
         ended = time.perf_counter()
         try:
             finished.value()
-        except Exception:  # noqa: BLE001 - a collective that failed has no result; whoever waits for it hears of it
+        except Exception:  # noqa: BLE001 - a collective that failed has no result; the waiting caller gets the error
             return
         else:
             result.complete(ended)
@@ -213,7 +213,7 @@ def _read_in_callback(result: Result, future: Any) -> None:
 
 
 def _is_traced(tensor: torch.Tensor) -> bool:
-    """Whether the compiler, or a simulation, only pretends to call."""
+    """Whether the compiler, or a simulation, only traces the call."""
     return tensor.is_meta or hasattr(tensor, "fake_mode")
 
 
@@ -222,7 +222,7 @@ def _work(returned: Any) -> Any:
     try:
         return None if boxed is None else dist.Work.unbox(boxed)
     except (RuntimeError, TypeError):
-        return None  # a backend that has waited by itself gives no handle
+        return None  # a backend that has already waited returns no handle
 
 
 def _future(work: Any) -> Any:
@@ -233,7 +233,7 @@ def _future(work: Any) -> Any:
 
 
 def _plain_wait(work: Any) -> None:
-    """Wait without telling ourselves."""
+    """Wait without notifying ourselves."""
     _original_wait()(work)
 
 
@@ -243,7 +243,7 @@ def _original_wait() -> Any:
 
 
 def _after_waiting(waited: Callable[[Any], None]) -> Undo:
-    """Call with each Work for which somebody has waited; the undo puts the very same method back."""
+    """Call `waited` with each Work that the program has waited for; the undo restores the very same method."""
     original = vars(dist.Work)["wait"]
 
     def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -256,7 +256,7 @@ def _after_waiting(waited: Callable[[Any], None]) -> Undo:
     dist.Work.wait = wait  # type: ignore[method-assign, assignment]
 
     def undo() -> None:
-        # Somebody who has wrapped ours meanwhile keeps his wrapper; ours only passes on then.
+        # If something else has wrapped ours meanwhile, its wrapper stays; ours then only forwards.
         if vars(dist.Work)["wait"] is wait:
             dist.Work.wait = original  # type: ignore[method-assign]
 

@@ -1,7 +1,7 @@
 """Engines: where a distributed runtime keeps gradients, weights and optimizer state.
 
-A module in this folder adds an engine by defining a class with a `name` and a `fits`. The first one that fits the model
-and its optimizers is used, the one with the highest `precedence` being asked first; `plain` fits everything.
+A module in this folder adds an engine by defining a class with a `name` and a `fits`. The first engine that fits the
+model and its optimizers is used, in the order of `precedence`, highest first; `plain` fits everything.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENGINES: Registry[type[Engine]] = Registry("engines", __name__, _engine_name)
 def find_engine(
     roots: Mapping[str, torch.nn.Module], optimizers: Sequence[Any], choice: str | None = None
 ) -> type[Engine]:
-    """The engine that drives these models, found by looking at them, or the one that was chosen."""
+    """Return the engine that trains these models, detected from them or chosen by name."""
     if choice is not None:
         if choice not in ENGINES:
             raise ConfigError(unknown("engine", choice, ENGINES.names()))

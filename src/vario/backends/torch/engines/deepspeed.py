@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch.engines import optimizers, sharing
 from vario.backends.torch.engines.base import Engine, Loop, Piece
 from vario.backends.torch.engines.deepspeed_partitions import (
@@ -28,10 +28,10 @@ from vario.core.records import Mesh, Share
 
 
 class DeepSpeedEngine(Engine):
-    """Reduced gradients are complete when the runtime turns to its update; each rank's optimizer holds flat pieces.
+    """Reduced gradients are complete when the runtime starts its update; each rank's optimizer has flat pieces.
 
-    The optimizer inside is called once per group of parameters, or per sub-group in ZeRO 3, with `param_groups` cut
-    down to it. What it holds is told from what stands in them at that moment.
+    The inner optimizer is called once per parameter group, or per sub-group in ZeRO 3, with `param_groups` cut down to
+    it. Its parameters are those in `param_groups` at that moment.
     """
 
     name: ClassVar[str] = "deepspeed"
@@ -39,7 +39,7 @@ class DeepSpeedEngine(Engine):
     reduces_in_backward: ClassVar[bool] = False
 
     def prepare(self) -> None:
-        """Look at the models once."""
+        """Inspect the models once."""
         self._runtimes = _runtimes_of(self.roots, self.given_optimizers)
         self._owners = {id(own): runtime for runtime in self._runtimes for own in runtime.module.parameters()}
         self._partitions_in = [(_inside(runtime), partitions(runtime.optimizer)) for runtime in self._runtimes]
@@ -60,21 +60,21 @@ class DeepSpeedEngine(Engine):
 
     @classmethod
     def fits(cls, roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> bool:
-        """Whether a DeepSpeedEngine drives any of the models."""
+        """Whether a DeepSpeedEngine trains any of the models."""
         return bool(_runtimes_of(roots, given_optimizers))
 
     @classmethod
     def check(cls, roots: Mapping[str, torch.nn.Module]) -> None:
-        """Refuse models that no DeepSpeedEngine drives, when somebody has chosen this engine."""
+        """Raise ModelError if this engine was chosen and no DeepSpeedEngine trains the models."""
         if not _runtimes_of(roots, ()):
             raise ModelError(
-                "watch: engine='deepspeed', but no DeepSpeedEngine trains this model. Watch it after "
+                "watch: engine='deepspeed', but no DeepSpeedEngine has this model. Call vario.watch after "
                 "deepspeed.initialize."
             )
 
     @classmethod
     def trained_elsewhere(cls) -> Iterable[int]:
-        """The parameters of all live runtimes, whose optimizers hold copies."""
+        """Return the parameters of all live runtimes, whose optimizers have copies."""
         return [
             id(parameter)
             for runtime in _live_runtimes()
@@ -83,11 +83,11 @@ class DeepSpeedEngine(Engine):
         ]
 
     def torch_optimizers(self) -> list[torch.optim.Optimizer]:
-        """Those inside the given ones, or inside the runtime's."""
+        """Return those inside the given ones, or inside the runtime's."""
         return super().torch_optimizers() or [optimizer for optimizer, _ in self._partitions_in]
 
     def attach(self, loop: Loop) -> Undo:
-        """Follow the runtime into its updates: at their entry nothing is clipped, at their end it knows of overflow."""
+        """Follow the runtime's updates: at their start nothing is clipped, at their end overflow is known."""
         undo = hooks.Undos()
         for runtime in self._runtimes:
             undo.add(self._follow(runtime, loop))
@@ -108,27 +108,27 @@ class DeepSpeedEngine(Engine):
     # Gradients
 
     def accumulated(self, accumulator: torch.Tensor) -> torch.Tensor | None:
-        """Where DeepSpeed's own hook has taken it: to an attribute of the parameter, in another precision."""
+        """Return it from where DeepSpeed's own hook has put it: an attribute of the parameter, in another precision."""
         return accumulator.grad if accumulator.grad is not None else getattr(accumulator, "grad_accum", None)
 
     def gradient(self, name: str) -> torch.Tensor | None:
-        """This rank's piece, averaged over ranks."""
+        """Return this rank's piece, averaged over ranks."""
         if name in self._fragments:
             return self._fragments[name][1].gradient()
         return None if name in self._held_elsewhere else super().gradient(name)
 
     def loss_scale(self) -> torch.Tensor | None:
-        """That of the runtime; None where it scales nothing, as in bfloat16."""
+        """Return that of the runtime; None if it does not scale, as in bfloat16."""
         scale = loss_scale(self._runtimes[0])
         if scale != self._scale[0]:
             device = next(iter(self.parameters.values())).device
             self._scale = scale, torch.full((), scale, device=device)
         return None if scale == 1.0 else self._scale[1]
 
-    # What the optimizer holds
+    # The optimizer's parameters
 
     def pieces(self, optimizer: torch.optim.Optimizer) -> Iterator[Piece]:
-        """The pieces of all parameters in the flat tensors that an optimizer has at this moment."""
+        """Yield the pieces of all parameters in the current flat tensors of an optimizer."""
         for group in optimizer.param_groups:
             for held in group["params"]:
                 partition = self._partitions.get(id(held))
@@ -138,7 +138,7 @@ class DeepSpeedEngine(Engine):
         yield from super().pieces(optimizer)
 
     def parameter_ids(self, optimizer: torch.optim.Optimizer) -> Iterable[int]:
-        """The model's parameters behind the flat tensors; all of them while ZeRO 3 has taken its tensors out."""
+        """Return the model's parameters behind the flat tensors; all of them while ZeRO 3 has removed its tensors."""
         found = [
             number for group in optimizer.param_groups for held in group["params"] for number in self._behind(held)
         ]
@@ -152,7 +152,7 @@ class DeepSpeedEngine(Engine):
         return [id(held)] if partition is None else [id(parameter) for parameter in partition.parameters]
 
     def weight(self, name: str) -> torch.Tensor:
-        """The piece of the master copy; of a frozen parameter what ZeRO 3 keeps here, or all of it."""
+        """Return the piece of the master copy; for a frozen parameter ZeRO 3's partition, or all of it."""
         if name in self._fragments:
             partition, fragment = self._fragments[name]
             return Piece(name, partition.held, {}, fragment.part).cut(partition.held)
@@ -163,10 +163,10 @@ class DeepSpeedEngine(Engine):
         kept_here: torch.Tensor = parameter.ds_tensor
         return kept_here.detach().reshape(-1)[: elements[1] - elements[0]]
 
-    # Who else
+    # Ranks with the same parts
 
     def share(self, name: str) -> Share:
-        """A range of the flattened parameter; or all of it on every rank of data parallelism."""
+        """Return a range of the flattened parameter, or all of it on every data-parallel rank."""
         parameter = self.parameters[name]
         shape, here = whole_shape(parameter), (torch.distributed.get_rank(),)
         if name in self._held_elsewhere:
@@ -180,18 +180,18 @@ class DeepSpeedEngine(Engine):
         return Share(shape, None, None, tuple(sorted(sharing.group_ranks(group))))
 
     def mesh(self) -> Mesh:
-        """One dimension of data parallelism."""
+        """Return one dimension of data parallelism."""
         return sharing.group_mesh("data", _averaging_group(self._runtimes[0]))
 
 
 def _runtimes_of(roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> list[Any]:
-    """The runtimes among these models, or those that drive them: trainers hand out the bare model."""
+    """Return the runtimes among these models, or those that train them: trainers expose the bare model."""
     found: list[Any] = []
     for root in roots.values():
         own = [root] if _trains(root) else _driving(root)
         found += [runtime for runtime in own if all(runtime is not known for known in found)]
     if len(found) > len(roots):
-        # One made before for the same model may still be in memory: the right one has the optimizer that was given.
+        # An older one for the same model may still be in memory: the right one has the given optimizer.
         given = {id(optimizers.innermost(optimizer)) for optimizer in given_optimizers}
         found = [runtime for runtime in found if id(_inside(runtime)) in given] or found
     return found
@@ -202,13 +202,13 @@ def _inside(runtime: Any) -> torch.optim.Optimizer:
 
 
 def _driving(root: torch.nn.Module) -> list[Any]:
-    wanted = {id(parameter) for parameter in root.parameters()}
     live = _live_runtimes()
+    wanted = {id(parameter) for parameter in root.parameters()} if live else set()
     return [one for one in live if any(id(parameter) in wanted for parameter in one.module.parameters())]
 
 
 def _live_runtimes() -> list[Any]:
-    """All DeepSpeedEngines that train; none before somebody has imported DeepSpeed."""
+    """Return all DeepSpeedEngines that train; none before DeepSpeed is imported."""
     kind = _kind()
     return [] if kind is None else [item for item in gc.get_objects() if issubclass(type(item), kind) and _trains(item)]
 
@@ -218,11 +218,11 @@ def _kind() -> type | None:
 
 
 def _trains(item: Any) -> bool:
-    """Whether this is a DeepSpeedEngine with an optimizer: one made for inference has none."""
+    """Whether this is a DeepSpeedEngine with an optimizer: one for inference has none."""
     kind = _kind()
     return kind is not None and isinstance(item, kind) and hasattr(vars(item).get("optimizer"), "step")
 
 
 def _averaging_group(runtime: Any) -> Any:
-    """The ranks that share gradients: with sequence parallelism more than those with batches of their own."""
+    """Return the ranks that reduce gradients together: with sequence parallelism, more than have own batches."""
     return getattr(runtime, "seq_data_parallel_group", None) or kept(runtime, "data_parallel_group")

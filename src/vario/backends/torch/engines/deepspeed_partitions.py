@@ -1,7 +1,7 @@
-"""What DeepSpeed's optimizers hold of each parameter, and where they keep its reduced gradient.
+"""DeepSpeed's optimizers: their part of each parameter, and where they keep its reduced gradient.
 
-Their attributes are private to DeepSpeed. All that is read of them stands in this file, under the names they have in
-0.19; where one is missing, `kept` says so.
+Their attributes are private to DeepSpeed. Everything read from them is in this file, under the names of release 0.19;
+if one is missing, `kept` raises.
 """
 
 from __future__ import annotations
@@ -25,40 +25,38 @@ class Fragment:
     part: slice | None
     """Its elements within the tensor that the torch optimizer updates; None: all of them."""
     range: tuple[int, int] | None
-    """Which elements of the flattened parameter it is; None: all of them, on every rank."""
+    """Which elements of the flattened parameter it has; None: all of them, on every rank."""
     gradient: Callable[[], torch.Tensor | None]
     """Its gradient when all ranks and micro-steps are in it, with the loss scale, not clipped."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A tensor that the torch optimizer updates in place of parameters of the model."""
+    """A tensor that the torch optimizer updates instead of parameters of the model."""
 
     held: torch.Tensor
     parameters: Sequence[torch.nn.Parameter]
-    """Those that the ranks' partitions are made of, whether this rank has a piece of them or not."""
+    """The parameters in the ranks' partitions, whether this rank has a piece of them or not."""
     fragments: Sequence[Fragment]
 
 
 def partitions(optimizer: Any) -> list[Partition]:
-    """What a DeepSpeed optimizer has put in place of the model's parameters; nothing for a plain torch optimizer."""
+    """Return what a DeepSpeed optimizer uses instead of the model's parameters; nothing for a plain torch optimizer."""
     if isinstance(optimizer, torch.optim.Optimizer):
         return []
     if getattr(optimizer, "zenflow", False):
-        raise ModelError(
-            f"watch: ZenFlow updates weights by optimizers of its own, which vario cannot read. {_WAY_OUT}"
-        )
+        raise ModelError(f"watch: ZenFlow updates weights with its own optimizers, which vario cannot read. {_WAY_OUT}")
     for kind in type(optimizer).__mro__:
         if kind.__name__ in _KINDS:
             return list(_KINDS[kind.__name__](optimizer))
     known = ", ".join(_KINDS)
     raise ModelError(
-        f"watch: {type(optimizer).__name__} is no optimizer of DeepSpeed that vario can read ({known}). {_WAY_OUT}"
+        f"watch: {type(optimizer).__name__} is not a DeepSpeed optimizer that vario can read ({known}). {_WAY_OUT}"
     )
 
 
 def keeps_local_sum(optimizer: Any) -> bool:
-    """Whether gradients of several micro-steps add up on a rank before the ranks share them."""
+    """Whether gradients of several micro-steps accumulate on a rank before the ranks reduce them."""
     if getattr(optimizer, "partition_gradients", False):  # ZeRO 2 shares those of each micro-step
         return False
     kinds = {kind.__name__ for kind in type(optimizer).__mro__}
@@ -66,10 +64,10 @@ def keeps_local_sum(optimizer: Any) -> bool:
 
 
 def loss_scale(runtime: Any) -> float:
-    """What a runtime multiplies losses by.
+    """Return what a runtime multiplies losses by.
 
-    Since its `scale` came, a DeepSpeedEngine leaves that to optimizers with a `scale_if_loss`: those of ZeRO. The ones
-    of stage 0 in float16 still divide gradients by a `loss_scale`, which no loss has been multiplied by.
+    Since it has `scale`, a DeepSpeedEngine leaves that to optimizers with a `scale_if_loss`: those of ZeRO. The ones of
+    stage 0 in float16 still divide gradients by a `loss_scale`, although no loss was multiplied by it.
     """
     if hasattr(type(runtime), "scale") and not hasattr(runtime.optimizer, "scale_if_loss"):
         return 1.0
@@ -77,7 +75,7 @@ def loss_scale(runtime: Any) -> float:
 
 
 def held_elements(parameter: Any) -> tuple[int, int] | None:
-    """The elements of a ZeRO-3 parameter that this rank keeps, of the flattened whole; None for other parameters."""
+    """Return this rank's elements of a flattened ZeRO-3 parameter; None for other parameters."""
     if not hasattr(parameter, "ds_tensor"):
         return None
     size, total = int(parameter.partition_numel()), int(parameter.ds_numel)
@@ -87,29 +85,28 @@ def held_elements(parameter: Any) -> tuple[int, int] | None:
 
 
 def whole_shape(parameter: Any) -> tuple[int, ...]:
-    """The shape of a parameter, which ZeRO-3 leaves without elements between its uses."""
+    """Return the shape of a parameter, which ZeRO-3 leaves empty between its uses."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def kept(owner: Any, name: str) -> Any:
-    """An attribute that DeepSpeed does not document; a ModelError where this release has none."""
+    """Return an attribute that DeepSpeed does not document; raise ModelError if this release has none."""
     try:
         return getattr(owner, name)
     except AttributeError:
         raise ModelError(
-            f"watch: this DeepSpeed keeps its partitions elsewhere: {type(owner).__name__} has no '{name}', as 0.19 "
-            f"has. {_WAY_OUT}"
+            f"watch: this DeepSpeed has another layout than 0.19: {type(owner).__name__} has no '{name}'. {_WAY_OUT}"
         ) from None
 
 
 _WAY_OUT = (
-    "With engine='plain' and without an optimizer, activations and local gradients can be watched; call "
+    "With engine='plain' and no optimizer you can still record activations and local gradients; call "
     "monitor.step() after each update."
 )
 
 
 def _zero_1_and_2(optimizer: Any) -> Iterator[Partition]:
-    # Not what DeepSpeed notes down at each parameter (`_hp_mapping`): that passes over `round_robin_gradients`.
+    # Not what DeepSpeed stores at each parameter (`_hp_mapping`): that ignores `round_robin_gradients`.
     held, offsets = kept(optimizer, "single_partition_of_fp32_groups"), kept(optimizer, "round_robin_bit16_offsets")
     process_groups = kept(optimizer, "real_dp_process_group")
     for index, group in enumerate(kept(optimizer, "round_robin_bit16_groups")):
@@ -126,7 +123,7 @@ def _zero_1_and_2(optimizer: Any) -> Iterator[Partition]:
 
 
 def _mapped(parameter: Any) -> Iterator[tuple[slice, tuple[int, int]]]:
-    """Where this rank's piece of a parameter lies in its partition, and which elements it is; nothing without one."""
+    """Yield where this rank's piece of a parameter is in its partition, and its elements; nothing without one."""
     mapping = kept(parameter, "_hp_mapping")
     if mapping is not None:
         part, elements = kept(mapping, "hp_fragment_address"), kept(mapping, "lp_fragment_address")
@@ -134,7 +131,7 @@ def _mapped(parameter: Any) -> Iterator[tuple[slice, tuple[int, int]]]:
 
 
 class _GradientsOfGroup:
-    """The gradients of one group: one after the other in a list, with padding between them, until they are used."""
+    """The gradients of one group: consecutive in a list, with padding between them, until they are used."""
 
     def __init__(self, optimizer: Any, index: int) -> None:
         self._optimizer = optimizer
@@ -152,13 +149,13 @@ class _GradientsOfGroup:
             self._places = {start: place for place, start in enumerate(starts)}
         place = self._places.get(part.start, len(found))
         if place >= len(found) or found[place].numel() != part.stop - part.start:
-            raise ModelError("this DeepSpeed keeps reduced gradients in another order than 0.19 does")
+            raise ModelError("this release of DeepSpeed stores reduced gradients in another order than 0.19")
         return found[place]  # type: ignore[no-any-return]
 
 
 _OFFLOADED = (
-    "the reduced gradients of an offloaded optimizer are still on their way to the host when they are complete; "
-    "'gradient_applied' has them as the optimizer gets them"
+    "the reduced gradients of an offloaded optimizer are still being copied to the host when they are complete; "
+    "record 'gradient_applied': the gradients the optimizer gets"
 )
 
 
@@ -178,7 +175,7 @@ def _zero_3(optimizer: Any) -> Iterator[Partition]:
             )
             start += int(parameter.partition_numel())
         if start != held[index].numel() and not _is_swapped(optimizer):
-            raise ModelError(f"watch: this DeepSpeed pads its ZeRO-3 partitions in another way than 0.19. {_WAY_OUT}")
+            raise ModelError(f"watch: this DeepSpeed pads ZeRO-3 partitions differently from 0.19. {_WAY_OUT}")
         yield Partition(held[index], group, fragments)
 
 

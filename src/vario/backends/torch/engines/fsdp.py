@@ -18,16 +18,16 @@ _HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
 
 
 class FsdpEngine(Engine):
-    """Gradients accumulate in each unit's FlatParameter; each rank's optimizer holds flat pieces under the old names.
+    """Gradients accumulate in each unit's FlatParameter; each rank's optimizer has flat pieces under the old names.
 
-    The flat parameter's own description of itself is private to torch; what is read of it stands in this file.
+    The metadata of a flat parameter is private to torch; everything read from it is in this file.
     """
 
     name: ClassVar[str] = "fsdp"
     precedence: ClassVar[int] = 2
 
     def prepare(self) -> None:
-        """Look at the models once."""
+        """Inspect the models once."""
         self._units = list(_units(self.roots))
         self._flat: dict[str, tuple[FullyShardedDataParallel, Any, slice]] = {}
         self._shares: dict[str, Share] = {}
@@ -41,18 +41,18 @@ class FsdpEngine(Engine):
 
     @classmethod
     def check(cls, roots: Mapping[str, torch.nn.Module]) -> None:
-        """Refuse units whose parameters have lost their names."""
+        """Raise ModelError for units whose parameters have lost their names."""
         for _, unit in _units(roots):
             if not unit._use_orig_params:
                 raise ModelError(
-                    "watch: this FSDP model was made with use_orig_params=False, which leaves its parameters without "
-                    "names and shapes. Make it with FSDP(..., use_orig_params=True)."
+                    "watch: this FSDP model was built with use_orig_params=False, so its parameters have no "
+                    "names or shapes. Build it with FSDP(..., use_orig_params=True)."
                 )
 
     def _read(self, prefix: str, unit: FullyShardedDataParallel) -> None:
         flat: Any = unit._handle.flat_param  # type: ignore[union-attr]
         ranks = _replicas(unit)
-        # A NO_SHARD unit keeps no description of shards: each rank has everything.
+        # A NO_SHARD unit has no metadata about shards: each rank has everything.
         shards = getattr(flat, "_shard_param_infos", None) or [None] * len(flat._fqns)
         at, entries = 0, iter(zip(flat._fqns, flat._shapes, shards, strict=True))
         for numel, is_padding in zip(flat._numels_with_padding, flat._is_padding_mask, strict=True):
@@ -64,7 +64,7 @@ class FsdpEngine(Engine):
             at += numel
 
     def accumulators(self, wanted: Collection[str]) -> Iterator[Accumulator]:
-        """One per unit; its parameters one after the other, with padding between them."""
+        """Yield one per unit; its parameters are consecutive, with padding between them."""
         for _, unit in self._units:
             flat: Any = unit._handle.flat_param  # type: ignore[union-attr]
             parts = [(name, part) for name, (owner, _, part) in self._flat.items() if owner is unit]
@@ -74,7 +74,7 @@ class FsdpEngine(Engine):
         yield from super().accumulators([name for name in wanted if name not in inside])
 
     def gradient(self, name: str) -> torch.Tensor | None:
-        """The flat piece that the reduction leaves; under `no_sync` there is only this rank's own, and it is whole."""
+        """Return the flat piece after the reduction; under `no_sync` there is only this rank's own, and it is whole."""
         owner, gradient = self._flat.get(name), super().gradient(name)
         if owner is None or gradient is None:
             return gradient
@@ -82,11 +82,11 @@ class FsdpEngine(Engine):
         return gradient if is_reduced else None
 
     def share(self, name: str) -> Share:
-        """A range of the flattened parameter; or all of it, where the unit does not shard."""
+        """Return a range of the flattened parameter, or all of it if the unit does not shard."""
         return self._shares.get(name) or super().share(name)
 
     def mesh(self) -> Mesh:
-        """How units are sharded, and replicated where they are."""
+        """Return how units are sharded and replicated."""
         found: Mesh = {}
         for _, unit in self._units:
             if unit.sharding_strategy in _HYBRID:
@@ -97,7 +97,7 @@ class FsdpEngine(Engine):
 
 
 def _units(roots: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, FullyShardedDataParallel]]:
-    """The wrapped modules that have parameters of their own, each with the name their parameters begin with."""
+    """Yield the wrapped modules with their own parameters, each with the prefix of their names."""
     for prefix, root in roots.items():
         for name, module in root.named_modules():
             if isinstance(module, FullyShardedDataParallel) and module._handle is not None:
@@ -110,7 +110,7 @@ def _is_ddp(root: torch.nn.Module) -> bool:
 
 
 def _held(shard: Any) -> tuple[int, int] | None:
-    """The elements of a parameter that lie in this rank's shard, from torch's description."""
+    """Return this rank's elements of a parameter, from torch's metadata."""
     if shard is None:
         return None
     if not shard.in_shard:

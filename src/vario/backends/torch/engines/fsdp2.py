@@ -1,4 +1,4 @@
-"""FSDP2 (`fully_shard`), also over tensor parallelism: DTensor shards, and an unsharded twin that autograd sees."""
+"""FSDP2 (`fully_shard`), also with tensor parallelism: DTensor shards, and an unsharded copy that autograd sees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch import naming
 from vario.backends.torch.engines.base import Accumulator, Engine, Loop
 from vario.backends.torch.loop import hooks, module_hooks
@@ -17,17 +17,17 @@ try:
 except ImportError:  # torch before 2.6, or built without distributed
 
     class FSDPModule:  # type: ignore[no-redef]
-        """Nothing is one."""
+        """A class without instances."""
 
 
 class Fsdp2Engine(Engine):
-    """The model's parameters are DTensors; backward accumulates into a twin that FSDP makes at the first all-gather."""
+    """The model's parameters are DTensors; backward accumulates into a copy FSDP makes at the first all-gather."""
 
     name: ClassVar[str] = "fsdp2"
     precedence: ClassVar[int] = 1
 
     def prepare(self) -> None:
-        """Look at the models once."""
+        """Inspect the models once."""
         self._units: list[Any] = list(_units(self.roots))
 
     @classmethod
@@ -36,7 +36,7 @@ class Fsdp2Engine(Engine):
         return any(True for _ in _units(roots))
 
     def attach(self, loop: Loop) -> Undo:
-        """Look for twins when a unit has been called, for a trainer may never call the outermost module."""
+        """Look for copies after each call of a unit, because a trainer may never call the outermost module."""
         undo = hooks.Undos()
         seen: set[int] = set()
 
@@ -50,7 +50,7 @@ class Fsdp2Engine(Engine):
         return undo
 
     def accumulators(self, wanted: Collection[str]) -> Iterator[Accumulator]:
-        """The unsharded twins, once they exist: asking FSDP to make one would be a collective."""
+        """Yield the unsharded copies, once they exist: making FSDP create one would be a collective."""
         missing = {id(self.parameters[name]): name for name in wanted}
         sharded: set[int] = set()
         for unit in self._units:
@@ -60,7 +60,7 @@ class Fsdp2Engine(Engine):
                 name = missing.get(id(held.sharded_param))
                 if name is not None and twin is not None and twin.requires_grad:
                     yield Accumulator(twin, [(name, None)], is_internal=True)
-        # Left out of sharding (`ignored_params`): torch accumulates into the parameter itself.
+        # Excluded from sharding (`ignored_params`): torch accumulates into the parameter itself.
         yield from super().accumulators([name for place, name in missing.items() if place not in sharded])
 
 
@@ -70,7 +70,7 @@ def _units(roots: Mapping[str, torch.nn.Module]) -> Iterator[Any]:
 
 
 def _held_by(unit: Any) -> Iterator[Any]:
-    """What FSDP keeps per parameter of a unit. Private to torch; under these two names in all releases since 2.6."""
+    """Yield what FSDP keeps per parameter of a unit. Private to torch; all releases since 2.6 have these names."""
     state = unit._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:

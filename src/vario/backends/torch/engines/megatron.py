@@ -1,4 +1,4 @@
-"""Megatron-core: gradients add up in `main_grad`, optimizers hold master copies or pieces of them."""
+"""Megatron-core: gradients accumulate in `main_grad`, optimizers have master copies or pieces of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch import naming
 from vario.backends.torch.engines import megatron_layout, megatron_optimizers, optimizers
 from vario.backends.torch.engines.base import Engine, Loop, Piece
@@ -23,7 +23,7 @@ from vario.core.records import Mesh, Share
 class MegatronEngine(Engine):
     """After each micro-step Megatron adds `grad` to a buffer, `main_grad`; after the last one it reduces the buffers.
 
-    They are complete when the outermost of its optimizers is told to step, which first copies, unscales and clips. A
+    They are complete when the outermost of its optimizers starts its step, which first copies, unscales and clips. A
     DistributedOptimizer updates an equal piece of every buffer on each rank; the rest of `main_grad` is stale there.
     """
 
@@ -33,7 +33,7 @@ class MegatronEngine(Engine):
     calls_are_passes: ClassVar[bool] = True
 
     def prepare(self) -> None:
-        """Look at the models once."""
+        """Inspect the models once."""
         self._wrappers = megatron_layout.wrappers_of(self.roots)
         self._owned = megatron_layout.owned_ranges(self._wrappers)
         self._members: list[Member] = []
@@ -52,7 +52,7 @@ class MegatronEngine(Engine):
 
     @classmethod
     def fits(cls, roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> bool:
-        """Whether an optimizer or a module is Megatron's, or a parameter has a place in its buffers."""
+        """Whether an optimizer or a module is Megatron's, or a parameter is in its buffers."""
         if "megatron" not in sys.modules:
             return False
         models = [root for root in roots.values() if isinstance(root, torch.nn.Module)]
@@ -64,36 +64,36 @@ class MegatronEngine(Engine):
 
     @classmethod
     def check(cls, roots: Mapping[str, torch.nn.Module]) -> None:
-        """Refuse models that Megatron shards in ways of its own."""
+        """Raise ModelError for models that Megatron shards in unsupported ways."""
         for root in roots.values():
             kind = type(root).__name__
             if "FullyShardedDataParallel" in kind and naming.comes_from_megatron(root):
                 raise ModelError(
-                    f"watch: Megatron's {kind} keeps its shards in ways that are not followed. Train with its "
-                    "DistributedDataParallel, or watch with engine='plain' what needs no gradients or weights."
+                    f"watch: Megatron's {kind} is not supported: its shards cannot be read. Train with its "
+                    "DistributedDataParallel, or use engine='plain' and record neither gradients nor weights."
                 )
 
     @classmethod
     def trained_elsewhere(cls) -> Iterable[int]:
-        """The parameters that live optimizers update through master copies or pieces, or have in their buffers."""
+        """Return the parameters that live optimizers update through copies or pieces, or have in their buffers."""
         if "megatron" not in sys.modules:
             return ()
         found: list[int] = []
         for optimizer in megatron_optimizers.live_optimizers():
-            with contextlib.suppress(ModelError):  # told by the engine, once the model is found some other way
+            with contextlib.suppress(ModelError):  # raised by the engine, once the model is found in another way
                 for member in megatron_optimizers.members(optimizer):
                     found += map(id, member.parameters)
         return found
 
     def _look(self, outermost: Iterable[Any]) -> None:
-        """Learn what optimizers hold of the models."""
+        """Find out which parameters the optimizers have."""
         for optimizer in outermost:
             if any(optimizer is known for known in self._stepped):
                 continue
             try:
                 found = list(megatron_optimizers.members(optimizer))
             except ModelError as error:
-                self._trouble = error  # told by the first quantity that needs to know
+                self._trouble = error  # raised by the first quantity that needs it
                 continue
             if any(id(parameter) in self.names for member in found for parameter in member.parameters):
                 self._stepped.append(optimizer)
@@ -111,22 +111,22 @@ class MegatronEngine(Engine):
             start, stop = self._owned.get(id(parameter), (0, parameter.numel()))
             if held.numel() != stop - start:
                 self._trouble = ModelError(
-                    f"this release of Megatron-core cuts its buffers otherwise: its optimizer holds {held.numel()} "
-                    f"elements of '{name}', its buffers have {stop - start} of them here. Releases "
-                    "around 0.16 are known."
+                    f"this Megatron-core partitions its buffers differently: its optimizer has {held.numel()} "
+                    f"elements of '{name}', its buffers have {stop - start} on this rank. Tested "
+                    "with releases around 0.16."
                 )
             self._held[id(held)] = name
             self._weights[name] = held
 
     def torch_optimizers(self) -> list[torch.optim.Optimizer]:
-        """Those inside Megatron's, one per member of a chain; others as they are given."""
+        """Return those inside Megatron's, one per member of a chain; others unchanged."""
         inside = [member.optimizer for member in self._members]
         given = [optimizer for optimizer in self.given_optimizers if not megatron_optimizers.is_megatrons(optimizer)]
         others = [optimizers.innermost(optimizer) for optimizer in given]
         return [*(inside if self.given_optimizers else ()), *(other for other in others if other not in inside)]
 
     def attach(self, loop: Loop) -> Undo:
-        """Follow `step` of the outermost optimizers, also of one made between now and the first forward pass."""
+        """Follow `step` of the outermost optimizers, also of one created between now and the first forward pass."""
         undo = hooks.Undos()
         followed: set[int] = set()
 
@@ -138,7 +138,7 @@ class MegatronEngine(Engine):
 
         def called(*_: Any) -> None:
             if not followed and torch.is_grad_enabled():
-                followed.add(0)  # looking through everything there is, once, is enough
+                followed.add(0)  # searching all objects once is enough
                 self._look(megatron_optimizers.live_optimizers())
                 follow()
 
@@ -162,22 +162,22 @@ class MegatronEngine(Engine):
     # Gradients
 
     def check_local(self, accumulator: torch.Tensor) -> None:
-        """Refuse what a fused kernel hands to autograd: the gradient has gone to `main_grad` by another way."""
+        """Raise ModelError for what a fused kernel passes to autograd: the gradient went to `main_grad` directly."""
         if getattr(accumulator, "grad_added_to_main_grad", False):
             raise ModelError(
-                "Megatron's gradient_accumulation_fusion adds gradients to its buffers past autograd, so what one "
-                "backward adds is seen nowhere. Record gradient_accumulated, or set gradient_accumulation_fusion=False."
+                "Megatron's gradient_accumulation_fusion bypasses autograd, so the gradient of a single "
+                "backward is not available. Record gradient_accumulated, or set gradient_accumulation_fusion=False."
             )
 
     def accumulated(self, accumulator: torch.Tensor) -> torch.Tensor | None:
-        """The buffer and what backward has just left in `grad`, which Megatron adds right after this."""
+        """Return the buffer plus what backward has just left in `grad`, which Megatron adds right after this."""
         total: torch.Tensor | None = getattr(accumulator, "main_grad", None)
         if total is None or getattr(accumulator, "grad_added_to_main_grad", False):
             return accumulator.grad if total is None else total
         return total if accumulator.grad is None else total.detach() + accumulator.grad.detach()
 
     def gradient(self, name: str) -> torch.Tensor | None:
-        """This rank's piece of the buffers after reduction."""
+        """Return this rank's piece of the buffers after reduction."""
         parameter = self.parameters[name]
         total: torch.Tensor | None = getattr(parameter, "main_grad", None)
         if total is None or not parameter.requires_grad:
@@ -190,13 +190,13 @@ class MegatronEngine(Engine):
         return tensor if owned is None else tensor.detach().reshape(-1)[slice(*owned)]
 
     def loss_scale(self) -> torch.Tensor | None:
-        """That of the first member with a scaler; all have the same."""
+        """Return that of the first member with a scaler; all have the same."""
         return next((member.scaler.scale for member in self._members if member.scaler is not None), None)
 
-    # What the optimizer holds
+    # The optimizer's parameters
 
     def pieces(self, optimizer: torch.optim.Optimizer) -> Iterator[Piece]:
-        """Master copies, pieces of them, or the parameters themselves."""
+        """Yield master copies, pieces of them, or the parameters themselves."""
         self._check_trouble()
         self._member_of(optimizer)
         for group in optimizer.param_groups:
@@ -206,7 +206,7 @@ class MegatronEngine(Engine):
                     yield Piece(name, held, group)
 
     def parameter_ids(self, optimizer: torch.optim.Optimizer) -> Iterable[int]:
-        """The model's parameters behind the master copies, also those of which this rank has no element."""
+        """Return the model's parameters behind the master copies, also those without an element on this rank."""
         member = self._member_of(optimizer)
         if member is None:
             return super().parameter_ids(optimizer)
@@ -226,16 +226,16 @@ class MegatronEngine(Engine):
             raise self._trouble
 
     def weight(self, name: str) -> torch.Tensor:
-        """The master copy, or this rank's piece of it; a parameter nobody updates as it is."""
+        """Return the master copy, or this rank's piece of it; a parameter without an update unchanged."""
         return self._weights.get(name, self._cut(self.parameters[name], self.parameters[name]))
 
-    # Who else
+    # Ranks with the same parts
 
     def share(self, name: str) -> Share:
-        """A slice by tensor parallelism; a range of it under a DistributedOptimizer."""
+        """Return a slice by tensor parallelism; a range of it under a DistributedOptimizer."""
         parameter = self.parameters[name]
         return megatron_layout.share(parameter, name, self._owned.get(id(parameter)))
 
     def mesh(self) -> Mesh:
-        """How Megatron arranges the ranks."""
+        """Return how Megatron arranges the ranks."""
         return megatron_layout.mesh()

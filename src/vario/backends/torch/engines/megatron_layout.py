@@ -1,6 +1,6 @@
 """How Megatron splits a model over ranks: its process groups, tensor-parallel slices, and pieces of gradient buffers.
 
-Nothing here talks to another rank.
+Nothing here communicates with another rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Range = tuple[int, int]
 
 
 def wrappers_of(roots: Mapping[str, torch.nn.Module]) -> list[Any]:
-    """Megatron's own DistributedDataParallel around the models; also where only what is inside is given."""
+    """Return Megatron's own DistributedDataParallel around the models, also if only the inner model is given."""
     found = [root for root in roots.values() if _is_wrapper(type(root))]
     if len(found) < len(roots):
         bare = {id(naming.unwrap(root)) for root in roots.values()}
@@ -37,7 +37,7 @@ def _is_wrapper(kind: type) -> bool:
 
 
 def owned_ranges(wrappers: Iterable[Any]) -> dict[int, Range]:
-    """The elements of each parameter that a DistributedOptimizer updates on this rank, by the parameter's identity."""
+    """Return the elements of each parameter that a DistributedOptimizer updates on this rank, by identity."""
     found: dict[int, Range] = {}
     for wrapper in wrappers:
         try:
@@ -46,14 +46,14 @@ def owned_ranges(wrappers: Iterable[Any]) -> dict[int, Range]:
                     found.update(_owned(buffer))
         except AttributeError as error:
             raise ModelError(
-                f"watch: this release of Megatron-core keeps its gradient buffers elsewhere: {error}. Releases around "
-                "0.16 are known."
+                f"watch: this release of Megatron-core has another layout of gradient buffers: {error}. Tested with "
+                "releases around 0.16."
             ) from error
     return found
 
 
 def _owned(buffer: Any) -> Iterator[tuple[int, Range]]:
-    """Each rank has an equal piece of every bucket, whatever parameters that cuts through."""
+    """Yield this rank's ranges: each rank has an equal piece of every bucket, cutting through parameters."""
     group = buffer.data_parallel_group
     for bucket in buffer.buckets:
         size = bucket.grad_data.numel() // group.size()
@@ -65,13 +65,13 @@ def _owned(buffer: Any) -> Iterator[tuple[int, Range]]:
 
 
 def state() -> Any:
-    """Megatron's `parallel_state`, once its process groups are there; None before, and without Megatron."""
+    """Return Megatron's `parallel_state`, once its process groups exist; None before, and without Megatron."""
     found = sys.modules.get("megatron.core.parallel_state")
     return found if found is not None and found.model_parallel_is_initialized() else None
 
 
 def share(parameter: torch.nn.Parameter, name: str, owned: Range | None) -> Share:
-    """Which part of a parameter this rank holds: a slice by tensor parallelism, of that a range of elements."""
+    """Return this rank's part of a parameter: a slice by tensor parallelism, and of that a range of elements."""
     groups, shape = state(), tuple(parameter.shape)
     if groups is None:
         return Share(shape, None, owned)
@@ -82,7 +82,7 @@ def share(parameter: torch.nn.Parameter, name: str, owned: Range | None) -> Shar
     if is_split:
         shape, box = _slice(shape, int(getattr(parameter, "partition_dim", 0)), tensor)
     if is_expert and "local_experts" not in name:
-        # Experts without a name of their own, one after the other in the ranks' order.
+        # Experts without their own name, in the order of the ranks.
         shape, box = _slice(shape, 0, _group(groups, "expert_model"), box)
     return Share(shape, box, owned, _replicas(groups, is_expert, is_split, owned is not None))
 
@@ -90,7 +90,7 @@ def share(parameter: torch.nn.Parameter, name: str, owned: Range | None) -> Shar
 def _slice(
     shape: tuple[int, ...], at: int, group: Any, box: tuple[Range, ...] | None = None
 ) -> tuple[tuple[int, ...], tuple[Range, ...]]:
-    """This rank's slice along one dimension of what a group holds together: the whole shape, and where in it."""
+    """Return the whole shape of what a group has together, and this rank's slice along one dimension."""
     ranges = list(box or ((0, size) for size in shape))
     start, stop = ranges[at]
     offset = group.rank() * shape[at]
@@ -99,7 +99,7 @@ def _slice(
 
 
 def _replicas(groups: Any, is_expert: bool, is_split: bool, is_owned: bool) -> tuple[int, ...]:
-    """The ranks that hold the same: along data parallelism, unless each has a range, and along tensor parallelism."""
+    """Return the ranks that have the same: along data parallelism, unless each has a range, and tensor parallelism."""
     if is_expert:
         found = None if is_owned else groups.get_expert_data_parallel_group(check_initialized=False)
     elif is_split:
@@ -112,7 +112,7 @@ def _replicas(groups: Any, is_expert: bool, is_split: bool, is_owned: bool) -> t
 
 
 def mesh() -> Mesh:
-    """Data, tensor and pipeline parallelism, and those of experts and contexts where there are any."""
+    """Return data, tensor and pipeline parallelism, and expert and context parallelism if used."""
     groups = state()
     if groups is None:
         return {}

@@ -1,6 +1,6 @@
-"""Megatron's optimizers, and which tensors they hold for which parameters of the model.
+"""Megatron's optimizers, and which tensors they use for which parameters of the model.
 
-What is read of them stands here: groups of model parameters beside groups of what the torch optimizer inside updates.
+Everything read from them is here: groups of model parameters beside groups of what the inner torch optimizer updates.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Member:
 
     optimizer: torch.optim.Optimizer
     parameters: tuple[torch.nn.Parameter, ...]
-    """Those of the model that it updates, on whichever rank."""
+    """The model's parameters that it updates, on any rank."""
     held: tuple[tuple[torch.nn.Parameter, torch.Tensor], ...]
-    """Those it updates on this rank, each with the tensor in `param_groups` that stands for it."""
+    """Those it updates on this rank, each with the tensor in `param_groups` that represents it."""
     scaler: Any
     """What scales the loss, if anything does."""
 
@@ -35,7 +35,7 @@ def is_megatrons(optimizer: object) -> bool:
 
 
 def live_optimizers() -> list[Any]:
-    """All of Megatron's optimizers there are that no other one chains: those whose `step` a training loop calls."""
+    """Return all live Megatron optimizers that no other one chains: those whose `step` a training loop calls."""
     live = gc.get_objects()
     kinds = {kind for kind in set(map(type, live)) if _is_an_optimizer(kind)}
     found = [item for item in live if type(item) in kinds]
@@ -44,7 +44,7 @@ def live_optimizers() -> list[Any]:
 
 
 def outermost(optimizer: Any) -> Any:
-    """The one whose `step` a training loop calls, where a member of its chain is given."""
+    """Return the optimizer whose `step` a training loop calls, given a member of its chain."""
     if "chained_optimizers" in vars(optimizer):
         return optimizer
     chains = (live for live in live_optimizers() if optimizer in (vars(live).get("chained_optimizers") or ()))
@@ -56,7 +56,7 @@ def _is_an_optimizer(kind: type) -> bool:
 
 
 def members(optimizer: Any) -> Iterator[Member]:
-    """What an optimizer of Megatron is made of; a rank with nothing to train has none."""
+    """Yield the members of a Megatron optimizer; a rank with nothing to train has none."""
     # Not `.optimizer` of a chain: with several members that is an AssertionError.
     chained = vars(optimizer).get("chained_optimizers")
     if chained is not None:
@@ -71,7 +71,7 @@ def members(optimizer: Any) -> Iterator[Member]:
     held = tuple(_held(optimizer, inner))
     parameters = [parameter for parameter, _ in held]
     if type(optimizer).__name__ == "DistributedOptimizer":
-        # A rank may own no element of a parameter, or of all that an optimizer updates.
+        # A rank may own no element of a parameter, or of everything that an optimizer updates.
         parameters += [parameter for buffer in _kept(optimizer, "buffers") for parameter in buffer.params]
     yield Member(inner, tuple(dict.fromkeys(parameters)), held, getattr(optimizer, "grad_scaler", None))
 
@@ -79,7 +79,7 @@ def members(optimizer: Any) -> Iterator[Member]:
 def _held(optimizer: Any, inner: torch.optim.Optimizer) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
     kind = type(optimizer).__name__
     if kind == "DistributedOptimizer":
-        # Of 16-bit parameters a piece of a master copy; of others a piece of themselves.
+        # For 16-bit parameters a piece of a master copy; for others a piece of themselves.
         names = ("model_float16_groups", "shard_fp32_from_float16_groups"), ("model_fp32_groups", "shard_fp32_groups")
     elif kind == "Float16OptimizerWithFloat16Params":
         names = ("float16_groups", "fp32_from_float16_groups"), ("fp32_from_fp32_groups", "fp32_from_fp32_groups")
@@ -88,7 +88,7 @@ def _held(optimizer: Any, inner: torch.optim.Optimizer) -> Iterator[tuple[torch.
         return
     for of_model, of_optimizer in names:
         for ours, theirs in zip(_kept(optimizer, of_model), _kept(optimizer, of_optimizer), strict=True):
-            # A precision-aware optimizer has no master copies here; it keeps them to itself.
+            # A precision-aware optimizer has no master copies here; they are internal to it.
             yield from (pair for pair in zip(ours, theirs, strict=True) if pair[1] is not None)
 
 
@@ -96,8 +96,8 @@ def _kept(optimizer: Any, name: str) -> Iterable[Any]:
     found = getattr(optimizer, name, None)
     if found is None:
         raise ModelError(
-            f"watch: this release of Megatron-core keeps the parameters of its {type(optimizer).__name__} elsewhere: "
-            f"there is no '{name}'. Releases around 0.16 are known."
+            f"watch: this release of Megatron-core has a different layout of its {type(optimizer).__name__}: "
+            f"there is no '{name}'. Tested with releases around 0.16."
         )
     kept: Iterable[Any] = found
     return kept

@@ -1,8 +1,8 @@
-"""Optimizers inside optimizers, what they hold, and how `step` was called."""
+"""Optimizers inside optimizers, their parameters, and how `step` was called."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
     from vario.backends.torch.engines.base import Piece
 
 _COUNTERS = frozenset({"step"})
-"""State that counts updates; not a moment of anything."""
+"""State that counts updates, not a moment."""
 
 
 def innermost(optimizer: Any) -> torch.optim.Optimizer:
-    """The torch optimizer inside wrappers such as accelerate's, whose own hooks never fire."""
+    """Return the torch optimizer inside wrappers such as accelerate's, whose own hooks never fire."""
     inner = optimizer
     while not _has_own_hooks(inner):
-        # Megatron's chain of several has no `optimizer` to ask for: all members are alike, the first stands for them.
+        # Megatron's chain of several has no `optimizer`: all members are alike, so take the first.
         chained = getattr(inner, "chained_optimizers", None)
         if chained == [] or (chained is None and not hasattr(inner, "optimizer")):
             break
         inner = inner.optimizer if chained is None else chained[0]
     if not isinstance(inner, torch.optim.Optimizer):
         raise ModelError(
-            f"watch: expected a torch.optim.Optimizer, got {type(optimizer).__name__}. Leave the optimizer out and "
+            f"watch: expected a torch.optim.Optimizer, got {type(optimizer).__name__}. Omit the optimizer and "
             "call monitor.step() after each update instead."
         )
     return inner
 
 
 def taken_away(optimizer: torch.optim.Optimizer) -> ModelError:
-    """What to say of an optimizer that had the model's parameters when it was given, and has others now."""
+    """Return the error for an optimizer that had the model's parameters when it was given, and has others now."""
     return ModelError(
-        f"{type(optimizer).__name__} holds none of the model's parameters any more, so its updates are not seen as "
-        "steps. Watch the model after what replaces them: deepspeed.initialize, accelerator.prepare, fully_shard."
+        f"{type(optimizer).__name__} no longer has any of the model's parameters, so its updates do not count as "
+        "steps. Call vario.watch after deepspeed.initialize, accelerator.prepare or fully_shard."
     )
 
 
@@ -57,8 +57,13 @@ def is_scaled_by_itself(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, piece: Piece) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of one parameter's state by its name, counters left out."""
-    for key, value in state_of(optimizer, piece).items():
+    """Yield every tensor of one parameter's state by name, without counters."""
+    return named_state_tensors(state_of(optimizer, piece))
+
+
+def named_state_tensors(state: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every tensor of one parameter's state by name, without counters."""
+    for key, value in state.items():
         if key in _COUNTERS:
             continue
         if isinstance(value, torch.Tensor):
@@ -70,8 +75,8 @@ def state_tensors(optimizer: torch.optim.Optimizer, piece: Piece) -> Iterator[tu
 
 
 def state_of(optimizer: torch.optim.Optimizer, piece: Piece) -> dict[str, Any]:
-    """One parameter's state; of a flat tensor that holds several parameters, this one's elements."""
-    # `state` is a defaultdict: a lookup of a parameter it has not met would add an entry.
+    """Return one parameter's state; in a flat tensor with several parameters, this one's elements."""
+    # `state` is a defaultdict: looking up an unknown parameter would add an entry.
     state = optimizer.state.get(piece.held, {})
     if piece.part is None:
         return dict(state)
@@ -79,6 +84,6 @@ def state_of(optimizer: torch.optim.Optimizer, piece: Piece) -> dict[str, Any]:
     return {
         key: piece.cut(value) if isinstance(value, torch.Tensor) and value.numel() == size else value
         for key, value in state.items()
-        # What belongs to the flat tensor as a whole (a factored moment) belongs to no parameter.
+        # State of the flat tensor as a whole (a factored moment) belongs to no parameter.
         if key in _COUNTERS or not isinstance(value, torch.Tensor) or value.numel() in (1, size)
     }

@@ -1,4 +1,4 @@
-"""Plain torch, DistributedDataParallel and tensor parallelism by DTensor: everything where torch itself keeps it."""
+"""Plain torch, DistributedDataParallel and tensor parallelism with DTensor: everything where torch itself keeps it."""
 
 from __future__ import annotations
 
@@ -25,42 +25,52 @@ class PlainEngine(Engine):
 
     name: ClassVar[str] = "plain"
     precedence: ClassVar[int] = -1
+    has_plain_gradients: ClassVar[bool] = True
     keeps_parameters: ClassVar[bool] = True
 
     def prepare(self) -> None:
-        """Look at the models once."""
+        """Inspect the models once."""
         self._groups = _groups_of_replicas(self.roots.values())
         self._warn_of_pieces()
         self._is_part: weakref.WeakKeyDictionary[torch.optim.Optimizer, bool] = weakref.WeakKeyDictionary()
 
     @classmethod
     def fits(cls, roots: Mapping[str, torch.nn.Module], given_optimizers: Sequence[Any]) -> bool:
-        """Whatever no other engine drives."""
+        """Whether it fits: always, if no other engine does."""
         return True
 
     def keeps_state_alone(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Inside a ZeroRedundancyOptimizer each rank has an optimizer of its own, for some of the parameters."""
+        """Whether it is inside a ZeroRedundancyOptimizer, where each rank has its own for some of the parameters."""
         if optimizer not in self._is_part:
             self._is_part[optimizer] = any(outer.optim is optimizer for outer in _zero_redundancy_optimizers())
         return self._is_part[optimizer]
 
     def share(self, name: str) -> Share:
-        """The whole parameter or the shard a DTensor says, replicated over the ranks of DDP."""
+        """Return the whole parameter or a DTensor's shard, replicated over the ranks of DDP."""
         found = super().share(name)
         group = self._groups.get(id(self.parameters[name]))
         if group is None:
             return found
         return Share(found.shape, found.box, found.range, tuple(sorted(sharing.group_ranks(group))))
 
+    def shares(self) -> dict[str, Share]:
+        """Return the shares of all parameters."""
+        if self._groups or not sharing.are_whole(self.parameters.values()):
+            return super().shares()
+        # Without DDP they differ only in shape, and there may be a hundred thousand.
+        shapes = [(name, parameter.shape) for name, parameter in self.parameters.items()]
+        known = {shape: Share(tuple(shape)) for _, shape in shapes}
+        return {name: known[shape] for name, shape in shapes}
+
     def mesh(self) -> Mesh:
-        """One dimension of data parallelism under DDP, beside those of tensor parallelism inside it."""
+        """Return one dimension of data parallelism under DDP, beside those of tensor parallelism inside it."""
         group = next(iter(self._groups.values()), None)
         inner = super().mesh()
         return inner if group is None else {**sharing.group_mesh("data", group), **inner}
 
     def _warn_of_pieces(self) -> None:
-        """Say that merged values will not cover parameters of which nothing tells how ranks divide them up."""
-        # Where tensor parallelism says of some parameters how they are split, the others are the same on all ranks.
+        """Warn that merged values will not cover parameters whose split over ranks is unknown."""
+        # If tensor parallelism describes how some parameters are split, the others are the same on all ranks.
         if (
             not self._groups
             or torch.distributed.get_rank() != 0
@@ -71,9 +81,9 @@ class PlainEngine(Engine):
         apart = [name for name, parameter in self.parameters.items() if self._num_replicas(parameter) < world]
         if apart:
             log.warning(
-                "DDP does not keep '%s' (and %d more of %d parameters) alike on all %d ranks. If ranks hold different "
-                "tensors under one name, as tensor and expert parallelism do, values merged over ranks (rank='all') "
-                "are those of the lowest rank only; rank=N shows each.",
+                "DDP does not synchronise '%s' (and %d more of %d parameters) across all %d ranks. If ranks have "
+                "different tensors under one name (tensor or expert parallelism), values merged over ranks (rank='all')"
+                " come from the lowest rank only; use rank=N to see each rank.",
                 apart[0],
                 len(apart) - 1,
                 len(self.parameters),
@@ -86,20 +96,20 @@ class PlainEngine(Engine):
 
 
 def _zero_redundancy_optimizers() -> Iterator[Any]:
-    # Whoever makes one has imported this; importing it here would cost those who do not.
+    # Code that creates one has imported this; importing it here would cost everyone else.
     if module := sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer"):
         kind = module.ZeroRedundancyOptimizer
         yield from (found for found in gc.get_objects() if issubclass(type(found), kind) and hasattr(found, "optim"))
 
 
 def _groups_of_replicas(roots: Any) -> dict[int, Any]:
-    """The process group that each parameter is replicated over, by the parameter's identity."""
+    """Return the process group that each parameter is replicated over, by the parameter's identity."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return {}
     bare = {id(naming.unwrap(root)): root for root in roots}
     wrappers = [root for root in bare.values() if isinstance(root, DistributedDataParallel)]
     if len(wrappers) < len(bare):
-        # Trainers hand out the bare model: whoever wraps it is found among all there are.
+        # Trainers expose the bare model: its wrapper is found among all live objects.
         wrappers += [
             found
             for found in gc.get_objects()

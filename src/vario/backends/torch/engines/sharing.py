@@ -1,10 +1,11 @@
-"""Which part of a tensor this rank holds and who else holds the same, read off meshes and process groups.
+"""This rank's part of a tensor and which ranks have the same, read from meshes and process groups.
 
-Nothing here talks to another rank.
+Nothing here communicates with another rank.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +14,18 @@ import torch
 
 from vario.core.records import Mesh, Share
 
+_DDP = "torch.distributed.tensor.parallel.ddp"
+"""The module that stores a tensor's layout beside it, if the tensor itself does not have it."""
+
 
 def group_ranks(group: Any) -> tuple[int, ...]:
-    """The ranks of a process group, in the group's order."""
+    """Return the ranks of a process group, in the group's order."""
     return tuple(torch.distributed.get_process_group_ranks(group))
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How a tensor is spread over a mesh of ranks."""
+    """How a tensor is distributed over a mesh of ranks."""
 
     shape: tuple[int, ...]
     mesh: Any
@@ -29,13 +33,13 @@ class Spread:
 
 
 def spread_of(tensor: Any) -> Spread | None:
-    """How a tensor is spread; None for one that is not, as far as it says.
+    """Return how a tensor is distributed; None if it shows no distribution.
 
-    DDP takes no DTensors: `torch.distributed.tensor.parallel.ddp` turns them into what this rank has of them, and keeps
-    where that belongs beside it.
+    DDP takes no DTensors: `torch.distributed.tensor.parallel.ddp` replaces them with this rank's part, and stores the
+    layout beside it.
     """
-    if type(tensor) is torch.nn.Parameter and not tensor.__dict__:
-        return None  # almost all there are: asking for what is not there takes long
+    if are_whole((tensor,)):
+        return None  # the usual case: looking up a missing attribute is slow, and leaves a dict behind
     if hasattr(tensor, "placements"):
         return Spread(tuple(tensor.shape), tensor.device_mesh, tensor.placements)
     spec = getattr(tensor, "_st_info", None)
@@ -44,8 +48,13 @@ def spread_of(tensor: Any) -> Spread | None:
     return Spread(tuple(spec.shape), spec.mesh, spec.placements)
 
 
+def are_whole(tensors: Iterable[Any]) -> bool:
+    """Whether none of these can be distributed: then none has to be checked."""
+    return _DDP not in sys.modules and set(map(type, tensors)) <= {torch.nn.Parameter}
+
+
 def of_dtensor(tensor: Any) -> Share | None:
-    """The share of a DTensor, or of what was made of one; None for any other tensor."""
+    """Return the share of a DTensor, or of what was made of one; None for any other tensor."""
     spread = spread_of(tensor)
     if spread is None:
         return None
@@ -64,13 +73,13 @@ def of_dtensor(tensor: Any) -> Share | None:
 
 
 def as_held(gradient: Any, parameter: Any) -> Any:
-    """A gradient with the placements of its parameter; None where only ranks together could bring it there."""
+    """Return a gradient with the placements of its parameter; None if that would need communication."""
     if not (hasattr(gradient, "placements") and hasattr(parameter, "placements")):
         return gradient
     wanted = parameter.placements
     if gradient.placements == wanted:
         return gradient
-    # Whoever has all of it cuts its own piece out; addends, and pieces of what should be whole, would have to travel.
+    # A rank with the whole gradient slices its own piece; partial sums and shards would need communication.
     if any(
         place != other and not place.is_replicate() for place, other in zip(gradient.placements, wanted, strict=True)
     ):
@@ -80,7 +89,10 @@ def as_held(gradient: Any, parameter: Any) -> Any:
 
 
 def mesh_of(tensors: Iterable[Any]) -> Mesh:
-    """The largest mesh that any of these tensors lies on: sizes and this rank's place, by dimension."""
+    """Return the largest mesh of any of these tensors: sizes and this rank's place, by dimension."""
+    tensors = list(tensors)
+    if are_whole(tensors):
+        return {}
     spread = [found for tensor in tensors if (found := spread_of(tensor)) is not None]
     if not spread:
         return {}
@@ -92,11 +104,11 @@ def mesh_of(tensors: Iterable[Any]) -> Mesh:
 
 
 def _by_what_they_do(placements: Sequence[Any]) -> list[str]:
-    """Names for the dimensions of a mesh without any: `shard`, `replicate`."""
+    """Return names for the dimensions of a mesh without names: `shard`, `replicate`."""
     kinds = ["shard" if place.is_shard() else "replicate" for place in placements]
     return [kind if kinds.count(kind) == 1 else f"{kind}_{at}" for at, kind in enumerate(kinds)]
 
 
 def group_mesh(name: str, group: Any) -> Mesh:
-    """One dimension, of a process group."""
+    """Return one dimension, of a process group."""
     return {name: (torch.distributed.get_world_size(group), torch.distributed.get_rank(group))}

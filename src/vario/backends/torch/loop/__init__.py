@@ -1,1 +1,1 @@
-"""The training loop, followed: steps, passes, backward, updates, and the hooks that tell of them."""
+"""Following the training loop: steps, passes, backward, updates, and the hooks that detect them."""

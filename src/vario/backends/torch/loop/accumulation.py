@@ -1,4 +1,4 @@
-"""Gradients as backward leaves them, parameter by parameter: what one pass adds, and what has added up."""
+"""Gradients of single parameters during backward: what one pass adds, and what has accumulated."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from functools import partial
 
 import torch
 
-from vario.backends.base import Events, Undo
+from vario.backends.protocols.events import Events, Undo
 from vario.backends.torch import releases
 from vario.backends.torch.engines.base import Accumulator
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.loop.fallback_hooks import SecondHooks
+from vario.backends.torch.loop.gradient_order import GradientOrder
+from vario.backends.torch.loop.shared_hooks import SharedHooks
 from vario.backends.torch.loop.subscriptions import Subscriptions
 from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.targets import Targets
@@ -21,16 +23,16 @@ from vario.core.errors import ModelError
 _LOCAL = "gradient_local"
 _ACCUMULATED = "gradient_accumulated"
 _NOWHERE_ADDED_UP = (
-    "the ranks share the gradients of each micro-step by itself here, so what one rank's micro-steps add up to exists "
-    "nowhere; 'gradient_local' has each of them"
+    "the ranks reduce the gradients of each micro-step separately here, so the sum of one rank's micro-steps exists "
+    "nowhere; record 'gradient_local' for each micro-step"
 )
 _MOST_LAST = 8
-"""Parameters that are known to be the last of a backward; loops with several losses have a few."""
-_ELSEWHERE = "in this release of its runtime '{}' does not find what gradients add up in: {}. Please report it"
+"""The most parameters remembered as the last of a backward pass; loops with several losses have a few."""
+_ELSEWHERE = "in this release of its runtime '{}' does not find the accumulated gradients: {}. Please report it"
 
 
 class Accumulation:
-    """Follows every tensor that gradients accumulate into, and by that the end of each backward pass."""
+    """Follows every tensor that accumulates gradients, and so detects the end of each backward pass."""
 
     def __init__(
         self,
@@ -55,69 +57,123 @@ class Accumulation:
         self._backward = -1
         self._outermost_backward_is_followed = False
         self._is_under_way = False
-        self.fired: dict[str, None] = {}
-        """The parameters that this backward has reached, in order."""
+        self._is_plain = False
+        """Whether to keep only the names of the parameters that this backward pass has yet to reach."""
+        self._fired: list[torch.Tensor | str] = []
+        """What this backward pass has reached, in order: whole parameters, and names of those inside other tensors."""
+        self._order = GradientOrder(targets.parameters, targets.engine.names)
         self._last_reached: set[str] = set()
-        """The parameters that were the last to be reached by an earlier backward."""
+        """The parameters that an earlier backward pass reached last."""
         self.first_reached: Callable[[torch.Tensor], None] | None = None
-        """Called with the first parameter that a backward reaches, once."""
+        """Called with the first parameter that a backward pass reaches, once."""
         self.misses_accumulators = False
-        """Whether the engine does not know where gradients add up."""
+        """Whether the engine does not know where gradients accumulate."""
 
     def attach(self, events: Events) -> Undo:
-        """Begin to follow; what is there is found by `look`."""
+        """Start following; `look` finds the tensors."""
         self._events = events
         self._unfollowed = dict.fromkeys(self._targets.all_parameters)
         self._undo.add(self._second_hooks.forget)
+        self._shared = SharedHooks(self._whole_accumulated)
+        self._undo.add(self._shared.remove)
         return self._undo
 
     def look(self) -> None:
-        """Hook what gradients accumulate into by now: fine-tuning thaws on the way, FSDP makes twins as it gathers."""
+        """Hook the tensors that accumulate gradients now: fine-tuning unfreezes some, FSDP creates copies."""
         if not self._unfollowed:
+            return
+        if self._look_at_parameters():
             return
         try:
             found = list(self._engine.accumulators(self._unfollowed))
-        except AttributeError as error:  # what a runtime keeps to itself has another name in another release
+        except AttributeError as error:  # private names of a runtime change between releases
             found, self._unfollowed, self.misses_accumulators = [], {}, True
             for quantity in (_LOCAL, _ACCUMULATED):
                 self._events.switch_off(quantity, ModelError(_ELSEWHERE.format(self._engine.name, error)))
-        if not found:
-            return
-        self._undo.add(hooks.after_accumulations((one.tensor, self._accumulated(one)) for one in found))
         for accumulator in found:
-            for name, _ in accumulator.parts:
-                self._unfollowed.pop(name, None)
-            if self._wants_local_gradients and self._chosen(accumulator):
-                came = self._second_hooks.follow(accumulator.tensor, self._local_gradient_came(accumulator))
-                self._undo.add(hooks.on_gradient(accumulator.tensor, came))
+            self._follow(accumulator)
+
+    def _look_at_parameters(self) -> bool:
+        """Hook all parameters at once, if they accumulate gradients themselves and nothing else is needed of each.
+
+        There may be a hundred thousand, so nothing is created per parameter.
+        """
+        if not self._engine.has_plain_gradients or self._wants_local_gradients:
+            return False
+        parameters = self._targets.all_parameters
+        found = [parameter for name in self._unfollowed if (parameter := parameters[name]).requires_grad]
+        if not set(map(type, found)) <= {torch.nn.Parameter}:
+            return False
+        if found:
+            self._shared.add(found)
+            self._unfollowed = {name: None for name in self._unfollowed if not parameters[name].requires_grad}
+        return True
+
+    def _follow(self, accumulator: Accumulator) -> None:
+        names = [name for name, _ in accumulator.parts]
+        for name in names:
+            self._unfollowed.pop(name, None)
+        numbers = [id(self._targets.all_parameters[name]) for name in names]
+        chosen = self._chosen(accumulator)
+        call = partial(self._parts_accumulated, names, numbers, chosen)
+        self._undo.add(hooks.after_accumulation(accumulator.tensor, call))
+        if self._wants_local_gradients and chosen:
+            came = self._second_hooks.follow(accumulator.tensor, self._local_gradient_came(accumulator))
+            self._undo.add(hooks.on_gradient(accumulator.tensor, came))
+
+    @property
+    def has_fired(self) -> bool:
+        """Whether this backward pass has reached any parameter."""
+        return bool(self._fired)
+
+    def order(self) -> GradientOrder:
+        """Return the order of the chosen parameters: first those that this backward pass has reached."""
+        self._order.see(self._fired)
+        return self._order
+
+    def forget_fired(self) -> None:
+        """Start over: report only what is reached from now on."""
+        self._fired.clear()
+
+    def _be_plain(self, is_plain: bool) -> None:
+        """Keep only the order of the parameters that this backward pass has yet to reach, or do everything."""
+        self._is_plain = is_plain
+        self._shared.run_meanwhile(self._fired.append if is_plain else None)
 
     @property
     def backward_failed(self) -> bool:
-        """Whether a backward has begun and not ended; asked outside of any: it raised."""
+        """Whether a backward pass has begun and not ended; outside of any this means it raised."""
         return self._is_under_way
 
     def drop_backward(self) -> None:
-        """Forget the backward that raised."""
+        """Forget a backward pass that raised."""
         self._is_under_way = False
-        self.fired.clear()
+        self._be_plain(False)
+        self._fired.clear()
 
     def forward_began(self) -> None:
-        """A pass begins: which backward will be its outermost is not known yet."""
+        """Start a pass: which backward will be its outermost is not known yet."""
         self._outermost_backward_is_followed = False
+        self._be_plain(False)
+
+    def update_began(self) -> None:
+        """Note that an optimizer updates, maybe in the middle of a backward pass."""
+        self._be_plain(False)
 
     def forward_ended(self) -> None:
-        """The graph is there, and with it tensors that an engine has made on the way."""
+        """Look again: the graph now exists, and with it tensors that an engine has created."""
         self.look()
         self._second_hooks.forward_ended()
 
     def outermost_backward_began(self, micro_step: int, gradient: torch.Tensor) -> None:
-        """Backward sets out from the model's output."""
+        """Note that backward starts from the model's output."""
         self._clock.backward_began(micro_step)
-        # Reentrant checkpointing runs a backward of its own per segment; the one that starts at the model's
-        # output is the outermost, and its end is the end.
+        # Reentrant checkpointing runs a nested backward per segment; the one that starts at the model's output is the
+        # outermost, and its end counts.
         backward = hooks.current_backward()
         if backward != self._backward:
             self._backward = backward
+            self._be_plain(False)
             self._outermost_backward_is_followed = self._is_under_way = True
             hooks.at_end_of_backward(self._backward_ended)
             for call in self._calls.backward_began:
@@ -125,23 +181,25 @@ class Accumulation:
 
     def _backward_ended(self) -> None:
         self._outermost_backward_is_followed = self._is_under_way = False
+        self._be_plain(False)
         self._second_hooks.backward_ended()
-        if self.fired and len(self._last_reached) < _MOST_LAST:
-            self._last_reached.add(next(reversed(self.fired)))
+        if self._fired and len(self._last_reached) < _MOST_LAST:
+            self._keep_last(self._fired[-1])
         self._tell_that_backward_ended()
 
-    def _accumulated(self, accumulator: Accumulator) -> Callable[[torch.Tensor], None]:
-        """What to call when backward has added to a tensor."""
-        if len(accumulator.parts) == 1 and accumulator.parts[0][1] is None:
-            # Almost all there are, and there may be a hundred thousand: each holds no more than its name.
-            return partial(self._whole_accumulated, accumulator.parts[0][0])
-        numbers = [id(self._targets.all_parameters[name]) for name, _ in accumulator.parts]
-        names = [name for name, _ in accumulator.parts]
-        return partial(self._parts_accumulated, names, numbers, self._chosen(accumulator))
+    def _keep_last(self, last: torch.Tensor | str) -> None:
+        if isinstance(last, str):
+            self._last_reached.add(last)
+        else:
+            self._last_reached.add(self._engine.names[id(last)])
+            self._shared.separate(last)
 
-    def _whole_accumulated(self, name: str, tensor: torch.Tensor) -> None:
+    def _whole_accumulated(self, tensor: torch.Tensor) -> None:
+        """Take a parameter to whose gradient backward has added."""
+        number = id(tensor)
+        name = self._engine.names[number]
         chosen: list[tuple[str, slice | None]] = [(name, None)] if name in self._targets.parameters else []
-        self._parts_accumulated((name,), (id(self._targets.all_parameters[name]),), chosen, tensor)
+        self._parts_accumulated((name,), (number,), chosen, tensor)
 
     def _parts_accumulated(
         self,
@@ -150,6 +208,10 @@ class Accumulation:
         chosen: Sequence[tuple[str, slice | None]],
         tensor: torch.Tensor,
     ) -> None:
+        """Take a tensor to which backward has added the gradients of all parameters inside it."""
+        if self._is_plain:
+            self._reached(names)
+            return
         if releases.LOSES_HOOKS:
             self._second_hooks.accumulated(tensor)
         if not self._turns.takes_part():
@@ -159,11 +221,7 @@ class Accumulation:
         if self.first_reached is not None:
             tell_first, self.first_reached = self.first_reached, None
             tell_first(tensor)
-        for name in names:
-            self.fired[name] = None
-        if self._calls.gradients_computed and not self._last_reached.isdisjoint(names):
-            for call in self._calls.gradients_computed:
-                call()
+        self._reached(names)
         if self._calls.accumulated_gradient and chosen and self._engine.keeps_local_sum:
             gradient = self._engine.accumulated(tensor)
             if gradient is not None:
@@ -172,12 +230,20 @@ class Accumulation:
                 self._tell(self._calls.accumulated_gradient, chosen, gradient)
                 self._events.frames.is_of_next_step = False
         if self._outermost_backward_is_followed:
+            # Nothing can happen at the other parameters of this pass that has not happened at this one.
+            self._be_plain(not (self._calls.accumulated_gradient or self._clock.has_update or releases.LOSES_HOOKS))
             return
         backward = hooks.current_backward()
         if backward not in (self._backward, -1):
             self._backward = backward
             self._is_under_way = True
             hooks.at_end_of_backward(self._backward_ended)
+
+    def _reached(self, names: Sequence[str]) -> None:
+        self._fired += names
+        if self._calls.gradients_computed and not self._last_reached.isdisjoint(names):
+            for call in self._calls.gradients_computed:
+                call()
 
     def _local_gradient_came(self, accumulator: Accumulator) -> Callable[[torch.Tensor], None]:
         numbers = [id(self._targets.all_parameters[name]) for name, _ in accumulator.parts]
@@ -208,7 +274,7 @@ class Accumulation:
         return bool(self._calls.local_gradient or wanted)
 
     def _only_one_adds_up(self, parts: Sequence[tuple[str, slice | None]], gradient: torch.Tensor) -> None:
-        """Where ranks share each micro-step by itself, the sum of several exists nowhere, and one is its own sum."""
+        """Record a single micro-step as its own sum: if ranks reduce each one separately, no other sum exists."""
         if not self._clock.micro_step:
             self._tell(self._calls.accumulated_gradient, parts, gradient)
             return

@@ -1,4 +1,4 @@
-"""The numbers that backward is called on, and what the loop did to them just before."""
+"""The losses that backward is called on, and what the loop did to them just before."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vario.backends.base import Events, Undo
-from vario.backends.losses import BackwardLoss, Gradients
+from vario.backends.protocols.events import Events, Undo
+from vario.backends.protocols.losses import BackwardLoss, Gradients
 from vario.backends.torch.loop import backward_passes
 from vario.backends.torch.loop.accumulation import Accumulation
 from vario.backends.torch.loop.training_threads import Turns
@@ -24,16 +24,16 @@ log = logging.getLogger("vario")
 
 _PART = "loss"
 _MOST_EARLY = 64
-"""Backward passes that are kept while no model has been found: the micro-steps of one update."""
+"""The most backward passes kept while no model has been found: the micro-steps of one update."""
 _DEPTH = 6
-"""So many operations before backward are looked at for a division."""
+"""How many operations before backward are searched for a division."""
 _UNDIVIDED = 1.0, 1
 _SUM = 2
-"""What torch calls `reduction="sum"` inside."""
+"""Torch's internal value of `reduction="sum"`."""
 
 
 class _Start(NamedTuple):
-    """A backward that has set out and reached nothing of ours yet."""
+    """A backward pass that has started and reached no watched parameter yet."""
 
     outputs: Sequence[torch.Tensor]
     factors: Sequence[torch.Tensor | None]
@@ -44,7 +44,7 @@ class _Start(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """One parameter as a backward has left it, by torch's count of changes."""
+    """The state of one parameter after a backward pass, by torch's version counter."""
 
     parameter: torch.Tensor
     weight: int
@@ -52,7 +52,7 @@ class _Mark(NamedTuple):
 
 
 class BackwardLosses:
-    """Tells of each backward that starts from plain numbers and reaches parameters that are watched."""
+    """Reports each backward pass that starts from plain numbers and reaches watched parameters."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class BackwardLosses:
         tell: Callable[[BackwardLoss], None],
         turns: Turns,
     ) -> None:
-        self._parameters = {id(parameter) for parameter in targets.all_parameters.values()}
-        # A runtime that shards moves gradients by itself between backward passes.
+        self._parameters = targets.engine.names
+        # A runtime that shards moves gradients itself between backward passes.
         self._keeps_gradients = targets.engine.name == "plain"
         self._accumulation = accumulation
         self._scale = scale
@@ -75,7 +75,7 @@ class BackwardLosses:
         self._mark: _Mark | None = None
 
     def attach(self, events: Events) -> Undo:
-        """Begin to follow."""
+        """Start following."""
         is_off: list[None] = []
 
         def safely(call: Callable[..., None]) -> Callable[..., None]:
@@ -95,13 +95,13 @@ class BackwardLosses:
 
     def _began(self, outputs: Sequence[Any], factors: Sequence[Any], inputs: Sequence[Any], accumulates: bool) -> None:
         if self._turns.is_elsewhere():
-            return  # another model of the process goes back, on a thread of its own
+            return  # another model of the process runs backward, on its own thread
         self._start = self._reached = None
         if not outputs or not all(_is_number(output) for output in outputs):
-            return  # tensors that come with gradients: a stage of a pipeline, a loop that goes back part by part
+            return  # tensors with given gradients: a stage of a pipeline, a loop that runs backward part by part
         gradients = self._fate_of_gradients() if accumulates else "added"
         if accumulates and self._last() is outputs[0] and gradients == "added":
-            return  # once more through the same graph: one loss all the same
+            return  # again through the same graph: still one loss
         scale = self._scale()
         divided = _division(outputs[0], scale) if len(outputs) == 1 else _UNDIVIDED
         self._start = _Start(outputs, factors, scale, *divided, gradients)
@@ -133,7 +133,7 @@ class BackwardLosses:
             self._mark = _Mark(reached, reached._version, reached.grad._version)
 
     def _fate_of_gradients(self) -> Gradients:
-        """What has become of the gradients that the last backward left."""
+        """Return what happened to the gradients of the last backward pass."""
         mark = self._mark
         if mark is None:
             return "added"
@@ -144,25 +144,25 @@ class BackwardLosses:
 
 
 class EarlyLosses:
-    """What the loop goes back from while no model has been found: a model found at its update has a loss as well."""
+    """Losses of backward passes before a model is found, so that a model found at its update has a loss too."""
 
     def __init__(self) -> None:
         self._kept: dict[int, deque[BackwardLoss]] = {}
-        """The latest, by the thread they came on."""
+        """The latest, by thread."""
         self._undo: Undo | None = None
 
     def attach(self) -> None:
-        """Begin to keep them."""
+        """Start keeping them."""
         self._undo = self._undo or backward_passes.follow(self._began, lambda: None)
 
     def detach(self) -> None:
-        """Keep no more than there are."""
+        """Stop keeping more."""
         if self._undo is not None:
             self._undo()
             self._undo = None
 
     def take(self) -> list[BackwardLoss]:
-        """Those of this thread, which are forgotten."""
+        """Return the losses of this thread and forget them."""
         return list(self._kept.pop(threading.get_ident(), ()))
 
     def _began(self, outputs: Sequence[Any], factors: Sequence[Any], inputs: Sequence[Any], accumulates: bool) -> None:
@@ -185,7 +185,7 @@ def _is_number(output: Any) -> bool:
 
 
 def _value(start: _Start) -> Callable[[], float] | None:
-    """What backward was called on, on its way to the host; None where this rank has only a share of it."""
+    """Return the loss that backward was called on, being copied to the host; None if this rank has only a part."""
     terms = [
         (_whole(output), None if factor is None else _whole(factor))
         for output, factor in zip(start.outputs, start.factors, strict=True)
@@ -206,17 +206,17 @@ def _value(start: _Start) -> Callable[[], float] | None:
 
 
 def _whole(tensor: Any) -> Any:
-    """A tensor that ranks hold alike, as a plain one; None where it is spread over them."""
+    """Return a tensor that is equal on all ranks as a plain one; None if it is sharded."""
     if type(tensor) is torch.Tensor or not hasattr(tensor, "to_local"):
         return tensor
     return tensor.to_local() if all(placement.is_replicate() for placement in tensor.placements) else None
 
 
 def _division(loss: torch.Tensor, scale: torch.Tensor | None) -> tuple[float, int]:
-    """The plain numbers a loss was divided by last, multiplied, and the elements it was the sum of before.
+    """Return the product of the plain numbers a loss was divided by last, and how many elements were summed before.
 
-    That is how a loop that accumulates gradients averages. A number in a program is a tensor on the host in the graph,
-    so reading it waits for no device.
+    This is how a loop with gradient accumulation averages. A number in a program is a host tensor in the graph, so
+    reading it does not wait for a device.
     """
     divisor, node = 1.0, loss.grad_fn
     try:
@@ -229,23 +229,23 @@ def _division(loss: torch.Tensor, scale: torch.Tensor | None) -> tuple[float, in
             factor = saved._saved_self if side else saved._saved_other
             number = factor.item() if factor.is_cpu and factor.numel() == 1 else None
             if kind == "MulBackward0" and scale is not None and _may_be(scale, number):
-                scale = None  # it is in there once
+                scale = None  # it occurs once
             elif number is None or (side and kind == "DivBackward0"):
                 break
             else:
                 divisor = divisor * number if kind == "DivBackward0" else divisor / number
             node = saved.next_functions[side][0]
         if not divisor or not math.isfinite(divisor):
-            return _UNDIVIDED  # a loss that was made infinite, or nothing, on purpose
+            return _UNDIVIDED  # a loss that was made infinite or zero on purpose
         return divisor, 1 if divisor == 1 else _num_items(node)
     except (RuntimeError, AttributeError, ZeroDivisionError):
-        return _UNDIVIDED  # nothing that is kept for backward can be read here
+        return _UNDIVIDED  # nothing saved for backward can be read here
 
 
 def _num_items(node: Any) -> int:
-    """The elements that a sum, or a loss function with `reduction="sum"`, adds up; 1 of anything else.
+    """Return how many elements a sum, or a loss function with `reduction="sum"`, adds up; 1 for anything else.
 
-    By shapes alone: what a checkpoint keeps for backward would be computed again when read.
+    From shapes only: reading what a checkpoint saved for backward would recompute it.
     """
     if node is None:
         return 1
@@ -260,5 +260,5 @@ def _num_items(node: Any) -> int:
 
 
 def _may_be(scale: torch.Tensor, number: float | None) -> bool:
-    """Whether a factor is the loss scale, as far as that can be told without waiting for a device."""
+    """Whether a factor is the loss scale, if that can be determined without waiting for a device."""
     return number == scale.item() if scale.is_cpu else number is None

@@ -1,7 +1,7 @@
-"""Every backward pass of the process, told when it begins and ends to whoever follows.
+"""Report the start and end of every backward pass of the process.
 
-`Tensor.backward`, `torch.autograd.backward` and `torch.autograd.grad` have no hooks, and all of them end in one
-function of `torch.autograd`, which is replaced for as long as somebody follows.
+`Tensor.backward`, `torch.autograd.backward` and `torch.autograd.grad` have no hooks, but all of them call one function
+of `torch.autograd`, which is replaced while anyone follows.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch import releases
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.loop.patching import replace
 
 _FUNCTION = "_engine_run_backward"
 _INPUTS = 3
-"""Where the function has what gradients are asked for; before it come gradients and two flags."""
+"""Position of the argument with the tensors whose gradients are requested; gradients and two flags come before it."""
 
 Began = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], bool], None]
 """Called with what backward starts from, the gradients it starts with, what it is restricted to, and whether gradients
@@ -28,10 +28,10 @@ _followers: list[tuple[Began, Callable[[], None]]] = []
 
 
 def follow(began: Began, ended: Callable[[], None]) -> Undo:
-    """Tell of every outermost backward pass; those that a checkpoint runs inside of one are part of it."""
+    """Report every outermost backward pass; those that a checkpoint runs inside one are part of it."""
     namespace = vars(torch.autograd)
     if _FUNCTION not in namespace:
-        return lambda: None  # a release that has none: only losses that models return are found there
+        return lambda: None  # a release without it: only losses that models return are found there
     put_back = replace(namespace, _FUNCTION, _told)
     follower = began, ended
     _followers.append(follower)

@@ -1,4 +1,4 @@
-"""Finding the models of an unchanged training script."""
+"""Find the models of an unchanged training script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.data import get_worker_info
 
-from vario.backends.losses import BackwardLoss
+from vario.backends.protocols.losses import BackwardLoss
 from vario.backends.torch import releases
 from vario.backends.torch.engines import ENGINES
 from vario.backends.torch.loop import hooks
@@ -27,29 +27,29 @@ from vario.backends.torch.targets import is_watched
 Models = dict[str, torch.nn.Module]
 
 _MAX_CALLS = 50
-"""So many calls of a model that no optimizer holds show whether the script updates it by itself."""
+"""This many calls of a model without an optimizer show whether the script updates it itself."""
 
 
 class Search:
-    """Looks for models in training, at three occasions.
+    """Looks for models in training, on three occasions.
 
-    The first forward with gradients of a model that an optimizer holds; the first update of an optimizer whose models
-    nobody follows, called or not; and a forward of a model that changed since its last one with no optimizer at all.
+    The first forward with gradients of a model that an optimizer has; the first update of an optimizer whose models are
+    not followed, called or not; and a forward of a model that changed since its last one without any optimizer.
     """
 
     def __init__(
         self,
         found: Callable[[Models, int, Sequence[BackwardLoss]], None],
         is_followed: Callable[[torch.optim.Optimizer], bool],
-        is_busy: Callable[[], bool] = lambda: False,
+        is_busy: Callable[[], bool],
     ) -> None:
-        """`found(models, step, losses)`: with how many updates they have had, and what the loop went back from in the
-        step that is over or about to be; `is_busy()`: something is being watched."""
+        """`found(models, step, losses)` gets the number of updates they have had, and the losses of the step that has
+        ended or is about to; `is_busy()`: something is being watched."""
         self._found = found
         self._is_followed = is_followed
         self._is_busy = is_busy
         self._handle: Any = None
-        # The extra call that torch warns of is what finds a compiled model.
+        # The extra call that torch warns about is what finds a compiled model.
         warnings.filterwarnings("ignore", "Using `torch.compile\\(module\\)` when there are global hooks", UserWarning)
         self._undo = hooks.Undos()
         self._undo.add(hooks.around_updates(self._update_began, lambda *_: None))
@@ -57,24 +57,41 @@ class Search:
         self.begin()
 
     def begin(self) -> None:
-        """Look, knowing nothing: at the start, or in a process that was forked."""
+        """Start from scratch: at the start, or in a process that was forked."""
         self._known: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._given_up: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._candidates: list[_Candidate] = []
         self._losses = EarlyLosses()
         self._lock = threading.RLock()  # several threads may train
         self._passed_over: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        """Parts of models that are watched already, met while looking for one that a new optimizer holds."""
+        """Parts of models already watched, found while looking for one of a new optimizer."""
         self.has_forward = False
-        """Whether a module with parameters was called with gradients on."""
+        """Whether a module with parameters was called with gradients enabled."""
         self.has_backward = False
-        """Whether backward reached the parameters of one that no optimizer holds."""
+        """Whether backward reached the parameters of one without an optimizer."""
         self._look()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._undo()
         self._look_no_more()
+
+    def why_nothing(self) -> str:
+        """Return why no model was found so far and what to do, in one sentence."""
+        if not self.has_forward:
+            return (
+                "no module with parameters was called with gradients enabled, and no torch optimizer made an update. "
+                "If another process does the training, start it with `vario run`"
+            )
+        if not self.has_backward:
+            return (
+                "models were called, but no gradient reached their parameters and no torch optimizer made an update. "
+                "To watch an evaluation, add `vario.watch(model)` to the script"
+            )
+        return (
+            "gradients were computed, but no weight changed between calls of the model and no torch optimizer stepped. "
+            "Add `monitor = vario.watch(model)` to the script, and `monitor.step()` after each step"
+        )
 
     def _look(self) -> None:
         if self._handle is None:
@@ -92,7 +109,7 @@ class Search:
             self._handle = None
 
     def _optimizer_came(self) -> None:
-        """The next forward may be the first of a model that this new optimizer holds."""
+        """Note a new optimizer: the next forward may be the first of its model."""
         self._look_no_more()
         self._look()
 
@@ -126,16 +143,16 @@ class Search:
             # A new optimizer of the same model changes nothing. One of another model that trains beside this one does.
             models = models_in_training(module) if models else {}
         elif any(torch.nn.parameter.is_lazy(one) for model in models.values() for one in model.parameters()):
-            # Their first forward gives them shapes; the first update says when to look again.
+            # Their first forward gives them shapes; the first update shows when to look again.
             self._look_no_more()
             self._losses.attach()
             return
         elif not models and any(_is_held_by(optimizer, module) for optimizer in live_optimizers()):
-            # The new optimizer is for the next stage of a model that is watched already: its updates are followed.
+            # The new optimizer is for the next stage of a model that is already watched: its updates are followed.
             self._passed_over.update(module.modules())
             return
         elif not models:
-            # Nothing trains it yet. The script may do that by hand, or the first update says when to look again.
+            # Nothing trains it yet. Either the script updates it itself, or the first update shows when to look again.
             self._candidates.append(_Candidate(module))
             return
         self._look_no_more()
@@ -149,7 +166,7 @@ class Search:
         self._known.update(models.values())
         before = set(module._forward_pre_hooks)
         self._found(models, step, self._losses.take() if step else ())
-        # This call has read its list of hooks already: the new ones would miss where the pass begins.
+        # This call has already read its list of hooks: the new ones would miss the start of the pass.
         for number, hook in list(module._forward_pre_hooks.items()):
             if number not in before:
                 hook(module, args, {})
@@ -163,7 +180,7 @@ class Search:
         losses = self._losses.take()
         if self._is_followed(optimizer):
             if self._passed_over:
-                self._look_no_more()  # what was called since the new optimizer came is all watched
+                self._look_no_more()  # everything called since the new optimizer was created is watched
             return
         self._given_up.add(optimizer)
         models = models_in_training(None)
@@ -173,7 +190,7 @@ class Search:
             models = {} if loose is None else {"": loose}
         elif not any(model in self._known for model in own):
             models = models_in_training(None, self._known)
-        # Else models that were taken for one after the other are trained in turns: now they are watched together.
+        # Otherwise models that seemed to be trained one after the other are trained in turns: watch them together.
         if models:
             self._look_no_more()
             self._known.update(models.values())
@@ -185,7 +202,7 @@ def _is_one_of_several_threads() -> bool:
 
 
 def _of_this_thread(models: Models, called: torch.nn.Module) -> Models:
-    """Without models that another thread may be about to train; the main thread takes what there is."""
+    """Drop models that another thread may be about to train; the main thread takes all."""
     if len(models) < 2 or not _is_one_of_several_threads():
         return models
     near = within_reach()
@@ -203,7 +220,7 @@ def _is_held_by(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> boo
 
 
 class _Candidate:
-    """A model that is called with gradients while no optimizer holds it."""
+    """A model that is called with gradients and has no optimizer."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = weakref.ref(model)
@@ -222,12 +239,12 @@ class _Candidate:
         return module in self._parts
 
     def was_updated(self) -> bool:
-        """Whether gradients came and weights have changed since the model was called before."""
+        """Whether there were gradients and weights have changed since the previous call of the model."""
         self.num_calls += 1
         return self.has_gradient and self._changes.changed()
 
     def let_go(self) -> None:
-        """Leave the model alone."""
+        """Remove all hooks from the model."""
         self._undo()
 
     def _gradient_came(self, gradient: torch.Tensor) -> None:
@@ -237,21 +254,21 @@ class _Candidate:
 
 
 def live_optimizers() -> list[torch.optim.Optimizer]:
-    """All torch optimizers there are."""
+    """Return all live torch optimizers."""
     return [optimizer for optimizer in live_instances(torch.optim.Optimizer) if _is_whole(optimizer)]
 
 
 def _is_whole(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer shows what it holds: one that is being made does not, nor does one that was taken apart."""
+    """Whether an optimizer shows its parameters: one under construction does not, nor one that was taken apart."""
     try:
         hooks.parameter_ids(optimizer)
-    except Exception:  # noqa: BLE001 - somebody else's object
+    except Exception:  # noqa: BLE001 - a foreign object
         return False
     return True
 
 
 def models_in_training(called: torch.nn.Module | None, known: Collection[torch.nn.Module] = ()) -> Models:
-    """The outermost live modules whose parameters a live optimizer holds, without those known before."""
+    """Return the outermost live modules with parameters in a live optimizer, without those already known."""
     trained = {number for optimizer in live_optimizers() for number in hooks.parameter_ids(optimizer)}
     trained.update(number for engine in ENGINES for number in engine.part.trained_elsewhere())
     live = gc.get_objects()

@@ -1,9 +1,9 @@
-"""A second way to see the gradient of a parameter whose hooks torch has lost.
+"""A second way to observe the gradient of a parameter whose hooks torch has lost.
 
-Before 2.11 a parameter loses its hooks when a checkpoint, or anything else with hooks on saved tensors, gives it back
-to an `autograd.Function` written in Python that saved it: a graph of torch.compile, or somebody's own kernel. torch
-clears them with the Python object of that copy, which shares the parameter's node in the graph. Hooks that run after
-such a node stay.
+Before 2.11 a parameter loses its hooks when a checkpoint, or anything else with hooks on saved tensors, returns it to
+an `autograd.Function` written in Python that saved it: a graph of torch.compile, or a custom kernel. torch clears them
+with the Python object of that copy, which shares the parameter's node in the graph. Hooks that run after such a node
+stay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Came = Callable[[torch.Tensor], None]
 
 
 class SecondHooks:
-    """Tells of gradients that were added to a tensor although its own hook was not called."""
+    """Reports gradients that were added to a tensor although its own hook was not called."""
 
     def __init__(self) -> None:
         self._followed: dict[int, tuple[torch.Tensor, Came]] = {}
@@ -33,7 +33,7 @@ class SecondHooks:
         self._has_warned = False
 
     def follow(self, tensor: torch.Tensor, came: Came) -> Came:
-        """What the tensor's own hook is to call; `came` itself with a torch that loses no hooks."""
+        """Return what the tensor's own hook should call; `came` itself if torch loses no hooks."""
         if not releases.LOSES_HOOKS:
             return came
         number = id(tensor)
@@ -46,16 +46,16 @@ class SecondHooks:
         return seen
 
     def forward_ended(self) -> None:
-        """Hook the nodes of the graph that forward has built, and hold none: each has the parameter's shape of now."""
+        """Hook the nodes of the new graph without keeping them: each has the parameter's current shape."""
         self.forget()
-        self._seen.clear()  # of a backward that raised
+        self._seen.clear()  # of a backward pass that raised
         self._unseen.clear()
         for number, (tensor, _) in self._followed.items():
             if tensor.requires_grad and tensor.is_leaf:
                 self._undo.add(hooks.after_node(tensor, partial(self._came, number)))
 
     def accumulated(self, tensor: torch.Tensor) -> None:
-        """Something was added to a tensor's gradient; hooks of its node run after this."""
+        """Note that something was added to a tensor's gradient; hooks of its node run after this."""
         number = id(tensor)
         if number in self._seen:
             self._seen.discard(number)
@@ -68,11 +68,11 @@ class SecondHooks:
             self._followed[number][1](gradient)
 
     def backward_ended(self) -> None:
-        """Say, once, where the second hook was not called either: of a model that is not called as a whole, say."""
+        """Warn once if the second hook was not called either, for example in a model that is not called as a whole."""
         if self._unseen and not self._has_warned:
             self._has_warned = True
             log.warning(
-                "gradient_local lacks %d parameters: torch %s loses their hooks in checkpoints; torch 2.11 does not",
+                "gradient_local lacks %d parameters: torch %s loses hooks under checkpointing; torch 2.11 does not",
                 len(self._unseen),
                 torch.__version__,
             )
@@ -80,5 +80,5 @@ class SecondHooks:
         self._unseen.clear()
 
     def forget(self) -> None:
-        """Take the hooks off the nodes of the latest graph."""
+        """Remove the hooks from the nodes of the latest graph."""
         self._undo()

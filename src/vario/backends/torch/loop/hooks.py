@@ -1,38 +1,34 @@
-"""Attaching to torch: every function hands back its undo.
+"""Attach to torch: every function returns its undo.
 
-One undo removes one handle; `Undos` keeps many and runs them in reverse. Nothing here replaces a method but `around`,
-for what offers no hooks (a GradScaler, a runtime's own optimizer), and its undo puts the original back.
+One undo removes one handle; `Undos` keeps many and runs them in reverse. Nothing here replaces a method except
+`around`, for objects without hooks (a GradScaler, a runtime's own optimizer), and its undo restores the original.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
-from vario.backends.base import Undo
-
-_HOOKS = "_post_accumulate_grad_hooks"
+from vario.backends.protocols.events import Undo
 
 
 class Undos:
-    """A pile of undos."""
+    """A stack of undos."""
 
     def __init__(self) -> None:
         self._undos: list[Undo] = []
 
     def add(self, undo: Undo) -> None:
-        """Put one on the pile."""
+        """Add one undo."""
         self._undos.append(undo)
 
     def __call__(self) -> None:
-        """Take everything back, the latest first."""
+        """Undo everything, latest first."""
         while self._undos:
             self._undos.pop()()
 
@@ -43,37 +39,16 @@ def on_gradient(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> U
     return undo
 
 
-def after_accumulations(calls: Iterable[tuple[torch.Tensor, Callable[[torch.Tensor], None]]]) -> Undo:
-    """Run `call(parameter)` when backward has added to the parameter's gradient, for each of these.
-
-    As `register_post_accumulate_grad_hook` does it, but with one handle for all: a handle for each of a hundred
-    thousand parameters takes longer and more memory than the hooks.
-    """
-    key = RemovableHandle(OrderedDict()).id
-    hooked: list[torch.Tensor] = []
-    others: list[Undo] = []
-    for parameter, call in calls:
-        if type(parameter) is torch.nn.Parameter and hasattr(parameter, _HOOKS):
-            if getattr(parameter, _HOOKS) is None:
-                setattr(parameter, _HOOKS, OrderedDict())  # a plain dict would refuse the next one's handle
-            getattr(parameter, _HOOKS)[key] = call
-            hooked.append(parameter)
-        else:
-            others.append(parameter.register_post_accumulate_grad_hook(call).remove)
-
-    def undo() -> None:
-        while others:
-            others.pop()()
-        while hooked:
-            (getattr(hooked.pop(), _HOOKS) or {}).pop(key, None)
-
+def after_accumulation(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:
+    """Run `call(tensor)` when backward has added to the gradient of a tensor."""
+    undo: Undo = tensor.register_post_accumulate_grad_hook(call).remove
     return undo
 
 
 def after_node(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:
-    """Run `call(gradient)` when the node that is now in a graph for a parameter has added a gradient up.
+    """Run `call(gradient)` when a parameter's current node in the graph has accumulated a gradient.
 
-    It ends with that graph, unless somebody holds the node.
+    It ends with that graph, unless something keeps the node.
     """
     node = torch.autograd.graph.get_gradient_edge(parameter).node
     undo: Undo = node.register_hook(lambda _, gradients: call(gradients[0])).remove
@@ -92,8 +67,8 @@ def around_updates(
 
     def undo() -> None:
         _update_followers.remove(follower)
-        # torch walks its table of hooks while it calls them: then they stay, and do nothing.
-        if not _update_followers and not _telling:
+        # torch iterates over its table of hooks while it calls them: then they stay, and do nothing.
+        if not _update_followers and not _notifying:
             while _update_hooks:
                 _update_hooks.pop()()
 
@@ -106,12 +81,12 @@ UpdateFollower = tuple[
 _update_followers: list[UpdateFollower] = []
 _update_hooks: list[Undo] = []
 _ENDED = 1
-_telling: list[None] = []
-"""One entry per `step` whose hooks run at this moment."""
+_notifying: list[None] = []
+"""One entry per `step` whose hooks are running right now."""
 
 
 def _tell_followers(which: int, args: tuple[Any, ...]) -> None:
-    _telling.append(None)
+    _notifying.append(None)
     try:
         told: list[UpdateFollower] = []
         while new := [follower for follower in _update_followers if follower not in told]:
@@ -119,9 +94,9 @@ def _tell_followers(which: int, args: tuple[Any, ...]) -> None:
                 told.append(follower)
                 follower[which](*args)
             if which == _ENDED:
-                break  # whoever begins to watch now has not seen this update begin
+                break  # whoever starts to watch now has not seen the start of this update
     finally:
-        _telling.pop()
+        _notifying.pop()
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +108,7 @@ class _Follower:
 
 @dataclass(eq=False)
 class _Method:
-    """A method that `around` has replaced: where, by what, and who is told of calls on which object."""
+    """A method that `around` has replaced: where, by what, and who follows its calls on which object."""
 
     place: Any
     original: Any
@@ -153,8 +128,8 @@ def around(
     returned: Callable[[Any], None] | None = None,
 ) -> Undo:
     """Run `before(*args)` when a method of this one object is called, `after(*args)` and `returned(result)` when it has
-    returned; several may follow the same method. Of a class: of all its objects, which `args` then begin with."""
-    # In the class wherever possible: a copy or a pickle of the object would take along what lies in the object.
+    returned; several may follow the same method. For a class: of all its objects, which `args` then begin with."""
+    # In the class if possible: a copy or a pickle of the object would include what is set on the object.
     place = owner if method in vars(owner) else type(owner)
     key = id(place), method
     if key not in _methods:
@@ -203,7 +178,7 @@ def _replace(place: Any, method: str) -> _Method:
 
 def _put_back(replaced: _Method, method: str) -> None:
     if vars(replaced.place).get(method) is not replaced.ours:
-        return  # somebody replaced it once more, and calls ours, which nobody follows
+        return  # something else replaced it again and calls ours, which nobody follows
     if replaced.original is None:
         delattr(replaced.place, method)  # inherited
     else:
@@ -211,7 +186,7 @@ def _put_back(replaced: _Method, method: str) -> None:
 
 
 def after_making(kind: type, call: Callable[[], None]) -> Undo:
-    """Run `call()` when an object of this class, or of one derived from it, is made."""
+    """Run `call()` when an object of this class, or of a derived one, is created."""
     original = vars(kind)["__init__"]
 
     @functools.wraps(original)
@@ -238,7 +213,7 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
 
 
 def current_backward() -> int:
-    """A number for the backward pass this thread is in, -1 outside: inside one, a forward is a recomputation."""
+    """Return a number for the backward pass of this thread, -1 outside: inside one, a forward is a recomputation."""
     return torch._C._current_graph_task_id()
 
 
@@ -247,9 +222,9 @@ def is_accumulating(parameter: torch.Tensor) -> bool:
     try:
         return bool(torch._C._will_engine_execute_node(torch.autograd.graph.get_gradient_edge(parameter).node))
     except RuntimeError:
-        return False  # what torch answers for a leaf that autograd.grad was asked for
+        return False  # torch's answer for a leaf that autograd.grad was asked for
 
 
 def parameter_ids(optimizer: torch.optim.Optimizer) -> Iterable[int]:
-    """The parameters an optimizer holds, by identity."""
+    """Return the parameters of an optimizer, by identity."""
     return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,7 +1,7 @@
 """Hooks on modules: one function per purpose for all modules, and no trace of them in a copy of the model.
 
-A compiler that traces a hook guards everything the hook holds. So torch gets plain functions that hold nothing: what
-they are to run lies in a table here, by module, and what compiled graphs need is an attribute of the module.
+A compiler that traces a hook guards everything the hook refers to. So torch gets plain functions without state: what
+they run is in a table here, by module, and what compiled graphs need is an attribute of the module.
 """
 
 from __future__ import annotations
@@ -14,36 +14,41 @@ from typing import Any
 
 import torch
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch import releases
 from vario.backends.torch.loop import patching
 
 ATTRIBUTE = "_vario_"
-"""What the names of our attributes on modules begin with; copies and pickles of a module leave them out."""
+"""Prefix of our attributes on modules; copies and pickles of a module leave them out."""
 
 Hook = Callable[..., None]
-"""What torch is given: a function of a module and what it was called with."""
+"""What torch gets: a function of a module and its arguments."""
 
 _calls: dict[tuple[Hook, int], list[Callable[..., None]]] = {}
 _hooks: dict[Hook, int] = {}
-"""Each of our hooks, and the key under which it stands in the tables of every module."""
+"""Each of our hooks, and its key in the tables of every module."""
 
 
 def module_hook(hook: Hook) -> Hook:
-    """Mark a function as one of our hooks. It may hold nothing and asks `tell` to run what is meant for a module."""
+    """Mark a function as one of our hooks. It has no state and calls `tell` to run what a module registered."""
     releases.run_eagerly(hook)
     _hooks[hook] = -1 - len(_hooks)
     return hook
 
 
+def key_of(hook: Hook) -> int:
+    """Return the key of one of our hooks in a module's tables."""
+    return _hooks[hook]
+
+
 @releases.outside_compilers
 def tell(hook: Hook, module: torch.nn.Module, *values: Any) -> None:
-    """Run what was asked for at this hook of this module."""
-    # While TorchScript traces, anything computed here would become a part of the traced model.
+    """Run what is registered for this hook of this module."""
+    # While TorchScript traces, anything computed here would become part of the traced model.
     if torch._C._get_tracing_state() is not None:
         return
-    # Taken off while torch was about to call it, by a Monitor that gave way to the next in an earlier hook. Torch has
-    # its list of hooks by then, but no longer knows that this one wants keyword arguments.
+    # Removed while torch was about to call it, by a Monitor that gave way to the next in an earlier hook. By then torch
+    # has its list of hooks, but no longer knows that this one wants keyword arguments.
     if len(values) < 2:
         return
     for call in tuple(_calls.get((hook, id(module)), ())):
@@ -65,7 +70,7 @@ def _after_in_eager_code(module: torch.nn.Module, args: Any, kwargs: Any, output
 def before_forward(module: torch.nn.Module, call: Callable[..., None], hook: Hook = _before_in_eager_code) -> Undo:
     """Run `call(module, args, kwargs)` before the module's forward, ahead of other hooks.
 
-    `hook` says what happens inside compiled graphs: by default nothing.
+    `hook` decides what happens inside compiled graphs: by default nothing.
     """
     calls, undo = _added(
         module, call, hook, lambda: module.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
@@ -94,9 +99,9 @@ _handles: dict[tuple[Hook, int], Any] = {}
 def _added(
     module: torch.nn.Module, call: Callable[..., None], hook: Hook, register: Callable[[], Any]
 ) -> tuple[list[Callable[..., None]], Undo]:
-    """What runs at a hook of a module, for one more call to be put into it, and the undo of that."""
+    """Return the list of calls at a hook of a module, to add one more to, and the undo."""
     if isinstance(module, torch.jit.ScriptModule):
-        return [], lambda: None  # TorchScript runs code of its own and refuses hooks
+        return [], lambda: None  # TorchScript runs its own code and refuses hooks
     key = hook, id(module)
     if key not in _calls:
         _keep_out_of_copies(type(module))
@@ -116,10 +121,10 @@ def _added(
 
 
 def _same_key_everywhere(hook: Hook, handle: Any) -> Any:
-    """Put a hook that stands first or last in its table under our own key, and its handle with it.
+    """Put a hook that is first or last in its table, and its handle, under our own key.
 
-    torch numbers hooks over all modules, and compilers guard the numbers: of layers that are compiled one by one each
-    would need a graph of its own, up to the limit at which torch gives up. No hook of others has a number below zero.
+    torch numbers hooks across all modules, and compilers guard the numbers: each layer compiled separately would need
+    its own graph, up to the limit at which torch gives up. Other hooks never have a negative number.
     """
     key = _hooks[hook]
     for table in (handle.hooks_dict_ref(), *(reference() for reference in handle.extra_dict_ref)):
@@ -131,7 +136,7 @@ def _same_key_everywhere(hook: Hook, handle: Any) -> Any:
     return handle
 
 
-# What copies and pickles of a module hold
+# What copies and pickles of a module contain
 
 _GETSTATE = "__getstate__"
 _getstates: dict[type, tuple[Any, Any]] = {}
@@ -140,7 +145,7 @@ _undo_making: list[Undo] = []
 
 
 def _keep_out_of_copies(kind: type) -> None:
-    """Leave our hooks and attributes out of what is pickled or copied of modules of this class."""
+    """Leave our hooks and attributes out of pickles and copies of modules of this class."""
     if not _undo_making:
         import torch.jit._recursive as scripting
 
@@ -162,7 +167,7 @@ def _keep_out_of_copies(kind: type) -> None:
 def _restore_copying() -> None:
     for owner, (original, ours) in _getstates.items():
         if vars(owner).get(_GETSTATE) is not ours:
-            continue  # somebody replaced it once more
+            continue  # something else replaced it again
         if original is None:
             delattr(owner, _GETSTATE)
         else:
@@ -183,7 +188,7 @@ def _getstate_without_ours(original: Callable[[Any], Any] | None) -> Callable[[A
 
 
 def without_ours(state: dict[str, Any]) -> dict[str, Any]:
-    """A module's attributes as they are without us."""
+    """Return a module's attributes as they are without vario."""
     state = {name: value for name, value in state.items() if not name.startswith(ATTRIBUTE)}
     for table in ("_forward_pre_hooks", "_forward_hooks"):
         ours = {number for number, hook in (state.get(table) or {}).items() if any(hook is our for our in _hooks)}
@@ -196,7 +201,7 @@ def without_ours(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_ours_on_it(original: Callable[..., Any]) -> Callable[..., Any]:
-    """TorchScript compiles hooks and attributes as parts of the model, and refuses what it cannot compile."""
+    """Hide our hooks from TorchScript, which compiles hooks and attributes as parts of the model or refuses them."""
 
     @functools.wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """The operators that observe from inside compiled graphs.
 
-They take a tensor and a constant slot *tensor*, mutate no argument and return nothing; the side effect registered
-with fx keeps them from being removed as dead code. A mutated buffer would trip autograd's version check with regional
+They take a tensor and a constant slot *tensor*, mutate no argument and return nothing; the side effect registered with
+fx keeps them from being removed as dead code. A mutated buffer would trip autograd's version check with regional
 compilation, and an int slot would be guarded: one recompilation per layer. The slot is a CPU tensor, so reading it
 never waits for a device.
 """
@@ -82,7 +82,7 @@ def define() -> None:
 
 
 def new_slot(observe: Observer, observe_gradient: Observer) -> torch.Tensor:
-    """A slot whose tensors go to these observers."""
+    """Return a slot whose tensors go to these observers."""
     number = next(_slots)
     _observers[number] = (observe, observe_gradient)
     return torch.tensor(number, device="cpu")
@@ -91,21 +91,21 @@ def new_slot(observe: Observer, observe_gradient: Observer) -> torch.Tensor:
 def new_pass_slot(
     begin: Callable[[bool, bool, Sequence[torch.Tensor]], None], end: Callable[[Sequence[torch.Tensor]], None]
 ) -> torch.Tensor:
-    """A slot through which a compiled model says that a forward pass begins, with what, and ends, with which loss."""
+    """Return a slot for a compiled model to report the start of a pass, its inputs, its end and the loss."""
     number = next(_slots)
     _beginners[number], _enders[number] = begin, end
     return torch.tensor(number, device="cpu")
 
 
 def new_call_slot(call: Callable[[tuple[Any, ...]], None]) -> torch.Tensor:
-    """A slot through which a compiled module says what it is called with."""
+    """Return a slot that a compiled module uses to report its inputs."""
     number = next(_slots)
     _callers[number] = call
     return torch.tensor(number, device="cpu")
 
 
 def free_slot(slot: torch.Tensor) -> None:
-    """Graphs compiled with this slot go on running and observe nothing."""
+    """Free a slot: graphs compiled with it keep running and observe nothing."""
     _observers.pop(int(slot), None)
     _beginners.pop(int(slot), None)
     _enders.pop(int(slot), None)

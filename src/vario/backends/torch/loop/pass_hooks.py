@@ -1,4 +1,4 @@
-"""The hooks that tell where a forward pass begins and ends, in eager code and in compiled graphs."""
+"""The hooks that report where a forward pass begins and ends, in eager code and in compiled graphs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vario.backends.torch.loop.model_outputs import find_loss
 from vario.backends.torch.reduce.row_hashes import row_candidates
 
 SLOT = f"{module_hooks.ATTRIBUTE}pass"
-"""Attribute of an outermost module: the slot through which its compiled graph says where passes begin and end."""
+"""Attribute of an outermost module: the slot its compiled graph uses to report where passes begin and end."""
 
 
 @module_hooks.module_hook
 def pass_begins(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
-    """Before an outermost module runs."""
+    """Report the start of a pass, before an outermost module runs."""
     if not torch.compiler.is_compiling():
         module_hooks.tell(pass_begins, module, args, *kwargs)
     elif releases.is_in_graph():
@@ -27,7 +27,7 @@ def pass_begins(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
 
 @module_hooks.module_hook
 def pass_ends(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-    """After it has run, or raised."""
+    """Report the end of a pass, after the module has run or raised."""
     if not torch.compiler.is_compiling():
         module_hooks.tell(pass_ends, module, args, kwargs, output)
     elif releases.is_in_graph():

@@ -1,4 +1,4 @@
-"""Functions of other packages, replaced where namespaces hold them for as long as somebody follows their calls."""
+"""Replace functions of other packages in their namespaces while anyone follows their calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 
 _MARK = "_vario_replaces"
 
@@ -22,9 +22,9 @@ _places: dict[tuple[int, str], _Place] = {}
 
 
 def replace(namespace: dict[str, Any], key: str, make: Callable[[Any], Any]) -> Undo:
-    """Put `make(original)` where a namespace holds a function; the undo of the last who asked puts the original back.
+    """Replace a function in a namespace with `make(original)`; the last undo restores the original.
 
-    Where somebody else has replaced it once more in between, theirs stays, and calls ours, which nobody follows.
+    If something else has replaced it again meanwhile, that stays, and calls ours, which nobody follows.
     """
     place = _places.get((id(namespace), key))
     if place is None or namespace.get(key) is not place.replacement:
@@ -45,12 +45,12 @@ def replace(namespace: dict[str, Any], key: str, make: Callable[[Any], Any]) -> 
 
 
 def original_of(function: Any) -> Any:
-    """What a replacement stands for; anything else is itself."""
+    """Return the original of a replacement; anything else is returned unchanged."""
     return getattr(function, _MARK, function)
 
 
 def _replaced(namespace: dict[str, Any], key: str, make: Callable[[Any], Any]) -> _Place:
-    # One left behind, which others put back after its time, is not replaced a second time.
+    # A replacement left behind, which others restored later, is not replaced a second time.
     original = original_of(namespace[key])
     replacement = make(original)
     setattr(replacement, _MARK, original)

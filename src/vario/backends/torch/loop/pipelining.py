@@ -1,8 +1,8 @@
 """Schedules of `torch.distributed.pipelining`: which call is which micro-step, and when gradients are complete.
 
-A stage calls its module once for each micro-batch, several times before the first backward. When the last one is back,
-it reduces gradients over data-parallel ranks where FSDP leaves that to it, and divides them by the number of
-micro-batches. All of that happens outside autograd, so only the stage can tell.
+A stage calls its module once per micro-batch, several times before the first backward. After the last backward it
+reduces gradients over data-parallel ranks if FSDP leaves that to it, and divides them by the number of micro-batches.
+All of that happens outside autograd, so only the stage knows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vario.core.clock import Clock
 
 _STAGE = "torch.distributed.pipelining.stage"
 _COMPLETING = ("scale_grads", "perform_reduce_grad")
-"""Methods after which a stage's gradients are other than backward has left them; not all releases have both."""
+"""Methods that change a stage's gradients after backward; not all releases have both."""
 
 
 class Pipelines:
@@ -33,11 +33,11 @@ class Pipelines:
         gradients_changed: Callable[[], None],
         guarded: Callable[[Callable[..., None]], Callable[..., None]],
     ) -> None:
-        """`guarded` keeps what is done here from raising into a schedule."""
+        """`guarded` keeps errors here from raising into a schedule."""
         self._roots = {name: id(naming.unwrap(root)) for name, root in roots.items()}
         self._run_by_stages: set[int] = set()
         self._running: int | None = None
-        """The model of the stage that is in a forward pass at this moment."""
+        """The model of the stage that is in a forward pass right now."""
         self._models = list(roots.values())
         self._parameters: set[int] = set()
         self._clock = clock
@@ -47,7 +47,7 @@ class Pipelines:
         self._is_following = False
 
     def look(self) -> None:
-        """Begin to follow stages, once there can be any."""
+        """Start following stages, once there can be any."""
         if self._is_following or _STAGE not in sys.modules or not torch.distributed.is_initialized():
             return
         self._is_following = True
@@ -61,23 +61,23 @@ class Pipelines:
         if hasattr(stage_class, "forward_one_chunk"):
             before, after = self._guarded(self._forward_began), self._guarded(self._forward_ended)
             self._undo.add(hooks.around(stage_class, "forward_one_chunk", after, before=before))
-        # Its first call, which finds out shapes, comes before its first pass.
+        # Its first call, which infers shapes, comes before its first pass.
         self._undo.add(hooks.around(stage_class, "__init__", self._guarded(self._made)))
         for found in gc.get_objects():
             if issubclass(type(found), stage_class):
                 self._note(found)
 
     def detach(self) -> None:
-        """Leave the stages as they were found."""
+        """Leave the stages as they were."""
         self._undo()
 
     def is_rehearsal(self, root: str) -> bool:
-        """Whether a model that a stage runs is called by something else, as stages do once to find out its shapes."""
+        """Whether a stage's model is called by something else, as stages do once to infer its shapes."""
         model = self._roots[root]
         return model in self._run_by_stages and self._running != model
 
     def _note(self, stage: Any) -> int | None:
-        """The watched model that a stage runs; each of its calls is a micro-step from now on."""
+        """Return the watched model of a stage, if any; each of its calls is a micro-step from now on."""
         model = getattr(stage, "submod", None)
         found = id(naming.unwrap(model)) if isinstance(model, torch.nn.Module) else None
         if found not in self._roots.values():

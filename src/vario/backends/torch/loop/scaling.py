@@ -19,15 +19,15 @@ class LossScaling:
         self._after_step = after_step
         self._given = scaler
         self._scaler = scaler
-        """The one that scaled the latest loss."""
+        """The scaler of the latest loss."""
         self._kinds: set[type[Any]] = set()
         """Classes whose scalers are followed."""
         self._has_begun = False
         self.undo = hooks.Undos()
 
     def attach(self) -> None:
-        """Follow the scaler that was given, or all of the process: one made later is used through the same methods."""
-        # GradScaler has no hooks, and only it knows of the losses it scaled and the steps it skipped.
+        """Follow the given scaler, or all in the process: one created later is used through the same methods."""
+        # GradScaler has no hooks, and only it knows which losses it scaled and which steps it skipped.
         if self._given is not None:
             scaler = self._given
             self.undo.add(hooks.around(scaler, "scale", lambda *args: self._scaled(scaler)))
@@ -41,7 +41,7 @@ class LossScaling:
                     self.undo.add(hooks.around(kind, name, call))
 
     def forward_began(self) -> None:
-        """Look for further classes, once: some packages import theirs when they make a scaler."""
+        """Look for further classes, once: some packages import theirs when they create a scaler."""
         if not self._has_begun and self._given is None:
             self._has_begun = True
             self.attach()
@@ -55,21 +55,21 @@ class LossScaling:
             self._after_step(*args)
 
     def scale(self) -> torch.Tensor | None:
-        """The scale on its device; None without a scaler or before it scaled anything."""
+        """Return the scale on its device; None without a scaler or before it scaled anything."""
         if self._scaler is None or not self._scaler.is_enabled():
             return None
         return self._scaler._scale
 
 
 class SkippedSteps:
-    """Marks a step when one of its optimizers skipped its update, whatever the others did."""
+    """Marks a step if one of its optimizers skipped its update, whatever the others did."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._latest = -1, torch.zeros((), device="cpu")
 
     def log(self, skipped: torch.Tensor, log: Callable[..., None]) -> None:
-        """Whether an optimizer of the step in progress skipped: 1, or 0."""
+        """Log whether an optimizer of the step in progress skipped: 1 or 0."""
         if self._latest[0] == self._clock.step:
             skipped = torch.maximum(skipped, self._latest[1])
         self._latest = self._clock.step, skipped

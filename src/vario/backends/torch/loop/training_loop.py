@@ -1,4 +1,4 @@
-"""A torch training loop, followed: which step and pass it is, when gradients are complete and updates happen."""
+"""Follow a torch training loop: its step and pass, when gradients are complete and when updates happen."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 
 import torch
 
-from vario.backends.base import TRAINING_LOOP, Events, Inputs
-from vario.backends.losses import BackwardLoss
+from vario.backends.protocols.events import TRAINING_LOOP, Events, Inputs
+from vario.backends.protocols.losses import BackwardLoss
 from vario.backends.torch.engines import optimizers
 from vario.backends.torch.loop import discovery, hooks, module_hooks, operators, pass_hooks
 from vario.backends.torch.loop.accumulation import Accumulation
 from vario.backends.torch.loop.backward_losses import BackwardLosses
+from vario.backends.torch.loop.complete_gradients import CompleteGradients
 from vario.backends.torch.loop.pipelining import Pipelines
 from vario.backends.torch.loop.scaling import LossScaling, SkippedSteps
 from vario.backends.torch.loop.subscriptions import Subscribing, Subscriptions
 from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.modules.activations import ModuleTensors
-from vario.backends.torch.naming import entries, has_forward
+from vario.backends.torch.naming import entered, entries, has_forward
 from vario.backends.torch.optimizer.updated_parts import UpdatedParts
 from vario.backends.torch.optimizer.weight_changes import WeightChanges
 from vario.backends.torch.reduce.tensors import leaves
@@ -42,7 +43,11 @@ class TrainingLoop(Subscribing):
         self.engine = targets.engine
         self.clock.calls_are_passes = self.engine.calls_are_passes
         self._given_optimizers = self.engine.torch_optimizers()
+        self._names = targets.engine.names
+        if targets.parameters is not targets.all_parameters:
+            self._names = {id(parameter): name for name, parameter in targets.parameters.items()}
         self._parts = UpdatedParts(targets)
+        self._device = next(iter(targets.all_parameters.values())).device
         self.returns_loss = False
         self.losses_add_up = False
         for optimizer in self._given_optimizers:
@@ -55,7 +60,7 @@ class TrainingLoop(Subscribing):
             targets, self.clock, self._calls, self.turns, end_step=self._end_step, backward_ended=self._backward_ended
         )
         self._losses = BackwardLosses(targets, self._accumulation, self.loss_scale, self._tell_of_loss, self.turns)
-        self._reports = TrainerReports(targets, self.clock, self._losses_add_up)
+        self._reports = TrainerReports(targets, self.clock, partial(setattr, self, "losses_add_up", True))
         self._undo = hooks.Undos()
         self._module_tensors: ModuleTensors | None = None
         self._pass_trains: bool | None = None
@@ -65,10 +70,8 @@ class TrainingLoop(Subscribing):
         self._follows_entries = False
         self._is_new = True
         self._by_hand: WeightChanges | None = None
-        """Where no optimizer holds the model: tells of the updates that the loop makes by itself."""
+        """If no optimizer has the model: detects the updates that the loop makes itself."""
         self._skipped = SkippedSteps(self.clock)
-
-    # Attaching
 
     def attach(self, events: Events) -> None:
         """Start following the training loop."""
@@ -82,7 +85,7 @@ class TrainingLoop(Subscribing):
             self._module_tensors = ModuleTensors(
                 calls.module_values, calls.module_gradients, self.clock, self.turns, calls.separates_gradients
             )
-            self._undo.add(self._module_tensors.attach(self.targets.modules))
+            self._undo.add(self._module_tensors.attach(self.targets.modules, entered(self.targets.roots)))
         self._undo.add(calls.module_calls.attach(self.targets.all_modules))
         # Last, so that its hooks run before those on the root's own inputs: the pass begins with them.
         for name, root in self.targets.roots.items():
@@ -100,7 +103,7 @@ class TrainingLoop(Subscribing):
         self._undo.add(hooks.around_updates(guarded(self._update_began), guarded(self._update_ended)))
 
     def look_for_accumulators(self) -> None:
-        """Hook what gradients accumulate into by now."""
+        """Hook the tensors that accumulate gradients now."""
         self._accumulation.look()
 
     def _follow_root(self, name: str, root: torch.nn.Module) -> None:
@@ -114,12 +117,13 @@ class TrainingLoop(Subscribing):
 
         def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             # torch calls this one also when forward raised, without an output.
-            if output is None and self._pass_trains and sys.exc_info()[0] is not None:
-                self.clock.pass_failed(name)
-                self._events.frames.forget_pass()
-            else:
+            has_failed = output is None and bool(self._pass_trains) and sys.exc_info()[0] is not None
+            if not has_failed:
                 self._tell_of_end(output)
             self._forward_ended(output)
+            if has_failed:
+                self.clock.pass_failed(name)
+                self._events.frames.forget_pass()
 
         first = self._events.guarded(TRAINING_LOOP, self.turns.only(before, self._events.switch_off))
         last = self._events.guarded(TRAINING_LOOP, self.turns.only(after))
@@ -129,7 +133,7 @@ class TrainingLoop(Subscribing):
             self._follow_entries(name, root)
 
     def _follow_entries(self, name: str, root: torch.nn.Module) -> None:
-        """Of a model that is not called as a whole the first part that is called begins the pass."""
+        """Follow the parts of a model that is not called as a whole: the first part called begins the pass."""
         self._follows_entries = True
 
         def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -157,26 +161,25 @@ class TrainingLoop(Subscribing):
                 call(output)
 
     def detach(self) -> None:
-        """Leave the model and the optimizer exactly as they were found."""
+        """Leave the model and the optimizer exactly as they were."""
         self._undo()
 
-    def finish(self) -> None:
-        """The training is over: see an update that no forward has shown."""
+    def finish(self) -> bool:
+        """Training has ended: detect an update that no forward has shown; return whether one, or a backward, raised."""
         self._see_update_by_hand()
-
-    # The training loop's events
+        return self._accumulation.backward_failed or self.clock.update_failed
 
     def _forward_began(self, root: str, with_gradients: bool, is_training: bool, inputs: Inputs = _UNSEEN) -> None:
         if hooks.current_backward() != -1:
             return  # a checkpoint around the whole model recomputes it
         self._pipelines.look()
-        # An evaluation may forget to switch gradients off; a model trained in evaluation mode is never in the other.
+        # An evaluation may run with gradients enabled; a model trained in eval mode is never in the other mode.
         self._was_in_training_mode = self._was_in_training_mode or is_training
         with_gradients = with_gradients and (is_training or not self._was_in_training_mode)
         with_gradients = with_gradients and not self._pipelines.is_rehearsal(root)
         self._pass_trains = with_gradients
         if self._module_tensors is not None:
-            self._module_tensors.forward_began(with_gradients)
+            self._module_tensors.forward_began(with_gradients, inputs is not _UNSEEN)
         if not with_gradients:
             return
         self._scaling.forward_began()
@@ -187,7 +190,7 @@ class TrainingLoop(Subscribing):
         self._is_new = False
         self._see_update_by_hand()
         self.look_for_accumulators()
-        self.forget_what_failed()
+        self._forget_what_failed()
         self._accumulation.forward_began()
         is_new = self.clock.awaits_pass
         if self.clock.forward_began():
@@ -207,16 +210,13 @@ class TrainingLoop(Subscribing):
             self._by_hand.note()
 
     def _see_update_by_hand(self) -> None:
-        """Without any optimizer a step ends when weights have changed, unless the loop says where its steps end."""
+        """End the step when weights have changed, if there is no optimizer and the loop does not mark its steps."""
         if self._by_hand is not None and not self.clock.manual and self._by_hand.changed():
-            self.update_by_hand()
+            self.updated_by_hand()
             self._end_step()
 
-    def forget_what_failed(self) -> bool:
-        """Drop a backward or an update that raised: a loop may catch that and go on with other inputs.
-
-        Asked when neither can be under way; answers whether there was one.
-        """
+    def _forget_what_failed(self) -> None:
+        """Drop a backward or an update that raised: a loop may catch that and continue. Neither is in progress now."""
         backward_failed, update_failed = self._accumulation.backward_failed, self.clock.update_failed
         if update_failed:
             self.clock.drop_update()
@@ -227,15 +227,14 @@ class TrainingLoop(Subscribing):
             self._events.frames.forget_micro_step()
             for call in self._calls.backward_failed:
                 call()
-        return backward_failed or update_failed
 
     def pass_began(self) -> None:
-        """A trainer that does not call the outermost module begins a pass that trains."""
+        """Start a training pass of a trainer that does not call the outermost module."""
         self.returns_loss = True
         self._forward_began(next(iter(self.targets.roots)), True, True)
 
     def pass_ended(self) -> None:
-        """That pass is done: what runs now, such as a validation, is no part of it."""
+        """End that pass: what runs now, such as a validation, is not part of it."""
         self._forward_ended(None)
 
     def _is_training_pass(self) -> bool:
@@ -265,32 +264,36 @@ class TrainingLoop(Subscribing):
         for call in self._calls.reported:
             call(numbers)
 
-    def _losses_add_up(self) -> None:
-        self.losses_add_up = True
-
     def loss_scale(self) -> torch.Tensor | None:
-        """What the loss of this step is multiplied by."""
+        """Return what the loss of this step is multiplied by."""
         scale = self.engine.loss_scale()
         return self._scaling.scale() if scale is None else scale
 
     def part_updated_by(self, optimizers: Collection[torch.optim.Optimizer]) -> str:
-        """The part of the model that these update together; empty where no other updates another part."""
+        """Return the part of the model that these update together; empty if no other optimizer updates another part."""
         return self._parts.name(optimizers)
 
     def _backward_ended(self) -> None:
+        if self._module_tensors is not None:
+            self._module_tensors.backward_ended()
         if self.engine.reduces_in_backward:
             self.gradients_are_reduced()
 
     def gradients_are_reduced(self) -> None:
-        """Gradients are complete: accumulated, reduced over ranks, not clipped."""
-        if self._accumulation.fired or self._accumulation.misses_accumulators:
+        """Take complete gradients: accumulated, reduced over ranks, not clipped."""
+        if self._accumulation.has_fired or self._accumulation.misses_accumulators:
             self._is_new = False
             self._look_at_gradients()
-            self._accumulation.fired.clear()
+            self._accumulation.forget_fired()
 
     def _look_at_gradients(self) -> None:
+        gradients = self.complete_gradients()
         for call in self._calls.backward_ended:
-            call()
+            call(gradients)
+
+    def complete_gradients(self) -> CompleteGradients:
+        """Return the gradients as they are now: those of a backward pass, once it has ended."""
+        return CompleteGradients(self.targets, self.clock, self._accumulation.order, self._device, self.loss_scale)
 
     def _end_step(self) -> None:
         if self._module_tensors is not None:
@@ -298,7 +301,7 @@ class TrainingLoop(Subscribing):
         self._events.step_ended()
 
     def _is_ours(self, optimizer: torch.optim.Optimizer) -> bool:
-        # Also one made later: a loop may replace the optimizer it was watched with.
+        # Also one created later: a loop may replace the optimizer it was watched with.
         return self.targets.are_updated_by(optimizer)
 
     def _update_began(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -309,6 +312,7 @@ class TrainingLoop(Subscribing):
         if not self.turns.takes_part():
             return
         self._by_hand = None
+        self._accumulation.update_began()
         is_new, self._is_new = self._is_new, False
         has_closure = optimizers.has_closure(args, kwargs)
         if self.clock.update_began(numbers := self.engine.parameter_ids(optimizer), has_closure):
@@ -328,7 +332,7 @@ class TrainingLoop(Subscribing):
                 call(optimizer)
 
     def _end_step_before_its_passes(self) -> None:
-        """Optimizers that take turns unevenly: this one's passes came while the step before was still open."""
+        """End the previous step if it was still open during this optimizer's passes: optimizers take turns unevenly."""
         frames = self._events.frames
         frames.hold_pass(self.clock.first_micro_step_since_update)
         self.clock.keep_passes()
@@ -359,25 +363,24 @@ class TrainingLoop(Subscribing):
             self._complete_step()
 
     def _complete_step(self) -> None:
-        # What another model's backward left in parameters that nobody updated is no gradient of this step.
-        parameters = self.targets.parameters
-        idle = self.clock.not_updated({id(parameter): name for name, parameter in parameters.items()})
-        self._events.frames.set_aside("gradient", idle)
+        # Gradients that another model's backward left in parameters without an update do not belong to this step.
+        if idle := self.clock.not_updated(self._names):
+            self._events.frames.set_aside("gradient", idle)
         if not self.clock.has_pass and not self._follows_entries:
             # It can be called as a whole, and this loop does not.
             for name, root in self.targets.roots.items():
                 self._follow_entries(name, root)
-        # Last: whoever hears of it may end the watching, and then nothing is to be hooked any more.
+        # Last: a subscriber may end the watching, and then nothing must be hooked any more.
         self._events.update_completed()
 
-    def update_by_hand(self) -> None:
-        """The loop says that it has updated the weights itself."""
+    def updated_by_hand(self) -> None:
+        """Take an update that the loop reports itself."""
         if not self.clock.has_update:
             for call in (*self._calls.update_called, *self._calls.update_began, *self._calls.update_ended):
                 call(None)
 
     def update_was_skipped(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """A runtime with a loss scale of its own has thrown this step's gradients away."""
+        """Drop this step's gradients, which a runtime with its own loss scale has discarded."""
         self._skipped.log(torch.ones((), device="cpu"), self._events.log)
         all_there_are = self._given_optimizers or discovery.live_optimizers()
         for each in all_there_are if optimizer is None else [optimizer]:

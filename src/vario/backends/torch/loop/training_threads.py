@@ -1,6 +1,6 @@
-"""Which thread trains a model: several may take turns, and of several at once the first is followed.
+"""Which thread trains a model: several may take turns; if several train at once, the first is followed.
 
-Steps, passes and gradients of two threads that train one model at the same time cannot be told apart.
+Steps, passes and gradients of two threads that train one model at the same time cannot be separated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECONDS_OF_SILENCE = 5.0
 _SECONDS_OF_GRACE = 0.5
 
 OTHERS = "other threads"
-"""What is listed as switched off where a second thread trains the same model."""
+"""Listed as switched off if a second thread trains the same model."""
 
 _LIBRARY = os.path.dirname(threading.__file__) + os.sep
 _WAITING = tuple(_LIBRARY + name for name in ("threading.py", "queue.py", "selectors.py", "concurrent", "asyncio"))
@@ -36,16 +36,16 @@ class Turns:
     def __init__(self) -> None:
         self._owner: int | None = None
         self._of_autograd: set[int] = set()
-        """Threads that torch runs backward on, one for each device; they stay."""
+        """Threads on which torch runs backward, one per device; they are permanent."""
         self._met: set[int] = set()
         """Other threads that have used the model."""
         self._num_signs = 0
         self._passed_over = -1, 0.0
-        """How many signs the owner had given when another thread was first passed over since, and when that was."""
+        """The owner's activity count when another thread was first ignored since, and the time."""
         self._has_told = False
 
     def takes_part(self) -> bool:
-        """Whether what happens on this thread belongs to the training that is followed; it may be its turn now."""
+        """Whether events on this thread belong to the followed training; this may make it the thread's turn."""
         here = threading.get_ident()
         if here == self._owner:
             self._num_signs += 1
@@ -64,7 +64,7 @@ class Turns:
         if not _is_at_work(owner):
             return False
         if other not in self._met:
-            # Once: the owner may be on its way to wait for this thread, which it has just started.
+            # Once: the owner may be about to wait for this thread, which it has just started.
             self._met.add(other)
             end = time.monotonic() + _SECONDS_OF_GRACE
             while time.monotonic() < end:
@@ -74,7 +74,7 @@ class Turns:
         return not self._has_long_been_silent()
 
     def _has_long_been_silent(self) -> bool:
-        """Whether the owner has done nothing to the model for some time in which others would have."""
+        """Whether the owner has not used the model for some time in which others would have."""
         num_signs, since = self._passed_over
         if num_signs != self._num_signs:
             self._passed_over = self._num_signs, time.monotonic()
@@ -86,7 +86,7 @@ class Turns:
         return self._owner not in (None, threading.get_ident())
 
     def is_busy_elsewhere(self) -> bool:
-        """Whether another thread has the turn and is still inside the program."""
+        """Whether another thread has the turn and is still running the program."""
         if self._owner is None or not self.is_elsewhere():
             return False
         return _program_in(sys._current_frames().get(self._owner)) is not None
@@ -94,7 +94,7 @@ class Turns:
     def only(
         self, call: Callable[..., None], switch_off: Callable[[str, Exception], None] | None = None
     ) -> Callable[..., None]:
-        """The same call, which does nothing on threads that do not take part; with `switch_off` it says so, once."""
+        """Return the same call, which does nothing on other threads; with `switch_off` it reports that once."""
 
         def run(*args: Any) -> None:
             if self.takes_part():
@@ -102,14 +102,14 @@ class Turns:
             elif switch_off is not None and not self._has_told:
                 self._has_told = True
                 name = threading.current_thread().name
-                text = f"thread '{name}' calls this model while another one trains it: only the latter is recorded"
-                switch_off(OTHERS, ModelError(f"{text}. Give each thread's model a `vario.watch` of its own"))
+                text = f"thread '{name}' calls this model while another thread trains it: only the latter is recorded"
+                switch_off(OTHERS, ModelError(f"{text}. Call `vario.watch` for each thread's model"))
 
         return run
 
 
 def _program_in(innermost: FrameType | None) -> FrameType | None:
-    """The innermost function of a stack that is not of the standard library; none in a thread that waits for work."""
+    """Return the innermost function of a stack outside the standard library; none in a thread that waits for work."""
     frame = innermost
     while frame is not None and _is_of_library(frame.f_code.co_filename):
         frame = frame.f_back
@@ -117,7 +117,7 @@ def _program_in(innermost: FrameType | None) -> FrameType | None:
 
 
 def _is_of_library(file: str) -> bool:
-    # Without a virtual environment packages lie inside the folder of the standard library.
+    # Without a virtual environment, packages are inside the folder of the standard library.
     return file.startswith(_LIBRARY) and "-packages" not in file
 
 
@@ -129,14 +129,14 @@ def _is_at_work(thread: int) -> bool:
         return False
     file = program.f_code.co_filename
     if is_own_file(file):
-        return file != script.__file__  # a hook of ours, unless the script is over and its threads go on
+        return file != script.__file__  # a hook of ours, unless the script has ended and its threads continue
     code = innermost.f_code
     is_waiting = code.co_name in _WAITS and code.co_filename.startswith(_WAITING)
     return not is_waiting or _is_starting_a_thread(innermost)
 
 
 def _is_starting_a_thread(innermost: FrameType) -> bool:
-    """Whether a thread waits only for another one to begin, as `Thread.start` does."""
+    """Whether a thread waits only for another one to start, as `Thread.start` does."""
     frame: FrameType | None = innermost
     while frame is not None and frame.f_code is not threading.Thread.start.__code__:
         frame = frame.f_back
@@ -144,7 +144,7 @@ def _is_starting_a_thread(innermost: FrameType) -> bool:
 
 
 def within_reach() -> set[int]:
-    """What the local variables of this thread's functions refer to, directly or as a part, by identity."""
+    """Return the ids of what this thread's local variables refer to, directly or one level down."""
     frame: FrameType | None = sys._getframe(1)
     found: set[int] = set()
     while frame is not None:
@@ -160,5 +160,5 @@ def _parts_of(value: Any) -> list[Any]:
         return list(value)
     try:
         return list((value if type(value) is dict else vars(value)).values())
-    except Exception:  # noqa: BLE001 - somebody else's object, which may answer anything when it is looked at
+    except Exception:  # noqa: BLE001 - a foreign object, which may raise anything when it is read
         return []

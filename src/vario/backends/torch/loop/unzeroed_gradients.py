@@ -1,4 +1,4 @@
-"""Gradients that an update finds although the update before has used them already."""
+"""Detect gradients that an update gets although the previous update has already used them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from vario.backends.torch.reduce.tensors import aside, local_part
 
 
-class LeftOverGradients:
+class UnzeroedGradients:
     """Follows one small parameter of each optimizer from one of its updates to the next.
 
-    Zeroing has no event of its own: models, optimizers and loops do it in many ways. So the gradient is looked at when
-    a backward begins. Other backward passes may come first, for another model's update or for the inputs, and find what
-    is thrown away later: only what every backward since the update has found was never zeroed.
+    Zeroing has no event: models, optimizers and loops do it in many ways. So the gradient is read when a backward pass
+    begins. Other backward passes may come first, for another model's update or for the inputs, and find gradients that
+    are discarded later: only what every backward pass since the update has found was never zeroed.
     """
 
     def __init__(self, smallest_of: Callable[[Any], torch.Tensor | None]) -> None:
@@ -25,7 +25,7 @@ class LeftOverGradients:
         self._by_hand: _Followed | None = None
 
     def update_ended(self, optimizer: Any) -> None:
-        """An update has used its gradients; None is one by hand."""
+        """Note that an update has used its gradients; None: the loop's own update."""
         followed = self._of(optimizer) or _Followed(self._smallest_of(optimizer))
         followed.restart()
         if optimizer is None:
@@ -34,14 +34,14 @@ class LeftOverGradients:
             self._followed[optimizer] = followed
 
     def backward_began(self) -> None:
-        """A backward sets out, and has reached no parameter yet."""
+        """Note the start of a backward pass, before it reaches any parameter."""
         for followed in self._all():
             followed.look()
 
     def update_began(self, optimizer: Any) -> float | torch.Tensor:
-        """The largest magnitude in that gradient that was there all the time since the update before."""
+        """Return the largest magnitude in that gradient that has been there since the previous update."""
         followed = self._of(optimizer)
-        return 0.0 if followed is None else followed.left_over()
+        return 0.0 if followed is None else followed.unzeroed()
 
     def _of(self, optimizer: Any) -> _Followed | None:
         return self._by_hand if optimizer is None else self._followed.get(optimizer)
@@ -74,8 +74,8 @@ class _Followed:
             self._least = size if self._least is None else torch.minimum(self._least, size)
         self._seen = gradient
 
-    def left_over(self) -> float | torch.Tensor:
+    def unzeroed(self) -> float | torch.Tensor:
         parameter = self._parameter()
-        # A gradient that the loop has put there itself is another tensor; backward adds to the one there is.
+        # A gradient that the loop has assigned itself is another tensor; backward adds to the existing one.
         is_same = parameter is not None and self._seen is not None and parameter.grad is self._seen
         return self._least if is_same and self._least is not None else 0.0

@@ -1,4 +1,4 @@
-"""Batches for models that say what they take: those of transformers. Others are asked for a batch of their own."""
+"""Build batches for models that describe their inputs: those of transformers. For others the caller passes a batch."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from vario.core.errors import ConfigError
 PER_TOKEN = ("CausalLM", "LMHeadModel", "MaskedLM", "TokenClassification", "ConditionalGeneration", "Seq2SeqLM")
 PER_EXAMPLE = ("SequenceClassification", "ImageClassification", "MultipleChoice", "NextSentencePrediction")
 NUM_CHOICES = 4
-"""Of a question with answers to choose from, as in the data sets that such models are known by."""
+"""Answers per multiple-choice question, as in common data sets."""
 
 
 def example_batch(model: Any, batch_size: int, sequence_length: int, is_padded: bool) -> dict[str, torch.Tensor]:
-    """A batch without memory of the shapes that a model of transformers is trained with."""
+    """Return a batch without memory, with the shapes a transformers model is trained with."""
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", None)
     kind = type(model).__name__
     if config is None or main not in ("input_ids", "pixel_values"):
         raise ConfigError(
-            f"batch: {kind} does not say what it is trained with. Give a batch (tensors on the device 'meta' do), or "
-            "let the function that builds the model return (model, batch)."
+            f"batch: cannot derive a batch for {kind}. Pass one (tensors on the device 'meta' will do), or "
+            "have the function that builds the model return (model, batch)."
         )
     batch = {}
     with torch.device("meta"):
@@ -48,7 +48,7 @@ def example_batch(model: Any, batch_size: int, sequence_length: int, is_padded: 
 
 
 def _refuse_too_long(model: Any, kind: str, config: Any, sequence_length: int) -> None:
-    """A model with a table of positions has no more of them than rows; angles, instead of a table, go on for ever."""
+    """Raise if the sequence is longer than the model's table of positions; rotary positions have no limit."""
     most = getattr(config, "max_position_embeddings", None)
     has_table = any(
         isinstance(module, torch.nn.Embedding) and (name.endswith("wpe") or "position" in name.rpartition(".")[2])
@@ -77,13 +77,13 @@ def _add_labels(batch: dict[str, torch.Tensor], model: Any, kind: str, config: A
 
 
 def with_batch_size(batch: Any, batch_size: int) -> Any:
-    """The same batch with another number of examples."""
+    """Return the same batch with another number of examples."""
     from torch.utils._pytree import tree_leaves, tree_map
 
     sizes = [one.size(0) for one in tree_leaves(batch) if isinstance(one, torch.Tensor) and one.dim()]
 
     def resized(one: Any) -> Any:
-        # A mask of all positions to all others has no examples; the first tensor has.
+        # A mask over all pairs of positions has no axis for examples; the first tensor has one.
         if not isinstance(one, torch.Tensor) or one.dim() == 0 or one.size(0) != sizes[0]:
             return one
         return torch.empty((batch_size, *one.shape[1:]), dtype=one.dtype, device="meta")
@@ -92,7 +92,7 @@ def with_batch_size(batch: Any, batch_size: int) -> Any:
 
 
 def called_with(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a model was called with, by name and without memory."""
+    """Return what a model was called with, by name and without memory."""
     from torch.utils._pytree import tree_map
 
     named = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
@@ -105,19 +105,19 @@ def called_with(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
 
 
 def positional(batch: Any) -> Any:
-    """A batch as arguments: a mapping and a sequence are several, anything else is one."""
+    """Return a batch as arguments: a mapping and a sequence are several, anything else is one."""
     return batch if isinstance(batch, (Mapping, tuple, list)) else (batch,)
 
 
 def loss_of(outputs: Any, _: Any) -> torch.Tensor:
-    """The loss among a model's outputs: what is called so, else all single numbers, else the sum of the first."""
+    """Return the loss among a model's outputs: the one named so, else all single numbers, else the sum of the first."""
     found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     if isinstance(found, torch.Tensor):
         return found
     learnt = [tensor for _, tensor in leaves(outputs, "") if tensor.requires_grad]
     if not learnt:
         raise ConfigError(
-            "loss: the model returns nothing that depends on its parameters. Give loss=lambda outputs, batch: ..."
+            "loss: the model returns nothing that depends on its parameters. Pass loss=lambda outputs, batch: ..."
         )
     losses = [tensor for tensor in learnt if tensor.numel() == 1]
     return (

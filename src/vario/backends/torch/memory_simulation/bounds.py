@@ -1,6 +1,6 @@
-"""Operators whose output is as large as values say: simulated as large as their inputs allow, and named.
+"""Operators whose output size depends on values: simulated with the largest possible size, and listed.
 
-What is unbounded by shapes (repeats, counts of numbers) is left to torch, which refuses it.
+Sizes without a bound from shapes (repeats, counts of numbers) are left to torch, which refuses them.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ MASKS = (torch.bool, torch.uint8)
 
 
 def nonzero(tensor: torch.Tensor) -> torch.Tensor:
-    """A row for every element."""
+    """Return a row for every element."""
     return torch.empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
 
 
 def masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Every element of both, broadcast."""
+    """Return every element of both, broadcast."""
     shape = torch.broadcast_shapes(tensor.shape, mask.shape)
-    places = torch.empty(shape, dtype=torch.int64)  # CUDA looks for the places first
+    places = torch.empty(shape, dtype=torch.int64)  # CUDA computes the indices first
     chosen = tensor.new_empty(shape.numel())
     del places
     return chosen
 
 
 def index(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], *, of: Any = aten.index.Tensor) -> torch.Tensor:
-    """Every row that a mask could choose."""
+    """Return every row that a mask could choose."""
     return of(tensor, places(indices))  # type: ignore[no-any-return]
 
 
 def index_put(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None], *rest: Any, of: Any) -> torch.Tensor:
-    """The same, written."""
+    """Write every row that a mask could choose."""
     return of(tensor, places(indices), *rest)  # type: ignore[no-any-return]
 
 
 def places(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Masks as the places that they choose when they choose all."""
+    """Return masks as the indices they give if they choose everything."""
     found: list[torch.Tensor | None] = []
     for one in indices:
         if one is not None and one.dtype in MASKS:
@@ -50,7 +50,7 @@ def places(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
 
 
 def unique(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Every element once, where it came from, and how often it was there; sorting takes three copies."""
+    """Return every element once, its origin and its count; sorting takes three copies."""
     sorting = [tensor.new_empty(tensor.numel()) for _ in range(2)]
     made = tensor.new_empty(tensor.numel()), _like_words(tensor), torch.empty(tensor.numel(), dtype=torch.int64)
     del sorting
@@ -58,20 +58,20 @@ def unique(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torc
 
 
 def unique_dim(tensor: torch.Tensor, dim: int, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Every row once."""
+    """Return every row once."""
     first, second = (torch.empty(tensor.size(dim), dtype=torch.int64) for _ in range(2))
     return torch.empty_like(tensor), first, second
 
 
 def ctc_loss(log_chances: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """A loss per sample, and a table of all its alignments: no target is longer than all of them in a row."""
+    """Return a loss per sample, and a table of all its alignments: no target is longer than the sum of all."""
     num_steps, num_samples = log_chances.shape[:2]
     longest = targets.size(-1)
     return log_chances.new_empty(num_samples), log_chances.new_empty(num_samples, num_steps, 2 * longest + 1)
 
 
 def ctc_loss_backward(gradient: torch.Tensor, log_chances: torch.Tensor, *rest: Any) -> torch.Tensor:
-    """The gradient, beside a second table."""
+    """Return the gradient; a second table is needed meanwhile."""
     table = torch.empty_like(rest[4])
     made = torch.empty_like(log_chances)
     del table
@@ -79,7 +79,7 @@ def ctc_loss_backward(gradient: torch.Tensor, log_chances: torch.Tensor, *rest: 
 
 
 def pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sequences that are all as long as the longest."""
+    """Return sequences that are all as long as the longest."""
     num_steps = padded.size(1 if batch_first else 0)
     shape = (padded.size(0) * padded.size(1), *padded.shape[2:])
     steps = padded.new_empty(shape)
@@ -120,4 +120,4 @@ BOUNDED: dict[Any, tuple[Callable[..., Any], Callable[[tuple[Any, ...]], bool]]]
     aten._ctc_loss.Tensor: (ctc_loss, _always),
     aten._ctc_loss_backward.Tensor: (ctc_loss_backward, _always),
 }
-"""What to do instead, and whether it is needed for these arguments."""
+"""The replacement, and whether these arguments need it."""

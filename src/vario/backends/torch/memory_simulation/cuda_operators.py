@@ -1,8 +1,8 @@
-"""Makes CPU tensors take the paths that CUDA tensors take, for as long as a simulation lasts.
+"""Make CPU tensors take the code paths of CUDA tensors during a simulation.
 
 Some operators choose among implementations by device, and those keep different tensors for the backward pass: dropout
 keeps a mask of one byte per element on CUDA, attention is a fused kernel, autocast has longer lists. Operators are
-replaced in the dispatcher, for CPU tensors of this process, and put back at the end.
+replaced in the dispatcher, for CPU tensors of this process, and restored at the end.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ IN_HALF |= {"_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
 """Run in half precision by CUDA's autocast, and unknown to the CPU's."""
 
 CELLS = {"gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell"}
-"""Made of products here, which autocast runs in half precision with weights that it converts once."""
+"""Composed of products here, which autocast runs in half precision with weights that it converts once."""
 
 IN_GIVEN_TYPE = {"softmax", "log_softmax", "sum", "cumsum", "cumprod", "prod"}
-"""Run in float32 unless the caller names a type."""
+"""Run in float32 unless the caller names a dtype."""
 
 WIDEST = {"addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot"}
 WIDEST |= {"scatter_add"}
-"""Run in the widest type among their arguments, as ever."""
+"""Run in the widest dtype among their arguments, as always."""
 
 
 @contextmanager
 def cuda_paths(gpu: Gpu) -> Iterator[None]:
-    """CPU tensors behave, in what they keep, as on that GPU."""
+    """Make CPU tensors keep for backward what that GPU would keep."""
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
-            # Each replacement says that it replaces.
+            # torch warns about each replacement.
             warnings.simplefilter("ignore")
             library.impl("dropout", dropout, "AutogradCPU")
             library.impl("scaled_dot_product_attention", functools.partial(attention, gpu), "AutogradCPU")
@@ -62,7 +62,7 @@ def cuda_paths(gpu: Gpu) -> Iterator[None]:
 
 
 def dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """CUDA's dropout, which keeps one byte per element."""
+    """Run CUDA's dropout, which keeps one byte per element."""
     if not train or p == 0:
         return tensor
     if p == 1 or tensor.numel() == 0:
@@ -71,21 +71,21 @@ def dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
 
 
 def softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """CUDA's softmax, which reads float16 and writes float32 without a copy between."""
+    """Run CUDA's softmax, which reads float16 and writes float32 without a copy in between."""
     if tensor.dtype is torch.float16 and dtype is torch.float32:
         return aten._softmax(tensor, dim, True)  # type: ignore[no-any-return]
     return aten._softmax(tensor if dtype is None else tensor.to(dtype), dim, False)  # type: ignore[no-any-return]
 
 
 def log_softmax(tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The same for its logarithm."""
+    """Run CUDA's log-softmax, likewise."""
     if tensor.dtype is torch.float16 and dtype is torch.float32:
         return aten._log_softmax(tensor, dim, True)  # type: ignore[no-any-return]
     return aten._log_softmax(tensor if dtype is None else tensor.to(dtype), dim, False)  # type: ignore[no-any-return]
 
 
 def rms_norm(tensor: torch.Tensor, shape: list[int], weight: Any = None, eps: float | None = None) -> torch.Tensor:
-    """The fused kernel, which keeps one number per row."""
+    """Run the fused kernel, which keeps one number per row."""
     return aten._fused_rms_norm(tensor, shape, weight, eps)[0]  # type: ignore[no-any-return]
 
 
@@ -101,7 +101,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """The kernel that torch takes on that GPU, with what it keeps."""
+    """Run the kernel that torch uses on that GPU, with what it keeps."""
     kernel = attention_kernel(gpu, query, key, value, mask, dropout_p, enable_gqa)
     if mask is not None and mask.dtype is torch.bool:
         zero, hidden = (torch.scalar_tensor(v, dtype=query.dtype) for v in (0.0, float("-inf")))
@@ -138,14 +138,14 @@ def attention_kernel(
     dropout_p: float,
     enable_gqa: bool,
 ) -> str:
-    """Which of torch's attention kernels takes these tensors on that GPU: cudnn, flash, efficient or math."""
+    """Return which of torch's attention kernels takes these tensors on that GPU: cudnn, flash, efficient or math."""
     is_half = query.dtype in HALVES
     width = query.size(-1)
     if query.dim() != 4 or width != value.size(-1):
         return "math"
     mask_learns = mask is not None and mask.requires_grad
     if mask_learns and dropout_p > 0:
-        return "math"  # seen with T5's learnt distances between words; without dropout, with Swin's, not
+        return "math"  # seen with T5's learnt relative positions; not without dropout, with Swin's
     shares = query.size(1) != key.size(1)
     prefers_cudnn = gpu.prefers_cudnn_attention and prefers_cudnn_attention()
     if is_half and prefers_cudnn and width % 8 == 0 and width <= 128 and not mask_learns:
@@ -172,7 +172,7 @@ def _aligned(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torc
 
 
 def _autocast_kernels() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """What CUDA's autocast does where the CPU's does something else, for every operator of this torch."""
+    """Yield what CUDA's autocast does if the CPU's does something else, for every operator of this torch."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     for full in torch._C._dispatch_get_all_op_names():
         if not full.startswith("aten::"):

@@ -1,8 +1,8 @@
-"""How much memory cuDNN asks for to run recurrent layers.
+"""How much memory cuDNN needs for recurrent layers.
 
-Read off an H200 with cuDNN 9.19 (`bench/memory_recurrent.py`): what is kept for the backward pass follows a rule
-exactly; of the workspace, which cuDNN picks by the algorithms it may take, each rule was seen to hold for the sizes
-named with it.
+Measured on an H200 with cuDNN 9.19 (`bench/memory_recurrent.py`). What is kept for the backward pass follows a rule
+exactly. The workspace depends on the algorithms cuDNN may choose; each rule was seen to hold for the sizes named with
+it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from vario.backends.gpus import MIB, Gpu
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 KEPT = {"lstm": 5, "gru": 6, "rnn": 1}
-"""Numbers kept of each unit and row: gates, and what they were computed from."""
+"""Numbers kept per unit and row: gates, and what they were computed from."""
 PERSISTENT = {"lstm": 16, "gru": 14, "rnn": 9}
-"""Numbers per unit and row that an algorithm takes beside, which keeps the weights on the chip."""
+"""Additional numbers per unit and row of an algorithm that keeps the weights on the chip."""
 SMALL = {"lstm": 128, "gru": 128, "rnn": 384}
-"""Up to so many units cuDNN may take that algorithm by itself."""
+"""With at most this many units cuDNN may choose that algorithm itself."""
 LONG = 384
-"""From about so many steps on (256 and 512 were seen) the weights' gradient of an LSTM is computed in pieces."""
+"""From about this many steps on (256 and 512 were seen) the weights' gradient of an LSTM is computed in pieces."""
 PACKED = {"lstm": 3, "gru": 2, "rnn": 1}
 DROPOUT_STATE_BYTES = 6_488_064
-"""Held from the first layer with dropout on: the state of its random numbers."""
+"""Kept from the first layer with dropout on: the state of its random numbers."""
 _FIXED = 8 * MIB
 _ROUNDING = 256
 
@@ -61,7 +61,7 @@ class Recurrence:
 
     @property
     def flat_weights(self) -> int:
-        """Elements of the one buffer that all weights lie in; there is room for biases even where there are none."""
+        """Elements of the single buffer with all weights; it has room for biases even if there are none."""
         return self._weights + 2 * GATES[self.kind] * self.hidden_size * self.num_layers * self.num_directions
 
     @property
@@ -77,7 +77,7 @@ class Recurrence:
         return numbers * self.element_bytes + bits // 8 + _ROUNDING
 
     def workspace_bytes(self, gpu: Gpu, is_forward: bool = True) -> int:
-        """What the forward pass takes while it runs, and the backward pass twice, one after the other."""
+        """Return what the forward pass needs while it runs, and the backward pass twice, one after the other."""
         per_row, per_sample = self._numbers(gpu)
         if is_forward and self.num_directions == 2 and self._is_small and not self.is_packed:
             per_row += PERSISTENT[self.kind] * self.hidden_size
@@ -89,7 +89,7 @@ class Recurrence:
         return int(numbers * self.element_bytes) + self.num_layers * self.num_directions * _FIXED + _ROUNDING
 
     def _numbers(self, gpu: Gpu) -> tuple[float, float]:
-        """Numbers per row and per sample, beside the inputs and a copy of the weights."""
+        """Return numbers per row and per sample, besides the inputs and a copy of the weights."""
         if self.is_packed:
             return self._packed_numbers()
         if self.num_directions == 2:
@@ -129,7 +129,7 @@ class Recurrence:
     def _is_persistent(self, gpu: Gpu) -> bool:
         if self._is_small:
             return True
-        # What torch asks for by itself, in float16.
+        # What torch itself requests, in float16.
         is_fit = self.num_layers == 1 and self.hidden_size <= 1024 and self.num_samples <= 128
         is_round = self.hidden_size % 128 == 0 and self.input_size % 128 == 0 and self.num_samples % 8 == 0
         is_large = gpu.capability[0] >= 8 and gpu.capability[1] != 6 and gpu.num_multiprocessors >= 98

@@ -1,4 +1,4 @@
-"""Optimizers by name, made as torch makes them by default on a GPU."""
+"""Optimizers by name, created as torch does by default on a GPU."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NAMED: dict[str, tuple[str, dict[str, Any]]] = {
     "adagrad": ("Adagrad", {}),
 }
 FOREACH = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop"}
-"""Those that take all tensors at once on a GPU unless told otherwise."""
+"""Those that process all tensors at once on a GPU by default."""
 
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], Any]
 
 
 def optimizer_maker(optimizer: Any, model: torch.nn.Module) -> MakeOptimizer:
-    """How to make an optimizer: from its name, its class, a function of the parameters, or the model's own."""
+    """Return how to create an optimizer: from its name, its class, a function of the parameters, or the model's own."""
     if isinstance(optimizer, str):
         if optimizer not in NAMED:
             raise ConfigError(unknown("optimizer", optimizer, NAMED))
@@ -44,7 +44,7 @@ def optimizer_maker(optimizer: Any, model: torch.nn.Module) -> MakeOptimizer:
 
 
 def _like(example: torch.optim.Optimizer, model: torch.nn.Module) -> MakeOptimizer:
-    """The same kind with the same groups, for other parameters in the same order."""
+    """Return a maker of the same kind with the same groups, for other parameters in the same order."""
     taken = inspect.signature(type(example)).parameters
     defaults = {name: _plain(value) for name, value in example.defaults.items() if name in taken}
     trained = [parameter for parameter in naming.unwrap(model).parameters() if parameter.requires_grad]
@@ -58,7 +58,7 @@ def _like(example: torch.optim.Optimizer, model: torch.nn.Module) -> MakeOptimiz
         given: list[Any] = [
             {**options, "params": [parameters[nth] for nth in which]} for which, options in groups if which
         ]
-        # One that updates copies of its own knows none of the model's parameters.
+        # One that updates its own copies knows none of the model's parameters.
         return _as_on_a_gpu(type(example)(given or parameters, **defaults))
 
     return make

@@ -1,7 +1,7 @@
 """Recurrent layers as cuDNN runs them, and single cells as torch's own CUDA kernels do, for fake tensors.
 
-A layer keeps its input, its output and what cuDNN reserves; the CPU's implementation, which is made of many small
-operators, keeps other tensors.
+A layer keeps its input, its output and what cuDNN reserves; the CPU's implementation, composed of many small operators,
+keeps other tensors.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from vario.backends.torch.memory_simulation.cudnn_sizes import DROPOUT_STATE_BYT
 
 aten = torch.ops.aten
 FLATTENED = (torch.float32, torch.float16, torch.float64)
-"""Types whose weights torch lays into one buffer when a module comes onto a GPU."""
+"""Dtypes whose weights torch puts into one buffer when a module is moved to a GPU."""
 CELL_KEEPS = {"lstm": 4, "gru": 5}
-"""Numbers of each unit that the kernel of a cell keeps beside its gates."""
+"""Numbers per unit that the kernel of a cell keeps besides its gates."""
 
 
 def operators(gpu: Gpu) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """What to put in the place of torch's operators, by their names."""
+    """Yield replacements for torch's operators, by name."""
     state = _DropoutState()
     for name, kind in (("lstm", "lstm"), ("gru", "gru"), ("rnn_tanh", "rnn"), ("rnn_relu", "rnn")):
         yield f"{name}.input", partial(_layers, gpu, state, kind)
@@ -36,7 +36,7 @@ def operators(gpu: Gpu) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 class _DropoutState:
-    """Random numbers of dropout between layers: made once, and held for good."""
+    """Random numbers of dropout between layers: created once, and kept for good."""
 
     def __init__(self) -> None:
         self._held: torch.Tensor | None = None
@@ -60,7 +60,7 @@ def _layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """`lstm.input` and its kin."""
+    """Run `lstm.input` and the like."""
     num_rows, num_samples = source.numel() // source.size(-1), source.size(0 if batch_first else 1)
     has_dropout = bool(dropout) and train and num_layers > 1
     form = (num_rows, num_samples, num_layers, 1 + bidirectional, has_dropout, False)
@@ -81,7 +81,7 @@ def _packed_layers(
     train: bool,
     bidirectional: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """`lstm.data` and its kin: sequences of several lengths, one after the other."""
+    """Run `lstm.data` and the like: sequences of several lengths, concatenated."""
     first = hidden[0] if kind == "lstm" else hidden
     has_dropout = bool(dropout) and train and num_layers > 1
     form = (source.size(0), first.size(1), num_layers, 1 + bidirectional, has_dropout, True)
@@ -102,7 +102,7 @@ def _run(
     num_rows, num_samples, num_layers, num_directions, has_dropout, is_packed = form
     states = list(hidden) if kind == "lstm" else [hidden]
     casts = torch.is_autocast_enabled("cpu")
-    # Autocast runs recurrent layers in float16, also where it was asked for bfloat16.
+    # Autocast runs recurrent layers in float16, even if bfloat16 was requested.
     dtype = torch.float16 if casts else weights[0].dtype
     call = Recurrence(
         kind=kind,
@@ -142,7 +142,7 @@ class _How:
 
 
 class _Flat(torch.autograd.Function):
-    """Weights copied into one buffer of another type, or of one that torch does not lay flat by itself."""
+    """Weights copied into one buffer of another dtype, or of one that torch does not flatten itself."""
 
     @staticmethod
     def forward(ctx: Any, num_elements: int, dtype: torch.dtype, *weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -189,7 +189,7 @@ class _Layers(torch.autograd.Function):
             found = list(_cut(weights[0].new_empty(how.call.flat_weights), weights))
             workspace = torch.empty(how.workspace_bytes[1], dtype=torch.uint8)
             if not how.has_biases:
-                found = [one.clone() for one in found]  # without those that stand for biases
+                found = [one.clone() for one in found]  # without the placeholders for biases
             del workspace, turned
         return None, *towards, *found
 
@@ -204,7 +204,7 @@ def _cut(buffer: torch.Tensor, weights: Sequence[torch.Tensor]) -> Iterator[torc
 def _pad(
     rows: torch.Tensor, batch_sizes: torch.Tensor, batch_first: bool, value: Any, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sequences of several lengths beside each other again."""
+    """Return sequences of several lengths padded side by side again."""
     num_steps = max(length, batch_sizes.size(0))
     num_samples = int(batch_sizes[0])
     padded = _Padded.apply(rows, (num_steps, num_samples))
@@ -230,7 +230,7 @@ class _Padded(torch.autograd.Function):
 
 
 def _unpack(gradient: torch.Tensor, shape: Sequence[int], batch_sizes: torch.Tensor, first: bool) -> torch.Tensor:
-    """The gradient of sequences before they were packed."""
+    """Return the gradient of sequences before they were packed."""
     return gradient.new_zeros(shape)
 
 
@@ -242,7 +242,7 @@ def _lstm_cell(
     input_bias: torch.Tensor | None = None,
     hidden_bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two products, then one kernel for all gates."""
+    """Run two products, then one kernel for all gates."""
     gates = _gates(source, states[0], to_input, to_hidden)
     made = _Cell.apply("lstm", gates[0], gates[1], states[1].to(gates[0].dtype), input_bias, hidden_bias)
     return made[0], made[1]
@@ -256,7 +256,7 @@ def _gru_cell(
     input_bias: torch.Tensor | None = None,
     hidden_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The same with one state."""
+    """Run the same with one state."""
     gates = _gates(source, state, to_input, to_hidden)
     made = _Cell.apply("gru", gates[0], gates[1], state.to(gates[0].dtype), input_bias, hidden_bias)
     return made[0]  # type: ignore[no-any-return]

@@ -26,7 +26,7 @@ from vario.backends.torch.memory_simulation.cuda_operators import cuda_paths
 from vario.backends.torch.memory_simulation.fakes import fake_batch, fake_model, foreign_hooks, unwatched
 from vario.backends.torch.memory_simulation.tape import Tape, ValueReadError
 from vario.backends.torch.memory_simulation.transformers_paths import real_paths
-from vario.backends.torch.parameters import parameter_forms
+from vario.backends.torch.parameters import parameter_specs
 from vario.core.errors import ConfigError, ModelError, VarioError
 from vario.core.text import reason
 
@@ -43,19 +43,19 @@ class StepPlan:
     precision: str | None = None
     accumulation: int = 1
     checkpoints: bool = False
-    """Whether layers forget their activations and compute them again."""
+    """Whether layers drop their activations and recompute them."""
     clips: bool = True
     keeps_outputs: bool = False
     is_padded: bool = False
     num_steps: int = 3
-    """The optimizer's state appears in the first, and the allocator settles in the second."""
+    """The optimizer's state is created in the first, and the allocator settles in the second."""
 
 
 def simulate(model: torch.nn.Module, batch: Any, plan: StepPlan, gpu: Gpu | None) -> MemoryTrace:
-    """What some training steps allocate and free on that GPU, or on the CPU, without the memory.
+    """Return what some training steps allocate and free on that GPU, or on the CPU, without using that memory.
 
-    Where shapes depend on values the largest possible ones are taken, and named in `bounds`. Where values decide what
-    is computed at all, or nothing bounds a shape: ModelError.
+    If shapes depend on values, the largest possible ones are used, and listed in `bounds`. If values decide what is
+    computed at all, or a shape has no bound: ModelError.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
@@ -72,37 +72,37 @@ def simulate(model: torch.nn.Module, batch: Any, plan: StepPlan, gpu: Gpu | None
             trace = _Simulation(bare, batch, plan, gpu).run()
         except (ValueReadError, DataDependentOutputException, DynamicOutputShapeException) as error:
             raise ModelError(
-                f"{name} cannot be simulated: what it does depends on values, and there are only shapes ({error})."
+                f"{name} cannot be simulated: its code depends on values, and a simulation has only shapes ({error})."
             ) from error
     if bare is not model and hasattr(model, "_orig_mod"):
-        trace.notes.append("The model is compiled; this is what it takes when it is not.")
+        trace.notes.append("The model is compiled; the figures are for the uncompiled model.")
     if gpu is not None and any(isinstance(module, torch.nn.RNNBase) for module in bare.modules()):
-        trace.notes.append("What cuDNN takes for recurrent layers was read off an H200 with cuDNN 9.19.")
+        trace.notes.append("The memory cuDNN needs for recurrent layers was measured on an H200 with cuDNN 9.19.")
     num_hooks = foreign_hooks(bare)
     if num_hooks:
-        trace.notes.append(f"Hooks that were put on the model are left out ({num_hooks} of them).")
+        trace.notes.append(f"The model's hooks are ignored ({num_hooks} of them).")
     return trace
 
 
 def _refuse_what_cannot_be(model: torch.nn.Module, name: str) -> None:
-    forms = parameter_forms(model)
+    specs = parameter_specs(model)
     # Those of bitsandbytes are packed when they are moved to their device.
     waiting = (one for one, tensor in model.named_parameters() if type(tensor).__module__.startswith("bitsandbytes"))
-    packed = next((form.name for form in forms if form.is_packed), None) or next(waiting, None)
+    packed = next((spec.name for spec in specs if spec.is_packed), None) or next(waiting, None)
     if packed is not None:
         raise ModelError(
-            f"{name} cannot be simulated: its weights are quantized ('{packed}'). Give it as it is before that, or "
-            "take vario.estimate_model_memory, which then answers with a formula."
+            f"{name} cannot be simulated: its weights are quantized ('{packed}'). Pass it before quantization, or "
+            "use vario.analysis.memory.estimate_model_memory, which falls back to a formula."
         )
-    if not any(form.is_trainable for form in forms):
-        raise ModelError(f"{name} has no parameter to train: none of its {len(forms)} needs a gradient.")
+    if not any(spec.is_trainable for spec in specs):
+        raise ModelError(f"{name} has no trainable parameter: none of its {len(specs)} requires a gradient.")
 
 
 @contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Whatever the caller's thread is in the middle of, the simulation begins afresh and leaves no trace."""
+    """Run the simulation in a clean state, whatever the caller's thread is doing, and leave no trace."""
     numbers, python_numbers, numpy_numbers = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    # What fails in it is raised and worded here; torch would log the traceback before.
+    # Errors in it are raised and explained here; otherwise torch would log the traceback first.
     noisy = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled, noisy.disabled = noisy.disabled, True
     try:
@@ -117,7 +117,7 @@ def _as_it_was() -> Iterator[None]:
 
 @contextmanager
 def _outside_autocast() -> Iterator[None]:
-    """As if the caller were in no autocast: only the outermost one lets go of the weights it has converted."""
+    """Leave the caller's autocast: only the outermost one frees the weights it has converted."""
     was_enabled = torch.is_autocast_enabled("cpu")
     depth = torch.autocast_increment_nesting() - 1
     for _ in range(depth + 1):
@@ -142,7 +142,7 @@ class _Simulation:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.tape = Tape(gpu, plan.is_padded)
         weights_type = torch.float32 if plan.precision in MIXED_TYPES else WEIGHT_TYPES.get(plan.precision or "")
-        with self._doing("copying it", "Give a model that copy.deepcopy can copy."):
+        with self._doing("copying it", "Pass a model that copy.deepcopy can copy."):
             self.model = fake_model(model, self.mode, weights_type)
         self.model.train()
         if plan.checkpoints:
@@ -151,7 +151,7 @@ class _Simulation:
         self.outputs: Any = None
 
     def run(self) -> MemoryTrace:
-        """What they allocate and free."""
+        """Return what they allocate and free."""
         tape = self.tape
         tape.trace.begin("model")
         tape.hold_weights(self.model)
@@ -159,7 +159,7 @@ class _Simulation:
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         tape.follow_modules(self.model)
         with torch.device("cpu"), self.mode, tape:
-            with self._doing("making the optimizer", "Give optimizer= a function of the parameters."):
+            with self._doing("making the optimizer", "Pass optimizer= a function of the parameters."):
                 optimizer = self.plan.make_optimizer(trained)
             for _ in range(self.plan.num_steps):
                 self._step(optimizer, trained)
@@ -167,7 +167,7 @@ class _Simulation:
 
     @contextmanager
     def _doing(self, what: str, way_out: str) -> Iterator[None]:
-        """Word whatever goes wrong meanwhile."""
+        """Explain any error raised meanwhile."""
         try:
             yield
         except (VarioError, ValueReadError, DataDependentOutputException, DynamicOutputShapeException):
@@ -182,7 +182,7 @@ class _Simulation:
             tape.mark((parameter.grad for parameter in trained), "gradients")
         tape.trace.begin("optimizer")
         if plan.clips:
-            with self._doing("clipping the gradients", "Leave it out with clip=False."):
+            with self._doing("clipping the gradients", "Switch it off with clip=False."):
                 torch.nn.utils.clip_grad_norm_(trained, 1.0)
         with self._doing(f"a step of {type(optimizer).__name__}", "Try another optimizer."):
             optimizer.step()
@@ -190,7 +190,7 @@ class _Simulation:
             (one for one in tree_leaves(list(optimizer.state.values())) if isinstance(one, torch.Tensor)), "optimizer"
         )
         optimizer.zero_grad(set_to_none=True)
-        self.outputs = None  # a loop's step is a function, most often, and lets go of them
+        self.outputs = None  # a loop's step is usually a function, and frees them
 
     def _pass(self) -> None:
         tape, plan, batch = self.tape, self.plan, self.batch
@@ -198,9 +198,9 @@ class _Simulation:
         tape.trace.begin("forward")
         first = len(tape.trace.blocks)
         with torch.autocast("cpu", dtype=half, enabled=half is not None):
-            with self._doing("its forward pass", "Is the batch one that it is trained with?"):
+            with self._doing("its forward pass", "Does the batch match the model?"):
                 self.outputs = self.model(**batch) if isinstance(batch, Mapping) else self.model(*batch)
-            with self._doing("the loss", "Give loss=lambda outputs, batch: ..."):
+            with self._doing("the loss", "Pass loss=lambda outputs, batch: ..."):
                 loss = _checked_loss(plan.loss_of(self.outputs, batch))
         if not plan.keeps_outputs:
             self.outputs = None
@@ -212,11 +212,11 @@ class _Simulation:
 
 def _checked_loss(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor):
-        raise ConfigError(f"loss: expected a tensor of one number, got {type(loss).__name__}")
+        raise ConfigError(f"loss: expected a tensor with one element, got {type(loss).__name__}")
     if loss.numel() != 1:
-        raise ConfigError(f"loss: expected a tensor of one number, got one of shape {tuple(loss.shape)}")
+        raise ConfigError(f"loss: expected a tensor with one element, got one of shape {tuple(loss.shape)}")
     if not loss.requires_grad:
-        raise ConfigError("loss: it depends on no parameter that is trained. Give loss=lambda outputs, batch: ...")
+        raise ConfigError("loss: it depends on no trainable parameter. Pass loss=lambda outputs, batch: ...")
     return loss
 
 
@@ -225,6 +225,6 @@ def _enable_checkpointing(model: torch.nn.Module) -> None:
     if enable is None:
         raise ConfigError(
             f"checkpointing: {type(model).__name__} has no gradient_checkpointing_enable(). Build it with its layers "
-            "under torch.utils.checkpoint, and leave this option out."
+            "under torch.utils.checkpoint, and omit this option."
         )
     enable()

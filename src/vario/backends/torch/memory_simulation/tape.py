@@ -1,4 +1,4 @@
-"""What a training step allocates and frees, written down operator by operator while it runs on fake tensors."""
+"""Record what a training step allocates and frees, operator by operator, while it runs on fake tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 class Tape(TorchDispatchMode):
-    """Records every storage that operators make, from its birth to its death, with the module that made it."""
+    """Records every storage that operators create, from allocation to release, with its module."""
 
     def __init__(self, gpu: Gpu | None, masks_hide_tokens: bool = False) -> None:
         """Without a GPU only what operators return is counted, as on the CPU."""
@@ -32,20 +32,20 @@ class Tape(TorchDispatchMode):
         self._masks_hide_tokens = masks_hide_tokens
         self._ids: dict[int, int] = {}
         self._endings: dict[int, weakref.finalize[Any, Any]] = {}
-        """What is called when a storage dies."""
+        """What is called when a storage is freed."""
         self._modules: list[str] = [""]
         self._module_starts: list[int] = [0]
         self._module_names: list[str] = [""]
         self._held_once: set[tuple[bool, str]] = set()
         self._sum: tuple[int, int] | None = None
         self._whole_numbers: dict[int, int] = {}
-        """Storages that hold whole numbers of known meaning: what to take for one."""
+        """Storages of integers with a known meaning: the value to assume."""
         self._last_test: tuple[Any, str] = (None, "")
 
-    # What was there before any operator ran
+    # What existed before any operator ran
 
     def hold(self, tensors: Iterable[torch.Tensor], kind: str) -> None:
-        """Count tensors made elsewhere."""
+        """Count tensors created elsewhere."""
         for tensor in tensors:
             self._observe(tensor, kind, kind)
 
@@ -60,7 +60,7 @@ class Tape(TorchDispatchMode):
             self._modules.pop()
 
     def _laid_flat(self, model: torch.nn.Module) -> list[list[Any]]:
-        """Weights that torch lays flat, by module: not those that another module computes, or shares."""
+        """Return weights that torch flattens, by module: not those that another module computes, or shares."""
         seen: set[int] = set()
         found = []
         for module in model.modules() if self.gpu is not None else ():
@@ -72,7 +72,7 @@ class Tape(TorchDispatchMode):
         return found
 
     def _lay_flat(self, weights: list[Any]) -> None:
-        """Weights that come onto a GPU one by one, and are then copied into one buffer for cuDNN."""
+        """Move weights to the GPU one by one, then copy them into one buffer for cuDNN."""
         num_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
         dtype = str(weights[0].dtype)[6:]
         flat = self.trace.allocate(Block(num_bytes, "weights", "weights", self._modules[-1], dtype, (num_bytes,)))
@@ -83,7 +83,7 @@ class Tape(TorchDispatchMode):
             self._ids[key] = flat
 
     def mark(self, tensors: Iterable[torch.Tensor | None], kind: str) -> None:
-        """Say what storages turned out to be for."""
+        """Set what storages turned out to be for."""
         for tensor in tensors:
             for part in () if tensor is None else _dense_parts(tensor):
                 found = self._ids.get(part.untyped_storage()._cdata)
@@ -91,16 +91,16 @@ class Tape(TorchDispatchMode):
                     self.trace.block(found).kind = kind
 
     def mark_alive(self, made_since: int, kind: str) -> None:
-        """Everything made since that block and still alive is of this kind, unless it has one."""
+        """Set the kind of everything created since that block and still alive, unless it has one."""
         for found in self._ids.values():
             block = self.trace.block(found)
             if found >= made_since and block.kind == "temporary":
                 block.kind = kind
 
-    # Which module is at work
+    # Which module is running
 
     def follow_modules(self, model: torch.nn.Module) -> list[Any]:
-        """Know the module of every operator, in forward and, through the order of autograd's nodes, in backward."""
+        """Track the module of every operator, in forward and, through the order of autograd's nodes, in backward."""
         handles = []
         for name, module in model.named_modules():
             enter, leave = self._make_hooks(name)
@@ -121,7 +121,7 @@ class Tape(TorchDispatchMode):
         return enter, leave
 
     def _note_module(self) -> None:
-        # Autograd numbers its nodes as they are made, so a span of numbers belongs to a module.
+        # Autograd numbers its nodes as they are created, so a range of numbers belongs to a module.
         self._module_starts.append(torch._C._autograd._get_sequence_nr())
         self._module_names.append(self._modules[-1])
 
@@ -143,9 +143,9 @@ class Tape(TorchDispatchMode):
         bounded = BOUNDED.get(func)
         if bounded is not None and bounded[1](args):
             self._note_bound(func)
-            with self:  # what it is made of is on the tape as well
+            with self:  # its components are on the tape as well
                 out = bounded[0](*args, **kwargs)
-            # Places, of which any may be taken; or how many sequences there are at each step.
+            # Indices, of which any may be assumed; or how many sequences there are at each step.
             number = args[1].size(0) if func is PACKING else 0
             self._whole_numbers.update(
                 (one.untyped_storage()._cdata, number) for one in tree_leaves(out) if _is_whole(one)
@@ -195,8 +195,8 @@ class Tape(TorchDispatchMode):
             self.trace.free(number)
 
     def _expect_in_place(self, made: int, summand: torch.Tensor) -> None:
-        # Where gradients meet, autograd adds into the first one if nobody else holds it; a view's base does. Of fake
-        # tensors it makes a new one and lets go of the first one at once: that is told apart here.
+        # Where gradients are summed, autograd adds into the first one if nothing else refers to it; a view's base does.
+        # With fake tensors it creates a new one and frees the first one at once: that is detected here.
         if len(self.trace.blocks) == made + 1 and not summand._is_view():
             first = self._ids.get(summand.untyped_storage()._cdata)
             if first is not None and self.trace.blocks[first].num_bytes == self.trace.blocks[made].num_bytes:
@@ -204,7 +204,7 @@ class Tape(TorchDispatchMode):
 
     def _pass_workspaces(self, gpu: Gpu, func: Any, args: tuple[Any, ...], out: Any, node: Any) -> None:
         if func in MATRIX_PRODUCTS:
-            # The thread of the backward pass has a cuBLAS handle, and so workspaces, of its own.
+            # The thread of the backward pass has its own cuBLAS handle, and so its own workspaces.
             self._hold_once((node is None, "cuBLAS"), gpu.matmul_workspace_bytes)
             if func is aten.addmm.default:
                 self._hold_once((node is None, "cuBLASLt"), MIB)
@@ -227,7 +227,7 @@ class Tape(TorchDispatchMode):
         self.trace.bounds.setdefault(f"{name} in {where}")
 
     def _guess(self, tensor: torch.Tensor) -> Any:
-        """The answer to a model that looks at values: no value is known, so the usual one is taken."""
+        """Return a value for a model that reads one: none is known, so the usual one is assumed."""
         if tensor.is_floating_point():
             # The step of an optimizer, a norm: no size depends on them. Not 1, whose difference to 1 is divided by.
             return 1.5
@@ -235,7 +235,7 @@ class Tape(TorchDispatchMode):
         if known is not None:
             return known
         if tensor.dtype is not torch.bool:
-            raise ValueReadError(f"{self._modules[-1] or 'it'} looks at a value of a {str(tensor.dtype)[6:]} tensor")
+            raise ValueReadError(f"{self._modules[-1] or 'it'} reads a value of a {str(tensor.dtype)[6:]} tensor")
         tested, asked = self._last_test
         if tested is None or tested() is not tensor:
             return False
@@ -247,14 +247,14 @@ def _is_whole(one: Any) -> bool:
 
 
 def _dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The tensors that memory is taken for: a sparse gradient is two."""
+    """Return the tensors that take memory: a sparse gradient is two."""
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     return (tensor,)
 
 
 def _grouped_product(first: torch.Tensor, second: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    # The fake kernel takes bfloat16 alone; CUDA's takes the others too.
+    # The fake kernel takes only bfloat16; CUDA's takes the others too.
     made = aten._grouped_mm.default(first.to(torch.bfloat16), second.to(torch.bfloat16), *args, **kwargs)
     return made.to(first.dtype)  # type: ignore[no-any-return]
 
@@ -282,7 +282,7 @@ if HAS_GROUPED_PRODUCTS:
 
 
 class ValueReadError(Exception):
-    """A model branches on a number that only a real run knows."""
+    """A model branches on a value that only a real run knows."""
 
 
 PACKING = aten._pack_padded_sequence.default

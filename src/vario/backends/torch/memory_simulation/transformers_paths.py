@@ -1,7 +1,7 @@
-"""Makes models of transformers take the paths of a real run although their tensors are fake.
+"""Make transformers models take the code paths of a real run although their tensors are fake.
 
-They tell fake tensors as a sign of tracing, and then avoid to look at values: masks get built in full that a real run
-leaves out. Here they are told that nothing is traced; the few values they look at are answered by the tape.
+They treat fake tensors as a sign of tracing, and then avoid reading values: they build masks in full that a real run
+omits. Here they see no tracing; the tape supplies the few values they read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @contextmanager
 def real_paths() -> Iterator[None]:
-    """transformers, where it is loaded, does not notice fake tensors."""
+    """Keep transformers, if it is loaded, from noticing fake tensors."""
     changed: list[tuple[Any, str, Any]] = []
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] != "transformers" or module is None:

@@ -1,7 +1,7 @@
-"""Memory that CUDA kernels take while they run and give back when they end; no fake tensor shows it.
+"""Memory that CUDA kernels use while they run and free when they end; no fake tensor shows it.
 
-Each rule says where torch or a library of NVIDIA's takes it; the sizes were read off an H200, operator by operator
-(`bench/memory.py --operators`), and agree with what torch's sources compute.
+Each rule says where torch or an NVIDIA library allocates it; the sizes were measured on an H200, operator by operator
+(`bench/memory.py --operators`), and agree with torch's source code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vario.backends.gpus import MIB, Gpu
 
 aten = torch.ops.aten
 Sizes = list[list[int]]
-"""Sizes of pieces that are held together, and of others after those."""
+"""Sizes of blocks that are allocated together, and of others after those."""
 
 Rule = Callable[[tuple[Any, ...], Any, Gpu], Sizes]
 
@@ -28,13 +28,13 @@ SORTED_FROM = 3072
 
 
 def workspaces(func: Any, args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
-    """What the kernel of an operator takes beside its outputs, in bytes."""
+    """Return what the kernel of an operator needs besides its outputs, in bytes."""
     rule = RULES.get(func)
     return rule(args, out, gpu) if rule is not None else []
 
 
 def reduction(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
-    """Sums over a long dimension are split over thread blocks, which meet in global memory."""
+    """Sums over a long dimension are split over thread blocks, which exchange results in global memory."""
     if not isinstance(out, torch.Tensor) or out.numel() == 0 or args[0].numel() <= out.numel():
         return []
     return [[_reduction_bytes(args[0], args[1] if len(args) > 1 else None, out, gpu)]]
@@ -62,7 +62,7 @@ def _reduction_bytes(source: torch.Tensor, over: Any, result: torch.Tensor, gpu:
 
     input_step, output_step = (block_width, 1) if runs_along_inputs else (1, block_width)
     if math.ceil(num_inputs / input_step) < min(block_height * 16, MAX_VALUES_PER_THREAD):
-        return 0  # each warp has outputs of its own
+        return 0  # each warp has its own outputs
     input_step *= block_height
     values = math.ceil(num_inputs / input_step)
     grid = math.ceil(num_outputs / vector / output_step)
@@ -105,7 +105,7 @@ def flash_attention_backward(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes
 
 
 def efficient_attention_backward(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
-    """The product of output and gradient in float32; of half precision, sums for keys and values in float32."""
+    """The product of output and gradient in float32; in half precision, sums for keys and values in float32."""
     query, key = args[1], args[2]
     if query.dtype is torch.float32:
         return [[_query_sums(query)]]
@@ -125,7 +125,7 @@ def _spread_over_heads(query: torch.Tensor, key: torch.Tensor) -> int:
 
 
 def embedding_backward(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
-    """Rows of float32 for each run of equal words, after the words were sorted."""
+    """Rows of float32 for each run of equal words, after sorting the words."""
     words, num_words = args[1].numel(), args[2]
     if words <= SORTED_FROM:
         return []
@@ -135,7 +135,7 @@ def embedding_backward(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
 
 
 def convolution(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
-    """cuDNN computes with channels last, eight of them at least: input, output and weights are turned round."""
+    """cuDNN computes with channels last, at least eight of them: input, output and weights are transposed."""
     source, weight = args[0], args[1]
     if _is_plain_product(weight, args[3]) and math.prod(source.shape[2:]) % 4 == 0:
         return []
@@ -145,7 +145,7 @@ def convolution(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
 
 
 def convolution_backward(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
-    """The same for the gradient; the weights' gradient is summed in float32, and the bias is a sum of its own."""
+    """The same for the gradient; the weights' gradient is summed in float32, and the bias is a separate sum."""
     gradient, source, weight = args[0], args[1], args[2]
     copied = [] if gradient.is_contiguous() else [gradient.numel() * gradient.element_size()]
     bias = [[_reduction_bytes(gradient, [0, *range(2, gradient.dim())], out[2], gpu)]] if out[2] is not None else []
@@ -172,12 +172,12 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def layer_norm_backward(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
-    """Gradient and input are copied where they do not lie in one piece."""
+    """Gradient and input are copied if they are not contiguous."""
     return [[one.numel() * one.element_size() for one in args[:2] if not one.is_contiguous()]]
 
 
 def safe_softmax(args: tuple[Any, ...], out: Any, gpu: Gpu) -> Sizes:
-    """Which elements are hidden, one byte each."""
+    """The masked elements, one byte each."""
     return [[out.numel()]]
 
 

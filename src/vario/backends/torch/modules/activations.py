@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from vario.backends.base import Observer, Undo
+from vario.backends.protocols.events import Undo
+from vario.backends.protocols.observing import Observer
 from vario.backends.torch import releases
 from vario.backends.torch.loop import hooks, module_hooks, operators
+from vario.backends.torch.loop.sparse_hooks import SparseHooks, has_compiled
 from vario.backends.torch.loop.training_threads import Turns
-from vario.backends.torch.modules.input_gradients import Graph, Passage
+from vario.backends.torch.modules.input_gradients import CallInputs, Graph
+from vario.backends.torch.modules.seen_tensors import GradientRow, SeenTensor, has_place
+from vario.backends.torch.modules.waiting_tensors import WaitingTensors, waits_as_input, waits_as_output
 from vario.backends.torch.reduce.tensors import inputs, leaves
 from vario.core.clock import Clock
 
@@ -25,53 +28,11 @@ log = logging.getLogger("vario")
 _SLOT = f"{module_hooks.ATTRIBUTE}slot"
 
 _guards_before: list[bool] = []
-"""One per Monitor that needs dynamo's hook guards; the last to go puts back what the first one found."""
-
-
-class SeenTensor:
-    """One tensor at one version, under every name it was seen by: it is reduced once."""
-
-    __slots__ = ("gradient_hooked", "micro_step", "of_only_user", "reference", "row", "targets", "version")
-
-    def __init__(self, tensor: torch.Tensor, micro_step: int | None) -> None:
-        self.micro_step = micro_step
-        """The forward pass it belongs to; none for a leaf, which all of them may use."""
-        self.reference = weakref.ref(tensor)
-        self.version = 0 if tensor.is_inference() else tensor._version
-        self.row: int | None = None
-        self.gradient_hooked = False
-        self.of_only_user: _GradientRow | None = None
-        """The gradient that came back through one module that uses this tensor."""
-        self.targets: list[str] = []
-
-    def is_of(self, tensor: torch.Tensor) -> bool:
-        """Whether this is that very tensor, unchanged since: an address alone would be reused."""
-        # Inference tensors do not count their versions, so each call may show another one.
-        return self.reference() is tensor and not tensor.is_inference() and self.version == tensor._version
-
-
-class _GradientRow:
-    """The row of a gradient, for as long as that gradient is unchanged in memory."""
-
-    def __init__(self, gradient: torch.Tensor, row: int) -> None:
-        self.row = row
-        self._storage = StorageWeakRef(gradient.untyped_storage())
-        self._place = gradient.data_ptr(), gradient.shape, gradient.stride(), gradient._version
-
-    def is_of(self, gradient: torch.Tensor) -> bool:
-        """Whether this is that very gradient: memory that was freed in between may hold another one."""
-        if self._storage.expired() or not _has_place(gradient):
-            return False
-        return self._place == (gradient.data_ptr(), gradient.shape, gradient.stride(), gradient._version)
-
-
-def _has_place(gradient: torch.Tensor) -> bool:
-    """Whether a gradient lies in memory of its own as a plain block of numbers."""
-    return type(gradient) is torch.Tensor and gradient.layout is torch.strided and not gradient.is_nested
+"""One per Monitor that needs dynamo's hook guards; the last to leave restores what the first one found."""
 
 
 class ModuleTensors:
-    """Hands the tensors that modules take and return to the observers of two quantities."""
+    """Passes the inputs and outputs of modules to the observers of two quantities."""
 
     def __init__(
         self,
@@ -88,72 +49,100 @@ class ModuleTensors:
         self._turns = turns
         self._separates = separates
         self._with_gradients = gradients is not None
-        self._seen_tensors: dict[int, SeenTensor] = {}
         self._leaves: dict[int, tuple[SeenTensor, Undo]] = {}
         """Inputs that nothing computed: they outlive a pass, so one hook serves all passes of a step."""
+        self.hooks = SparseHooks(lambda: self.is_watching)
         self._graph = Graph()
-        self._passages: list[tuple[str, Passage]] = []
-        """Calls of modules that have not returned, by the module's name."""
+        self._call_inputs: list[tuple[str, CallInputs]] = []
+        """Calls of modules that have not returned yet, by module name."""
         self._told_of_graphs = False
         self._inside_root: bool | None = None
+        self._may_wait = False
+        self._runs_backward_inside = False
+        """Whether backward runs before the call of the outermost module returns."""
+        self._waiting = WaitingTensors(values, gradients, clock, self._expect_gradient)
         self._passes: Counter[str] = Counter()
-        """Per target in a compiled graph: forward passes of this step whose gradient has not come yet."""
+        """Per target in a compiled graph: forward passes of this step whose gradient is still to come."""
 
-    def attach(self, modules: Mapping[str, torch.nn.Module]) -> Undo:
-        """Hook these modules, ready for torch.compile before or after."""
+    def attach(self, modules: Mapping[str, torch.nn.Module], entered: Collection[torch.nn.Module]) -> Undo:
+        """Hook these modules; torch.compile may come before or after.
+
+        A step may begin with a call of one of those in `entered`: too late to hook that module.
+        """
         undos = hooks.Undos()
         undos.add(guard_hooks_in_dynamo())
         operators.define()
         _attached.append(self)
         undos.add(lambda: _attached.remove(self))
         for name, module in modules.items():
+            self._waiting.add_module(name, module)
             slot = operators.new_slot(
                 lambda path, tensor, name=name: self._value_in_graph(f"{name}:{path}", tensor),  # type: ignore[misc]
                 lambda path, tensor, name=name: self._gradient_in_graph(f"{name}:{path}", tensor),  # type: ignore[misc]
             )
-            # A tensor attribute on the module is what compiled code can share between layers without recompiling.
+            # A tensor attribute of the module is what compiled code can share between layers without recompiling.
             module.__dict__[_SLOT] = slot
             undos.add(lambda module=module, slot=slot: _forget(module, slot))  # type: ignore[misc]
             # Inputs are read before the call: an in-place module overwrites them.
             before, after = _HOOKS[self._with_gradients]
             undos.add(module_hooks.before_forward(module, self._before(name), before))
             undos.add(module_hooks.after_forward(module, self._after(name), after))
+            if not any(module is one for one in entered):
+                self.hooks.add(module, (before, after))
+        undos.add(self.hooks.clear)
+        undos.add(self._waiting.close)
         undos.add(self.forget)
         return undos
 
-    def forward_began(self, with_gradients: bool) -> None:
-        """The outermost module is called; what it runs counts as training if gradients are on here."""
+    def forward_began(self, with_gradients: bool, is_call: bool) -> None:
+        """Start a pass; it counts as training if gradients are enabled here.
+
+        `is_call`: of the outermost module. Otherwise it is a trainer's, which may end after backward and update.
+        """
         self._inside_root = with_gradients
-        self._seen_tensors.clear()
-        self._passages.clear()
+        # Compiled graphs have their own memory, which they reuse without torch noticing.
+        self._may_wait = not has_compiled() and not self._separates
+        self._waiting.drop()
+        is_alone = _attached == [self] and not self._runs_backward_inside
+        if self._may_wait and with_gradients and is_call and is_alone and self._turns.takes_part():
+            self._waiting.open()
+        self._waiting.seen.clear()
+        self._call_inputs.clear()
         self._graph.clear()
         for key in [key for key, (seen, _) in self._leaves.items() if seen.reference() is None]:
             del self._leaves[key]
 
     def forward_ended(self) -> None:
-        """The outermost module has returned."""
+        """End the call of the outermost module."""
+        self._waiting.close()
         self._inside_root = None
         self._graph.clear()
 
     def step_ended(self) -> None:
-        """A new step begins."""
+        """Start a new step."""
         self._passes.clear()
         self.forget()
 
     def forget(self) -> None:
-        """Drop what was seen in the step before."""
-        self._seen_tensors.clear()
-        self._passages.clear()
+        """Drop what was seen in the previous step. The first pass of the next one has already begun."""
+        self._waiting.take_gradients()
+        self._waiting.seen.clear()
+        self._call_inputs.clear()
         self._graph.clear()
         for _, undo in self._leaves.values():
             undo()
         self._leaves.clear()
 
     def _before(self, name: str) -> Callable[..., None]:
+        target, with_gradients = f"{name}:input", not self._separates
+
         def before_forward(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if not self._is_training():
                 return
-            self._look(name, inputs(args, kwargs), with_gradients=not self._separates)
+            if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+                self._look(((target, args[0]),), with_gradients)
+            else:
+                self._look(((f"{name}:{path}", tensor) for path, tensor in inputs(args, kwargs)), with_gradients)
             if self._separates:
                 self._enter(name, args, kwargs)
 
@@ -164,123 +153,146 @@ class ModuleTensors:
         if self._gradients is None or not self._gradients.watching or not torch.is_grad_enabled():
             return
         try:
-            self._passages.append((name, Passage(self._graph, args, kwargs)))
+            self._call_inputs.append((name, CallInputs(self._graph, args, kwargs)))
         except Exception as error:  # noqa: BLE001 - the failure policy
             self._gradients.failed(error)
 
     def _leave(self, name: str, output: Any) -> None:
-        """Follow the gradients of the inputs of the call that ends; calls inside it that raised are forgotten."""
-        while self._passages:
-            entered, passage = self._passages.pop()
+        """Follow the gradients of the inputs of the call that ends; forget calls inside it that raised."""
+        while self._call_inputs:
+            entered, call_inputs = self._call_inputs.pop()
             if entered == name:
                 assert self._gradients is not None
-                passage.follow(output, partial(self._through, name), self._gradients.failed)
+                call_inputs.follow(output, partial(self._through, name), self._gradients.failed)
                 return
 
     def _through(self, name: str, path: str, tensor: torch.Tensor) -> Callable[[torch.Tensor], None]:
-        seen = self._seen_tensors.get(id(tensor))
+        seen = self._waiting.seen.get(id(tensor))
         return lambda gradient: self._came_through(f"{name}:{path}", seen, gradient)
 
     def _after(self, name: str) -> Callable[..., None]:
+        target = f"{name}:output"
+
         def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if self._is_training():
-                self._look(name, leaves(output, "output"))
-                self._leave(name, output)
+                self._look(((target, output),) if isinstance(output, torch.Tensor) else leaves(output, target))
+                if self._separates:
+                    self._leave(name, output)
 
         return after_forward
 
     @property
     def is_watching(self) -> bool:
-        """Whether this step is watched."""
+        """Whether this step is recorded."""
         values, gradients = self._values, self._gradients
         return (values is not None and values.watching) or (gradients is not None and gradients.watching)
 
     def _is_training(self) -> bool:
-        if not self.is_watching or not self._turns.takes_part():
+        """Whether what runs now is part of the followed training. The caller knows that the step is recorded."""
+        if not self._turns.takes_part():
             return False
         # Reentrant checkpointing runs its first forward without gradients: what counts is how the root was called.
         return torch.is_grad_enabled() if self._inside_root is None else self._inside_root
 
-    def _look(self, name: str, tensors: Iterable[tuple[str, torch.Tensor]], with_gradients: bool = True) -> None:
+    def _look(self, tensors: Iterable[tuple[str, torch.Tensor]], with_gradients: bool = True) -> None:
+        """Take the tensors of one module, by target."""
+        began = perf_counter()
+        values, gradients = self._values, self._gradients
         try:
-            for path, tensor in tensors:
-                self._see(f"{name}:{path}", tensor, with_gradients)
+            # Inside backward a forward is a recomputation for checkpointing: its values were seen before.
+            recomputing = hooks.current_backward() != -1
+            wants_values = values is not None and values.watching and not recomputing
+            wants_gradients = with_gradients and gradients is not None and gradients.watching
+            for target, tensor in tensors:
+                seen = self._waiting.see(tensor)
+                if wants_values:
+                    if seen.row is None:
+                        seen.row = values.observe(target, tensor, False, self._may_wait)  # type: ignore[union-attr]
+                        seen.is_steady = values.is_steady(target)  # type: ignore[union-attr]
+                    else:
+                        values.add_row(target, seen.row)  # type: ignore[union-attr]
+                    self._waiting.learn(target, seen)
+                if wants_gradients and tensor.requires_grad:
+                    self._expect_gradient(target, tensor, seen, recomputing)
         except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
-            for observer in (self._values, self._gradients):
+            for observer in (values, gradients):
                 if observer is not None:
                     observer.failed(error)
+        if (watching := values or gradients) is not None:
+            watching.took(perf_counter() - began)
 
-    def _see(self, target: str, tensor: torch.Tensor, with_gradients: bool) -> None:
-        seen = self._seen_tensors.get(id(tensor))
-        if seen is None or not seen.is_of(tensor):
-            seen = self._seen_tensors[id(tensor)] = SeenTensor(tensor, self._clock.micro_step)
-        values, gradients = self._values, self._gradients
-        # Inside backward a forward is a recomputation for checkpointing: its values were seen before.
-        recomputing = hooks.current_backward() != -1
-        if values is not None and values.watching and not recomputing:
-            if seen.row is None:
-                seen.row = values.observe(target, tensor)
-            else:
-                values.observe_again(target, seen.row)
-        if gradients is None or not gradients.watching or not with_gradients:
+    def _expect_gradient(self, target: str, tensor: torch.Tensor, seen: SeenTensor, recomputing: bool = False) -> None:
+        if target in seen.targets:
             return
-        if tensor.requires_grad and target not in seen.targets:
-            if tensor.grad_fn is None:
-                # Reentrant checkpointing recomputes from a detached copy of its input; the input itself has our hook.
-                if not recomputing:
-                    self._see_leaf(target, tensor)
-                return
-            seen.targets.append(target)
-            if not seen.gradient_hooked:
-                seen.gradient_hooked = True
-                hooks.on_gradient(tensor, lambda gradient: self._gradient_came(seen, gradient))
+        if tensor.is_leaf:
+            # Reentrant checkpointing recomputes from a detached copy of its input; the input itself has our hook.
+            if not recomputing:
+                self._see_leaf(target, tensor)
+            return
+        seen.targets.append(target)
+        if not seen.gradient_hooked:
+            seen.gradient_hooked = True
+            hook = self._waiting.gradient_hook(seen, target, tensor) if self._may_wait else None
+            tensor.register_hook(hook or partial(self._gradient_came, seen))
+
+    def backward_ended(self) -> None:
+        """Take the gradients that have come."""
+        if self._waiting.is_open:
+            self._runs_backward_inside = True
+            self._waiting.close()
+        self._waiting.take_gradients()
 
     def _see_leaf(self, target: str, tensor: torch.Tensor) -> None:
         known = self._leaves.get(id(tensor))
         if known is None or known[0].reference() is not tensor:
             seen = SeenTensor(tensor, None)
-            undo = hooks.on_gradient(tensor, lambda gradient: self._gradient_came(seen, gradient))
+            undo = hooks.on_gradient(tensor, partial(self._gradient_came, seen))
             known = self._leaves[id(tensor)] = seen, undo
         if target not in known[0].targets:
             known[0].targets.append(target)
 
     def _came_through(self, target: str, seen: SeenTensor | None, gradient: torch.Tensor) -> None:
-        """A gradient came back through one module; where that is the tensor's only user it is the tensor's as well."""
+        """Take a gradient that came back through one module; if that is the only user, it is the tensor's as well."""
         observer = self._gradients
         if observer is None or not observer.watching:
             return
         self._turn_to_pass_of(seen)
         row = observer.observe(target, gradient)
-        if seen is not None and row is not None and _has_place(gradient):
-            seen.of_only_user = _GradientRow(gradient, row)
+        if seen is not None and row is not None and has_place(gradient):
+            seen.of_only_user = GradientRow(gradient, row)
 
     def _gradient_came(self, seen: SeenTensor, gradient: torch.Tensor | None) -> None:
         observer = self._gradients
         # An output of a compiled graph that the loss does not use has no gradient at all.
         if observer is None or not observer.watching or gradient is None:
             return
+        began = perf_counter()
         self._turn_to_pass_of(seen)
         known, seen.of_only_user = seen.of_only_user, None
         targets = seen.targets
         if known is not None and known.is_of(gradient):
             row: int | None = known.row
         else:
-            row, targets = observer.observe(targets[0], gradient), targets[1:]
+            self.backward_ended()  # those that came before come first
+            row = observer.observe(targets[0], gradient, False, self._may_wait)
+            self._waiting.learn_gradient(targets[0], observer.is_steady(targets[0]))
+            targets = targets[1:]
         if row is not None:
             for target in targets:
-                observer.observe_again(target, row)
+                observer.add_row(target, row)
+        observer.took(perf_counter() - began)
 
     def _turn_to_pass_of(self, seen: SeenTensor | None) -> None:
         if seen is not None and seen.micro_step is not None:
             self._clock.backward_began(seen.micro_step)
 
     def _value_in_graph(self, target: str, tensor: torch.Tensor) -> None:
-        if not self._is_training() or hooks.current_backward() != -1:
+        if not self.is_watching or not self._is_training() or hooks.current_backward() != -1:
             return
         self._passes[target] += 1
         if self._with_gradients and not releases.CAN_HOOK_IN_GRAPHS and not self._told_of_graphs:
             self._told_of_graphs = True
-            log.warning("activation_gradient inside compiled graphs needs torch 2.13; only those outside are recorded")
+            log.warning("activation_gradient inside compiled graphs needs torch 2.13; only the others are recorded")
         if self._values is not None and self._values.watching:
             self._values.observe(target, tensor)
 
@@ -292,7 +304,7 @@ class ModuleTensors:
 
 
 def _trace(module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]], with_gradients: bool) -> None:
-    """The same from inside a compiled graph: the operators decide at run time whether the step is watched."""
+    """Observe from inside a compiled graph: the operators decide at run time whether the step is recorded."""
     slot = module.__dict__[_SLOT]
     for path, tensor in tensors:
         torch.ops.vario.observe(tensor, slot, path)
@@ -301,11 +313,11 @@ def _trace(module: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tensor]],
 
 
 _attached: list[ModuleTensors] = []
-"""Those whose hooks are on modules."""
+"""Those with hooks on modules."""
 
 
 def _is_watched() -> bool:
-    """Whether anybody watches this step: of most steps hooks need to know no more."""
+    """Whether any Monitor records this step: in most steps hooks need to know no more."""
     for tensors in _attached:  # noqa: SIM110 - half the time that `any` takes, hundreds of times a step
         if tensors.is_watching:
             return True
@@ -315,7 +327,7 @@ def _is_watched() -> bool:
 @module_hooks.module_hook
 def _inputs(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
-        if _is_watched():
+        if not waits_as_input(module, args, kwargs) and _is_watched():
             module_hooks.tell(_inputs, module, args, *kwargs)
     elif releases.is_in_graph():
         _trace(module, inputs(args, *kwargs), with_gradients=False)
@@ -324,7 +336,7 @@ def _inputs(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
 @module_hooks.module_hook
 def _inputs_and_gradients(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
-        if _is_watched():
+        if not waits_as_input(module, args, kwargs) and _is_watched():
             module_hooks.tell(_inputs_and_gradients, module, args, *kwargs)
     elif releases.is_in_graph():
         _trace(module, inputs(args, *kwargs), with_gradients=True)
@@ -333,7 +345,7 @@ def _inputs_and_gradients(module: torch.nn.Module, args: Any, *kwargs: Any) -> N
 @module_hooks.module_hook
 def _outputs(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
     if not torch.compiler.is_compiling():
-        if _is_watched():
+        if not waits_as_output(module, output) and _is_watched():
             module_hooks.tell(_outputs, module, args, kwargs, output)
     elif releases.is_in_graph():
         _trace(module, leaves(output, "output"), with_gradients=False)
@@ -342,14 +354,14 @@ def _outputs(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> No
 @module_hooks.module_hook
 def _outputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
     if not torch.compiler.is_compiling():
-        if _is_watched():
+        if not waits_as_output(module, output) and _is_watched():
             module_hooks.tell(_outputs_and_gradients, module, args, kwargs, output)
     elif releases.is_in_graph():
         _trace(module, leaves(output, "output"), with_gradients=True)
 
 
 _HOOKS = {False: (_inputs, _outputs), True: (_inputs_and_gradients, _outputs_and_gradients)}
-"""Before and after a module, by whether gradients are wanted."""
+"""Hooks before and after a module, by whether gradients are wanted."""
 
 
 def _trace_gradient(tensor: torch.Tensor, slot: torch.Tensor, path: str) -> None:
@@ -362,14 +374,14 @@ def _forget(module: torch.nn.Module, slot: torch.Tensor) -> None:
 
 
 def guard_hooks_in_dynamo() -> Undo:
-    """Make torch.compile notice our hooks: by default it drops those that one of two twin modules lacks."""
+    """Make torch.compile notice our hooks: by default it drops those that one of two equal modules lacks."""
     import torch._dynamo as dynamo
     from torch._dynamo.utils import counters
 
     _guards_before.append(dynamo.config.skip_nnmodule_hook_guards)
     dynamo.config.skip_nnmodule_hook_guards = False
     if counters["stats"].get("unique_graphs"):
-        log.info("graphs compiled before watching began are compiled again, now with hooks")
+        log.info("graphs that were compiled before vario.watch are compiled again, with hooks")
         dynamo.reset()
 
     def undo() -> None:

@@ -1,4 +1,4 @@
-"""What attention pays attention to: entropy, largest probability and largest logit of each row of its softmax."""
+"""Entropy, largest probability and largest logit of each row of attention's softmax."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def attention_rows(
     first_only: bool = False,
     block_elements: int = 1 << 22,
 ) -> dict[str, torch.Tensor]:
-    """Numbers of softmax(q k^T / sqrt(d)), one per (batch, head, query), in that order; nothing waits for the device.
+    """Return numbers of softmax(q k^T / sqrt(d)), one per (batch, head, query), in that order, without device syncs.
 
-    Beside them `head_entropy`, one per head: the mean entropy as a share of what it can be, where a query has a choice.
+    Also `head_entropy`, one per head: the mean entropy divided by its maximum, over queries that see several keys.
     `order` says which axis is which; fewer key heads than query heads are shared by groups of them. With `causal` the
-    last query sees all keys, and queries that see none are left out. `first_only` looks at batch 0 and head 0. No more
-    than about `block_elements` scores exist at a time. A row with a NaN or an infinite logit has a NaN entropy.
+    last query sees all keys, and queries that see none are left out. `first_only` uses batch 0 and head 0 only. At most
+    about `block_elements` scores exist at a time. A row with a NaN or an infinite logit has a NaN entropy.
     """
     query, key = _by_head(query, key, order)
     if first_only:
         query, key = query[:1, :1, :1], key[:1, :1]
     batch, num_key_heads, per_key_head, num_queries, _ = query.shape
     num_keys = key.shape[2]
-    # Aligned at the end, as flash attention does: with fewer keys than queries the first queries see nothing.
+    # Aligned at the end, as in flash attention: with fewer keys than queries the first queries see nothing.
     first = max(0, num_queries - num_keys) if causal or num_keys == 0 else 0
     shape = (len(COLUMNS), batch, num_key_heads, per_key_head, num_queries - first)
     with aside(query.device):
@@ -52,9 +52,9 @@ def attention_rows(
 
 
 def head_entropy(entropy: torch.Tensor, num_seen: torch.Tensor) -> torch.Tensor:
-    """Per head, the mean of (batch, head, query) entropies divided by ln(keys the query sees); of one key left out.
+    """Return per head the mean of entropies divided by ln(keys the query sees); queries with one key are left out.
 
-    A head none of whose queries has a choice is taken to have no preference: 1.
+    A head whose queries all see a single key counts as having no preference: 1.
     """
     has_choice = (num_seen > 1).expand(entropy.shape)
     share = torch.where(has_choice, entropy / num_seen.clamp(min=2).log(), 0.0)
@@ -62,18 +62,8 @@ def head_entropy(entropy: torch.Tensor, num_seen: torch.Tensor) -> torch.Tensor:
     return torch.where(number > 0, share.sum((0, 2)) / number.clamp(min=1), 1.0)
 
 
-def is_causal(module: torch.nn.Module) -> bool:
-    """Whether an attention module hides later keys, by what it says of itself; one that says nothing does."""
-    for name in ("is_causal", "causal"):
-        said = getattr(module, name, None)
-        if isinstance(said, bool):
-            return said
-    mask_type = getattr(module, "attn_mask_type", None)
-    return mask_type is None or "causal" in str(getattr(mask_type, "name", mask_type)).lower()
-
-
 def _by_head(query: torch.Tensor, key: torch.Tensor, order: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries as (batch, key head, query head of it, query, dim) and keys as (batch, key head, key, dim)."""
+    """Return queries as (batch, key head, query head of it, query, dim) and keys as (batch, key head, key, dim)."""
     axes = order.replace(" ", "").split(",")
     if ",".join(axes) not in ATTENTION_ORDERS:
         raise ValueError(f"order: unknown '{order}'. Known: {'; '.join(ATTENTION_ORDERS)}")
@@ -81,23 +71,23 @@ def _by_head(query: torch.Tensor, key: torch.Tensor, order: str) -> tuple[torch.
     for what, tensor in (("queries", query), ("keys", key)):
         if not isinstance(tensor, torch.Tensor) or tensor.ndim != 4:
             found = f"{tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise ValueError(f"expected {what} of four dimensions, {order}; got {found}")
+            raise ValueError(f"expected {what} with four dimensions, {order}; got {found}")
         part = local_part(tensor)
         if part is None:
-            raise ValueError(f"the {what} show no numbers: {why_without_numbers(tensor)}")
+            raise ValueError(f"the {what} cannot be read: {why_without_numbers(tensor)}")
         dense.append(part.permute([axes.index(axis) for axis in "bhsd"]))
     queries, keys = dense
     fits = queries.shape[0] == keys.shape[0] and queries.shape[3] == keys.shape[3]
     if not fits or keys.shape[1] == 0 or queries.shape[1] % keys.shape[1]:
         raise ValueError(
-            f"queries of shape {tuple(query.shape)} and keys of shape {tuple(key.shape)} do not fit each other in the "
-            f"order {order}: batch and d must agree and the heads divide. Other orders: {'; '.join(ATTENTION_ORDERS)}"
+            f"queries of shape {tuple(query.shape)} and keys of shape {tuple(key.shape)} do not match in the "
+            f"order {order}: batch and d must match, and the heads divide. Other orders: {'; '.join(ATTENTION_ORDERS)}"
         )
     return queries.unflatten(1, (keys.shape[1], -1)), keys
 
 
 def blocks(query: torch.Tensor, num_keys: int, block_elements: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Slices of batches, key heads and queries whose scores are about `block_elements` numbers."""
+    """Yield slices of batches, key heads and queries with about `block_elements` scores."""
     batch, num_key_heads, per_key_head, num_queries, _ = query.shape
     num_rows = block_elements // max(1, num_keys)
     for batches in _slices(batch, num_rows // max(1, num_key_heads * per_key_head * num_queries)):
@@ -112,9 +102,9 @@ def _slices(length: int, size: int) -> Iterator[slice]:
 
 
 def _block_rows(query: torch.Tensor, key: torch.Tensor, causal: bool) -> torch.Tensor:
-    """The numbers of one block; with `causal` its last query sees all these keys."""
+    """Return the numbers of one block; with `causal` its last query sees all these keys."""
     num_queries, num_keys = query.shape[3], key.shape[2]
-    # Divided by sqrt(d) afterwards: 16-bit inputs stay exact even where float32 products are rounded to TF32.
+    # Divided by sqrt(d) afterwards: 16-bit inputs stay exact even if float32 products are rounded to TF32.
     scores = query.float().flatten(2, 3) @ key.float().transpose(2, 3)
     scores = scores.mul_(query.shape[4] ** -0.5).unflatten(2, (-1, num_queries))
     later = None
@@ -125,7 +115,7 @@ def _block_rows(query: torch.Tensor, key: torch.Tensor, causal: bool) -> torch.T
 
 
 def softmax_rows(scores: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
-    """Entropy, largest probability and largest logit over the last axis, where not hidden; overwrites the scores."""
+    """Return entropy, largest probability and logit over the last axis, where not hidden; overwrites the scores."""
     if hidden is not None:
         scores.masked_fill_(hidden, -torch.inf)
     max_logit = scores.amax(-1)
@@ -133,7 +123,7 @@ def softmax_rows(scores: torch.Tensor, hidden: torch.Tensor | None) -> torch.Ten
     weights = shifted.exp()
     total = weights.sum(-1)
     if hidden is not None:
-        # What is masked adds nothing to the sum below, while 0 times a -inf of the model's own makes a NaN.
+        # Masked elements add nothing to the sum below, while 0 times a -inf from the model is NaN.
         shifted.masked_fill_(hidden, 0.0)
     entropy = total.log() - weights.mul_(shifted).sum(-1) / total
     return torch.stack([entropy, total.reciprocal(), max_logit])

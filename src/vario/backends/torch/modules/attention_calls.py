@@ -1,8 +1,8 @@
-"""Attention found by itself: calls of torch's own function for it and of the interfaces of transformers.
+"""Attention found automatically: calls of torch's own function and of the attention interfaces of transformers.
 
-torch offers no hook there, so the functions are replaced while a Monitor that wants them is attached. A replacement
-asks first whether it is being compiled, and then is the original; in steps that nobody watches it is the original and
-one question. What a call is named after is the innermost watched module that is running, told from the call stack.
+torch has no hook there, so the functions are replaced while a Monitor that wants them is attached. A replacement first
+checks whether it is being compiled, and then is the original; in steps that are not recorded it is the original plus
+one check. A call is named after the innermost watched module that is running, found on the call stack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
-from vario.backends.base import Observer, Undo
+from vario.backends.protocols.events import Undo
+from vario.backends.protocols.observing import Observer
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.loop.patching import original_of, replace
 from vario.backends.torch.modules.attention_sample import AttentionCall, sampled_rows
@@ -36,11 +37,11 @@ class _Told(threading.local):
 
 
 _told = _Told()
-"""How many calls this thread has told of: an interface that calls torch's function inside has been told of there."""
+"""How many calls this thread has reported: an interface that calls torch's function inside was reported there."""
 
 
 class FoundAttention:
-    """Hands the numbers of all attention that happens inside a model's modules to an observer."""
+    """Passes the numbers of all attention inside a model's modules to an observer."""
 
     def __init__(self, observer: Observer, is_training: Callable[[], bool]) -> None:
         self._observer = observer
@@ -53,7 +54,7 @@ class FoundAttention:
         undos = hooks.Undos()
         all_modules = [module for root in roots.values() for module in root.modules()]
         if any(map(_is_compiled, all_modules)) and not any(map(_may_attend, _outside_graphs(roots.values()))):
-            # Nothing would be seen, and graphs compiled before would be compiled again for a function that is new.
+            # Nothing would be observed, and graphs compiled before would be recompiled for a new function.
             return undos
         _followers.append(self)
         undos.add(lambda: _followers.remove(self))
@@ -64,11 +65,11 @@ class FoundAttention:
 
     @property
     def wants(self) -> bool:
-        """Whether this step is watched, in a pass that trains; a recomputation for checkpointing is no call."""
+        """Whether this step is recorded and in a training pass; a recomputation for checkpointing does not count."""
         return self._observer.watching and self._is_training() and hooks.current_backward() == -1
 
     def came(self, module: torch.nn.Module | None, read: Callable[[], AttentionCall | None]) -> None:
-        """Attention is called, by this module if that is known."""
+        """Take a call of attention, by this module if it is known."""
         if not self.wants:
             return
         name = self._names.get(id(module)) or next((self._names[found] for found in self._running()), None)
@@ -84,7 +85,7 @@ class FoundAttention:
             self._observer.observe(f"{name}:{what}", numbers)
 
     def _running(self) -> Iterator[int]:
-        """The watched modules that are running in this thread, the innermost first."""
+        """Yield the watched modules that are running in this thread, innermost first."""
         frame = sys._getframe(1)
         while frame is not None:
             if frame.f_code is _CALL_MODULE:
@@ -103,7 +104,7 @@ def _may_attend(module: torch.nn.Module) -> bool:
 
 
 def _outside_graphs(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Module]:
-    """These modules and those in them that are not compiled by now."""
+    """Yield these modules and those inside them that are not compiled so far."""
     for module in modules:
         if not _is_compiled(module):
             yield module
@@ -111,7 +112,7 @@ def _outside_graphs(modules: Iterable[torch.nn.Module]) -> Iterator[torch.nn.Mod
 
 
 def _places(modules: Iterable[torch.nn.Module]) -> Iterator[tuple[dict[str, Any], str, Callable[[Any], Any]]]:
-    """Where the code of these modules keeps functions of attention: namespace, key and what makes the replacement."""
+    """Yield where the code of these modules keeps attention functions: namespace, key, and the replacement's maker."""
     own = original_of(torch.nn.functional.scaled_dot_product_attention)
     sources = {base.__module__ for module in modules for base in type(module).__mro__}
     tables: dict[int, dict[str, Any]] = {}
@@ -134,7 +135,7 @@ def _places(modules: Iterable[torch.nn.Module]) -> Iterator[tuple[dict[str, Any]
 
 
 def _sdpa(original: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's function, which tells of its calls."""
+    """Return torch's function, with its calls reported."""
 
     @functools.wraps(original)
     def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
@@ -149,13 +150,13 @@ def _sdpa(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _call_sdpa(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # Such a mask looks whether it is called from what torch.nn.functional holds under that name, which is ours now.
+    # Such a mask checks that it is called from the function torch.nn.functional has under that name, which is ours now.
     mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
     return CausalBias._dispatch(*args, **kwargs) if type(mask) is CausalBias else original(*args, **kwargs)
 
 
 def _interface(key: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of attention as transformers calls them, which tells of its calls."""
+    """Return an attention function as transformers calls them, with its calls reported."""
     names = [*inspect.signature(original).parameters]
 
     @functools.wraps(original)
@@ -171,7 +172,7 @@ def _interface(key: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tell(before: int, module: Any, read: Callable[[], AttentionCall | None]) -> None:
-    """Tell of a call, unless one inside it has been told of since."""
+    """Report a call, unless one inside it has been reported since."""
     if _told.number == before:
         _told.number += 1
         for follower in tuple(_followers):
@@ -199,20 +200,20 @@ def _read_sdpa(
 
 
 def _read_interface(key: str, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall | None:
-    # The first five stand in this order in all of them, whatever they are called.
+    # The first five come in this order in all of them, whatever their names.
     given = {**dict(zip([*_FIRST, *names[len(_FIRST) :]], args, strict=False)), **kwargs}
     module, query, keys = (given.get(name) for name in _FIRST[:3])
     if not isinstance(query, torch.Tensor) or not isinstance(keys, torch.Tensor):
         return None
     mask, scale = given.get("attention_mask"), given.get("scaling")
     if not isinstance(mask, (torch.Tensor, type(None))) or given.get("cu_seq_lens_q") is not None:
-        return None  # made for a kernel of its own: it does not say which keys a query sees without being run
+        return None  # made for a kernel of its own: which keys a query sees is known only by running it
     if isinstance(scale, torch.Tensor) and scale.numel() != 1:
         return None
     call = functools.partial(AttentionCall, query, keys, scale, softcap=given.get("softcap"))
     if "eager" in key or "flex" in key or (mask is not None and mask.ndim > 2):
         return call(mask=mask, bias=given.get("position_bias"))
-    # Flash attention is told of padding alone, and hides later keys by itself, aligned at the end.
+    # Flash attention gets padding only, and hides later keys itself, aligned at the end.
     is_causal = given.get("is_causal")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)

@@ -12,38 +12,38 @@ from vario.backends.torch.reduce.tensors import aside, local_part
 MAX_QUERIES = 64
 MAX_BATCHES = 8
 _HIDES = -9e3
-"""An additive mask of so little hides a key; -10,000 is in use, which bfloat16 rounds to -9,984."""
+"""An additive mask below this hides a key; -10,000 is common, which bfloat16 rounds to -9,984."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """What one call of attention was given."""
+    """The arguments of one call of attention."""
 
     query: torch.Tensor
     """(..., heads, queries, dim)"""
     key: torch.Tensor
-    """(..., heads, keys, dim), of as many heads or a divisor of that."""
+    """(..., heads, keys, dim), with as many heads or a divisor of that."""
     scale: float | torch.Tensor | None = None
     """What products are multiplied by; None: 1 / sqrt(dim)."""
     mask: torch.Tensor | None = None
     """Says which keys are seen, or is added to the logits; broadcast over (..., heads, queries, keys)."""
     bias: torch.Tensor | None = None
-    """Is added to the logits."""
+    """Added to the logits."""
     seen_keys: torch.Tensor | None = None
-    """(batch, keys): zero where a key is padding."""
+    """(batch, keys): zero for padding."""
     last_seen: int | None = None
-    """With it later keys are hidden: the first query sees the keys up to this one, the next query one more."""
+    """If set, later keys are hidden: the first query sees the keys up to this one, the next query one more."""
     window: int | None = None
-    """Then only so many of the keys up to that one are seen."""
+    """If set, only this many of the keys up to that one are seen."""
     softcap: float | None = None
-    """Logits are squeezed into plus and minus this."""
+    """Logits are limited to plus and minus this."""
 
 
 def sampled_rows(call: AttentionCall, block_elements: int = 1 << 22) -> dict[str, torch.Tensor] | None:
-    """The numbers of `attention_rows` for at most 64 queries of each head in at most 8 batches, evenly spread.
+    """Return the numbers of `attention_rows` for at most 64 queries per head in at most 8 batches, evenly spread.
 
-    A query that sees no key has none: it takes the mean of the others, for leaving it out would wait for the device.
-    None where the tensors show no numbers, or not as attention has them.
+    A query that sees no key has none and takes the mean of the others, because leaving it out would wait for the
+    device. None if the tensors cannot be read, or do not have the shapes of attention.
     """
     query, key = local_part(call.query), local_part(call.key)
     if query is None or key is None or not query.is_floating_point() or not query.numel() or not key.numel():
@@ -60,13 +60,13 @@ class _Sample:
     key: torch.Tensor
     """(batch, key head, key, dim)"""
     bias: torch.Tensor | None
-    """To be broadcast over (batch, head, query, key)."""
+    """Broadcast over (batch, head, query, key)."""
     hidden: torch.Tensor | None
     may_see_nothing: bool
 
     @staticmethod
     def of(query: torch.Tensor, key: torch.Tensor, call: AttentionCall) -> _Sample | None:
-        """The sampled queries, their keys and what of them is seen."""
+        """Return the sampled queries, their keys and which of them are seen."""
         ndim, num_queries, num_keys = query.ndim, query.shape[-2], key.shape[-2]
         if key.ndim != ndim or key.shape[-1] != query.shape[-1]:
             return None
@@ -93,7 +93,7 @@ class _Sample:
         return _Sample(grouped, key, limits.bias, limits.hidden, may_see_nothing)
 
     def rows(self, call: AttentionCall, block_elements: int) -> dict[str, torch.Tensor]:
-        """The numbers of all sampled queries."""
+        """Return the numbers of all sampled queries."""
         batch, num_key_heads, per_key_head, num_queries, dim = self.query.shape
         num_keys = self.key.shape[2]
         shape = (batch, num_key_heads * per_key_head, num_queries)
@@ -123,7 +123,7 @@ class _Sample:
 
 
 class _Limits:
-    """Which keys the sampled queries see, put together from all that says so."""
+    """Which keys the sampled queries see, combined from all masks."""
 
     def __init__(
         self, shape: tuple[int, int, int, int], ndim: int, batches: slice, rows: slice, device: torch.device
@@ -138,7 +138,7 @@ class _Limits:
         self.may_see_nothing = False
 
     def add(self, mask: torch.Tensor) -> bool:
-        """Take a mask, boolean or additive; whether it fits."""
+        """Add a mask, boolean or additive; return whether it fits."""
         part = local_part(mask)
         if part is None or part.device != self._device or part.ndim > self._ndim:
             return False
@@ -161,7 +161,7 @@ class _Limits:
         return True
 
     def hide_padding(self, seen_keys: torch.Tensor) -> bool:
-        """Take a mask over (batch, keys); whether it fits."""
+        """Add a mask over (batch, keys); return whether it fits."""
         part = local_part(seen_keys)
         if part is None or part.device != self._device or part.shape != (self._batch, self._num_keys):
             return False
@@ -170,7 +170,7 @@ class _Limits:
         return True
 
     def hide_later(self, last_seen: int, window: int | None) -> None:
-        """Hide the keys that come after each query, and with a window those long before it."""
+        """Hide the keys after each query, and with a window those long before it."""
         queries = torch.arange(self._num_queries, device=self._device)[self._rows, None] + last_seen
         keys = torch.arange(self._num_keys, device=self._device)
         hidden = keys > queries
@@ -183,7 +183,7 @@ class _Limits:
 
 
 def _by_four(tensor: torch.Tensor, ndim: int) -> torch.Tensor:
-    """As (batch, head, _, _) what has so many dimensions: without heads of its own, one; many batches are one axis."""
+    """Reshape to (batch, head, _, _): one head if there is no axis for it, several batch axes merged into one."""
     if ndim == 2:
         return tensor[None, None]
     if ndim == 3:
@@ -197,7 +197,7 @@ def _cut(tensor: torch.Tensor, batches: slice, heads: slice, queries: slice) -> 
 
 
 def _filled(rows: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
-    """Rows of queries that see nothing take the mean of the others; a NaN of the model's own stays where it is."""
+    """Give rows of queries that see nothing the mean of the others; NaN from the model stays."""
     counts = sees & rows.isfinite()
     means = torch.where(counts, rows, 0.0).flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
     return torch.where(sees, rows, means[:, None, None, None])

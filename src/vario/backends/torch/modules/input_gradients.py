@@ -1,8 +1,8 @@
 """Gradients of a module's inputs as they come back through that module alone.
 
-Autograd adds up what all users of a tensor send back. What one of them sends is seen on the edges of the graph that
-lead from the nodes it made to its input. Nothing is put into the graph for that: a view of the input would be another
-place where gradients are summed, so another rounding, and another tensor than the one the caller gave.
+Autograd sums what all users of a tensor send back. What one of them sends is visible on the edges of the graph that
+lead from its nodes to its input. Nothing is inserted into the graph for that: a view of the input would be another
+place where gradients are summed, with other rounding, and another tensor than the caller passed.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ Failed = Callable[[Exception], None]
 
 
 class Graph:
-    """The graph of the pass in progress as far as modules have returned: each node is looked at once."""
+    """The graph of the pass in progress, up to the modules that have returned: each node is visited once."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Let go of the pass: what is kept here would keep its graph alive."""
+        """Drop the pass: what is kept here would keep its graph alive."""
         self._users: dict[Edge, list[tuple[int, Node, int]]] = {}
-        """Of the inputs of modules: the nodes that use them, with their numbers and places."""
+        """For inputs of modules: the nodes that use them, with their numbers and positions."""
         self._seen: set[Node] = set()
         self._older: set[Node] = set()
-        """Nodes that were reached, but made before the call that reached them: for the calls around it."""
+        """Nodes that were reached, but created before the call that reached them: for the calls around it."""
 
     def watch(self, edge: Edge) -> None:
         """Keep the users of a module's input from now on."""
         self._users.setdefault(edge, [])
 
     def users(self, edge: Edge, first_node: int) -> list[tuple[Node, int]]:
-        """Those made since a call began, each with the place the input has among what it uses."""
+        """Return those created since a call began, each with the position of the input among its own inputs."""
         return [(node, place) for number, node, place in self._users.get(edge, ()) if number >= first_node]
 
     def grow(self, ends: set[Node], first_node: int) -> None:
-        """A call has returned what these nodes made: look at all nodes made since it began."""
+        """Visit all nodes created since a call began, which has returned what these nodes made."""
         waiting = [node for node in (*ends, *self._older) if node._sequence_nr() >= first_node]
         self._older.difference_update(waiting)
         while waiting:
@@ -68,11 +68,11 @@ class Graph:
                         self._older.add(before)
 
 
-class Passage:
-    """One call of a module: made before its forward, finished after it."""
+class CallInputs:
+    """One call of a module: created before its forward, finished after it."""
 
     def __init__(self, graph: Graph, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        # The same tensor may be given twice, as query and as key: each place has the gradient of both.
+        # The same tensor may be passed twice, as query and as key: each position has the gradient of both.
         self._places: dict[Edge, list[tuple[str, torch.Tensor]]] = {}
         self._graph = graph
         self._first_node = _get_sequence_nr()
@@ -90,7 +90,7 @@ class Passage:
             computed = [tensor for _, tensor in leaves(output, "output") if tensor.grad_fn is not None]
             self._graph.grow({tensor.grad_fn for tensor in computed if tensor.grad_fn is not None}, self._first_node)
             for tensor in computed if self._places else ():
-                # Returned as it came: no node tells its users apart, so it is the gradient from all of them.
+                # Returned unchanged: no node separates its users, so this is the gradient from all of them.
                 for path, value in self._places.get(get_gradient_edge(tensor)[:2], ()):
                     hooks.on_gradient(tensor, came(path, value))
             for edge, places in self._places.items():
@@ -105,7 +105,7 @@ class Passage:
 
 
 class _Gathered:
-    """What the users of one input inside one module send back, added up."""
+    """The sum of what the users of one input inside one module send back."""
 
     def __init__(self, num_users: int, calls: list[Came], failed: Failed) -> None:
         self._num_users = num_users
@@ -115,7 +115,7 @@ class _Gathered:
         self._total: torch.Tensor | None = None
 
     def receives(self, place: int) -> Callable[[Any, Any], None]:
-        """The hook of one user."""
+        """Return the hook of one user."""
 
         def hook(gradients: tuple[torch.Tensor | None, ...], _: Any) -> None:
             try:
@@ -132,7 +132,7 @@ class _Gathered:
                     call(gradient)
             return
         if self._num_waiting == self._num_users:
-            # A user that this backward does not reach sends nothing.
+            # A user that this backward pass does not reach sends nothing.
             hooks.at_end_of_backward(self._finish)
         self._num_waiting -= 1
         if gradient is not None:

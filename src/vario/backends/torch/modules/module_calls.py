@@ -1,4 +1,4 @@
-"""Calls of chosen modules with what they were called with or returned, in eager code and in compiled graphs."""
+"""Calls of chosen modules with their inputs or outputs, in eager code and in compiled graphs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch import releases
 from vario.backends.torch.loop import hooks, module_hooks, operators
 from vario.backends.torch.modules.activations import guard_hooks_in_dynamo
@@ -15,14 +15,14 @@ from vario.backends.torch.modules.activations import guard_hooks_in_dynamo
 Call = Callable[[str, tuple[Any, ...]], None]
 
 _CALLS, _RETURNS = f"{module_hooks.ATTRIBUTE}calls", f"{module_hooks.ATTRIBUTE}returns"
-"""Attributes of modules: the slots through which compiled graphs tell of their calls and of what they returned."""
+"""Attributes of modules: the slots that compiled graphs use to report their calls and their outputs."""
 
 
 class ModuleCalls:
-    """Tells of modules called in passes that train; a recomputation for checkpointing is not a call of its own."""
+    """Reports module calls in training passes; a recomputation for checkpointing is not a separate call."""
 
     def __init__(self, is_training: Callable[[], bool], returned: bool = False) -> None:
-        """Of what modules are called with, or of what they have `returned`."""
+        """Report what modules are called with, or what they have `returned`."""
         self._is_training = is_training
         self._returned = returned
         self._slot = _RETURNS if returned else _CALLS
@@ -34,7 +34,7 @@ class ModuleCalls:
             self._calls.setdefault(name, []).append(call)
 
     def attach(self, modules: Mapping[str, torch.nn.Module]) -> Undo:
-        """Hook the modules followed by now."""
+        """Hook the modules followed so far."""
         undos = hooks.Undos()
         if self._calls:
             undos.add(guard_hooks_in_dynamo())
@@ -47,7 +47,7 @@ class ModuleCalls:
             if self._returned:
                 undos.add(module_hooks.after_forward(module, self._after(name), _returned))
             else:
-                # Before the call, for it may overwrite its inputs.
+                # Before the call, because it may overwrite its inputs.
                 undos.add(module_hooks.before_forward(module, self._before(name), _called))
         return undos
 
@@ -68,7 +68,7 @@ class ModuleCalls:
 
 
 def _trace(slot: torch.Tensor, values: tuple[Any, ...]) -> None:
-    """The same from inside a compiled graph, where only tensors are seen; other values come as None."""
+    """Report from inside a compiled graph, where only tensors are visible; other values come as None."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
     if tensors:

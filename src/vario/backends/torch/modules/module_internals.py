@@ -1,4 +1,4 @@
-"""What happens inside the modules of a torch model: attention, routers of experts, units that fall silent."""
+"""What happens inside the modules of a torch model: attention, routers of experts, dead units."""
 
 from __future__ import annotations
 
@@ -8,57 +8,90 @@ from typing import Any
 
 import torch
 
-from vario.backends.base import Observer, Undo
+from vario.backends.module_attributes import is_causal
+from vario.backends.protocols.events import Undo
+from vario.backends.protocols.observing import Later, Observer
 from vario.backends.torch.loop import hooks, operators
+from vario.backends.torch.loop.sparse_hooks import SparseHooks
+from vario.backends.torch.modules.attention import attention_rows
 from vario.backends.torch.modules.attention_calls import FoundAttention
 from vario.backends.torch.modules.module_calls import Call, ModuleCalls
 from vario.backends.torch.modules.routers import Routers
 from vario.backends.torch.modules.units import Units
+from vario.backends.torch.naming import entered
+from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.targets import Targets
+from vario.core.selector import modules_matching
 
 
 class InsideModel:
-    """What probes ask of the modules of a model in passes that train."""
+    """What probes ask about the modules of a model in training passes."""
 
-    def __init__(self, targets: Targets, is_training: Callable[[], bool]) -> None:
+    def __init__(self, targets: Targets, is_training: Callable[[], bool], calls: ModuleCalls) -> None:
+        """`calls`: module calls, which the training loop follows."""
         self._targets = targets
         self._is_training = is_training
+        self._called = calls
         self._returns = ModuleCalls(is_training, returned=True)
         self._attention: list[FoundAttention] = []
         self._units: list[Units] = []
 
     def attach(self) -> Undo:
-        """Follow what was asked for by now."""
+        """Follow what was asked for so far."""
         operators.define()
         undos = hooks.Undos()
         undos.add(self._returns.attach(self._targets.all_modules))
         for attention in self._attention:
             undos.add(attention.attach(self._targets.modules, self._targets.roots))
         for units in self._units:
-            undos.add(units.attach(self._targets.modules))
+            undos.add(units.attach(self._targets.modules, entered(self._targets.roots)))
         return undos
 
+    @property
+    def sparse_hooks(self) -> list[SparseHooks]:
+        """Hooks that are needed only in recorded steps."""
+        return [units.hooks for units in self._units]
+
     def on_attention(self, observer: Observer) -> None:
-        """Hand the numbers of all attention inside the chosen modules to this observer."""
+        """Pass the numbers of all attention inside the chosen modules to this observer."""
         self._attention.append(FoundAttention(observer, self._is_training))
 
+    def modules_matching(self, patterns: Sequence[str]) -> list[str]:
+        """Return the names of all modules that match, targets or not; raises if a pattern matches none."""
+        return modules_matching(patterns, list(self._targets.all_modules))
+
+    def on_modules_called(self, names: Sequence[str], call: Call) -> None:
+        """Call `call` with (name, positional inputs) when one of these modules is called in a training pass."""
+        self._called.follow(names, call)
+
+    def attention_rows(
+        self, name: str, query: torch.Tensor, key: torch.Tensor, order: str, first_only: bool = False
+    ) -> dict[str, torch.Tensor]:
+        """Return entropy, largest probability and largest logit of each row of a module's attention."""
+        causal = is_causal(self._targets.all_modules[name])
+        return attention_rows(query, key, order, causal=causal, first_only=first_only)
+
     def on_units(self, observer: Observer) -> Callable[[], tuple[list[str], list[torch.Tensor]]]:
-        """Follow which units speak while this observer watches; the result is the share that did not, by module."""
+        """Track which units are active while this observer records; the result returns the inactive share by module."""
         units = Units(observer, self._is_training)
         self._units.append(units)
         return units.dead
 
     def on_modules_returned(self, names: Sequence[str], call: Call) -> None:
-        """Call with (name, items) when one of these modules has returned them in a pass that trains."""
+        """Call `call` with (name, items) when one of these modules has returned them in a training pass."""
         self._returns.follow(names, call)
 
     def routers(self) -> list[str]:
-        """The chosen modules that are routers of experts."""
+        """Return the chosen modules that are routers of experts."""
         return self._routers.names(self._targets.modules)
 
     def expert_load(self, name: str, returned: Sequence[Any]) -> torch.Tensor | None:
-        """Per expert, tokens sent to it over the mean of all, from what a router returned; None: it does not say."""
+        """Return the tokens per expert over the mean, from a router's output; None if the output does not say."""
         return self._routers.load(name, returned)
+
+    def fetch_later(self, tensor: torch.Tensor) -> Later:
+        """Start copying a few numbers to the host; the result waits for them."""
+        return fetch_later(tensor)
 
     @cached_property
     def _routers(self) -> Routers:

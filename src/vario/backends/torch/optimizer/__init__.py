@@ -1,1 +1,1 @@
-"""What updates do to parameters, and what an optimizer is set to."""
+"""What updates do to parameters, and the settings of an optimizer."""

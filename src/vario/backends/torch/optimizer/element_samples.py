@@ -1,7 +1,7 @@
 """A few thousand elements of every parameter, the same ones each time, read in a handful of operations.
 
-The sample of a parameter is evenly strided over the piece this rank holds, as it lies in memory. All samples of one
-device stand in one matrix, a row each, short rows filled up with zeros: to read them is to concatenate strided views.
+The sample of a parameter is evenly strided over this rank's piece, in memory order. All samples of one device form one
+matrix, one row each, short rows padded with zeros: reading them means concatenating strided views.
 """
 
 from __future__ import annotations
@@ -16,52 +16,31 @@ import numpy.typing as npt
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from vario.backends.element_strides import LEAST_SAMPLE, MAX_HOST_MATRIX, MAX_SAMPLE, stride_over
 from vario.backends.torch.engines.base import Piece
+from vario.backends.torch.reduce import memory_reads
 from vario.core.records import COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Table, empty_table
 
-MAX_SAMPLE = 4096
-"""Elements read of one parameter."""
 MAX_MATRIX = 1 << 22
-"""Elements read of all parameters together; where there are very many, each has a smaller sample."""
-MAX_HOST_MATRIX = 1 << 16
-"""The same of those on the CPU, where reading takes the training's own time."""
-LEAST_SAMPLE = 16
-"""Elements read of one parameter, however many there are."""
+"""The most elements read of all parameters together; with very many, each has a smaller sample."""
 
 _flatten = torch._C._nn.flatten_dense_tensors
 
 
 def sample_size(device: torch.device, num_parameters: int) -> int:
-    """How many elements of each parameter on a device are read at most."""
+    """Return the most elements read per parameter on a device."""
     most = MAX_HOST_MATRIX if device.type == "cpu" else MAX_MATRIX
     return max(LEAST_SAMPLE, min(MAX_SAMPLE, most // max(1, num_parameters)))
 
 
-def stride_over(num_elements: int, row_length: int, most: int = MAX_SAMPLE) -> int:
-    """The distance between sampled elements that leaves at most so many and does not favour any row or column."""
-    stride = max(1, -(-num_elements // most))
-    if stride == 1:
-        return 1
-    while math.gcd(stride, num_elements) != 1 or _walks_along_a_line(stride, row_length):
-        stride += 1
-    return stride
-
-
-def _walks_along_a_line(stride: int, row_length: int) -> bool:
-    """Whether steps of this size stay near one column, or on a diagonal: a weight may be special there."""
-    if row_length <= 8 or stride <= row_length // 2:
-        return False
-    return not 0.2 <= stride % row_length / row_length <= 0.8
-
-
 @dataclass(slots=True)
 class Sample:
-    """Which elements of one piece are read, and where they lie."""
+    """Which elements of one piece are read, and where they are."""
 
     piece: Piece
     shape: torch.Size
     strides: tuple[int, ...]
-    """Of the memory that the sample walks through."""
+    """Strides of the memory that the sample walks through."""
     is_seen_in_memory: bool
     """Whether the piece fills its memory, so that its sample can be a view."""
     stride: int
@@ -70,7 +49,7 @@ class Sample:
 
     @classmethod
     def of(cls, piece: Piece, most: int) -> Sample | None:
-        """The sample of a piece; None for whole numbers and what is not dense."""
+        """Return the sample of a piece; None for integers and tensors that are not dense."""
         local = dense_here(piece.cut(piece.held))
         if local is None or not (local.is_floating_point() or local.is_complex()):
             return None
@@ -81,9 +60,9 @@ class Sample:
         return cls(piece, local.shape, strides, is_dense, stride, -(-num_elements // stride))
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sampled elements of a tensor of the same shape: a view where it lies in memory as the piece does.
+        """Return the sampled elements of a tensor of the same shape: a view if its memory layout is that of the piece.
 
-        Of a small CPU tensor that is the tensor itself, in its own shape: a view of each of very many costs more.
+        For a small CPU tensor that is the tensor itself, in its own shape: views of very many cost more.
         """
         if self.stride == 1 and tensor.is_cpu and tensor.is_contiguous() and tensor.stride() == self.strides:
             return tensor
@@ -92,14 +71,14 @@ class Sample:
         return tensor[self._places(tensor.device)]
 
     def _places(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """The same elements by their coordinates, for tensors that lie in memory some other way."""
+        """Return the coordinates of the same elements, for tensors with another memory layout."""
         self._index = self._index or {}
         found = self._index.get(device)
         if found is None:
             offsets = torch.arange(0, self.count * self.stride, self.stride, device="cpu")
             coordinates: dict[int, torch.Tensor] = {}
             for axis in sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]):
-                # The stride of an axis of one element says nothing: a column's is that of the axis beside it.
+                # The stride of an axis with one element says nothing: a column's is that of the axis beside it.
                 if self.shape[axis] == 1:
                     coordinates[axis] = torch.zeros_like(offsets)
                     continue
@@ -111,17 +90,17 @@ class Sample:
 
 
 def dense_here(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The dense part of a tensor that lies on this rank, without a copy; None where there is no such thing."""
+    """Return this rank's dense part of a tensor, without a copy; None if there is none."""
     if type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.is_cuda:
-        return tensor if tensor.numel() else None  # almost all there are, by the hundred
+        return tensor if tensor.numel() else None  # the usual case, by the hundred
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         return None
     if is_traceable_wrapper_subclass(tensor) or hasattr(tensor, "fake_mode"):
-        return None  # packed, or not real
+        return None  # packed, or complex
     if not tensor.numel() or not tensor.untyped_storage().size():
-        return None  # FSDP and ZeRO take the memory away from what is elsewhere at the moment
+        return None  # FSDP and ZeRO free the memory of what is elsewhere at the moment
     return tensor
 
 
@@ -129,8 +108,18 @@ Runs = list[list[torch.Tensor]]
 """Views to concatenate into one matrix."""
 
 
+@dataclass(frozen=True)
+class InMemory:
+    """Where the elements of a matrix are in memory."""
+
+    places: memory_reads.Places
+    dtype: torch.dtype
+    is_filled_up: torch.Tensor | None
+    """Padding elements of shorter rows; None if all rows have the same length."""
+
+
 class Matrix:
-    """The samples of parameters on one device: reads them, or anything that is laid out as they are, into rows."""
+    """The samples of parameters on one device: reads them, or tensors with the same layout, into rows."""
 
     def __init__(self, samples: Sequence[Sample], device: torch.device, dtype: torch.dtype) -> None:
         self.samples = samples
@@ -140,7 +129,7 @@ class Matrix:
         self.counts = np.array([sample.count for sample in samples], dtype=np.float64)
         own = {id(sample.piece.group): sample.piece.group for sample in samples}
         self.groups = list(own.values())
-        """Those of the optimizer that its rows belong to."""
+        """The optimizer's groups that its rows belong to."""
         numbers = {number: at for at, number in enumerate(own)}
         self.group_of_row = np.array([numbers[id(sample.piece.group)] for sample in samples], dtype=np.int64)
         self._targets: dict[str, npt.NDArray[np.object_]] = {}
@@ -153,11 +142,11 @@ class Matrix:
         )
 
     def by_group(self, number_of: Callable[[Mapping[str, Any]], float]) -> npt.NDArray[np.float64]:
-        """A number for each row that its group of parameters has."""
+        """Return a number per row, from its parameter group."""
         return np.array([number_of(group) for group in self.groups])[self.group_of_row]
 
     def targets(self, kind: str) -> npt.NDArray[np.object_]:
-        """The names of the rows of one kind: `weight:change`."""
+        """Return the names of the rows of one kind: `weight:change`."""
         found = self._targets.get(kind)
         if found is None:
             names = [sample.piece.name for sample in self.samples]
@@ -166,12 +155,12 @@ class Matrix:
         return found
 
     def lay_out(self, parts: Sequence[torch.Tensor | None]) -> Runs:
-        """What to concatenate: for each row what `Sample.read` gives, or None for zeros; runs are of one dtype each."""
+        """Return what to concatenate: per row the result of `Sample.read`, or None for zeros; a run has one dtype."""
         runs: list[list[torch.Tensor]] = []
         dtype = None
         for part, sample in zip(parts, self.samples, strict=True):
             own = part.dtype if part is not None else dtype or self.dtype
-            if own is not dtype:  # operations on many tensors at once want them alike
+            if own is not dtype:  # operations on many tensors at once need equal dtypes
                 dtype = own
                 runs.append([])
             if part is not None:
@@ -180,15 +169,36 @@ class Matrix:
                 runs[-1].append(self._zeros_of(own, missing))
         return runs
 
-    def read(self, runs: Runs) -> torch.Tensor:
-        """The sampled elements as they are now."""
+    def lie_in(self, parts: Sequence[torch.Tensor]) -> InMemory | None:
+        """Return where the elements of `Sample.read`, all views, are in memory; None if torch should concatenate them.
+
+        Used for very many CPU tensors of one dtype, while their memory stays in place.
+        """
+        if len(parts) < memory_reads.LEAST_TENSORS or not memory_reads.are_plain(parts):
+            return None
+        if len({part.dtype for part in parts}) > 1 or any(map(torch.Tensor.is_neg, parts)):
+            return None
+        first = memory_reads.first_places(parts)
+        if first is None:
+            return None
+        strides = np.array([sample.stride for sample in self.samples])
+        at = np.minimum(np.arange(self.width), self.counts.astype(np.int64)[:, None] - 1)
+        is_filled_up = np.arange(self.width) >= self.counts[:, None]
+        places = first[:, None] + at * strides[:, None]
+        return InMemory(places, parts[0].dtype, torch.from_numpy(is_filled_up) if is_filled_up.any() else None)
+
+    def read(self, runs: Runs | InMemory) -> torch.Tensor:
+        """Return the current sampled elements."""
+        if isinstance(runs, InMemory):
+            values = memory_reads.read(runs.places, runs.dtype).to(self.dtype)
+            return values if runs.is_filled_up is None else values.masked_fill_(runs.is_filled_up, 0.0)
         flat = [self._joined(run).to(self.dtype) for run in runs]
         return (flat[0] if len(flat) == 1 else torch.cat(flat)).view(len(self.samples), self.width)
 
     def _joined(self, run: list[torch.Tensor]) -> torch.Tensor:
         if self.device.type != "cpu":
             return torch.cat(run)
-        # Of a single tensor the first would be a view, which changes with it.
+        # For a single tensor the first would be a view, which changes with it.
         return _flatten(run) if len(run) > 1 else torch.cat([run[0].reshape(-1)])
 
     def _zeros_of(self, dtype: torch.dtype, count: int) -> torch.Tensor:
@@ -198,7 +208,7 @@ class Matrix:
         return found
 
     def summaries(self, values: torch.Tensor) -> torch.Tensor:
-        """Columns of the Summary of each row, of exact zeros and with the norm instead of its square, but the count."""
+        """Return Summary columns per row, without the count; with exact zeros, and the norm instead of its square."""
         values = magnitudes_if_complex(values)
         wide = values.to(wide_dtype(self.device))
         total, norm = wide.sum(dim=1), torch.linalg.vector_norm(wide, dim=1)
@@ -214,7 +224,7 @@ class Matrix:
         return torch.stack([column.to(wide.dtype) for column in columns])
 
     def table(self, columns: npt.NDArray[Any]) -> Table:
-        """What `summaries` gave, on the host: Summaries."""
+        """Return what `summaries` returned, on the host: Summaries."""
         table = empty_table(len(self.samples))
         table[:, COUNT] = self.counts
         for place, column in zip((SUM, SUM_SQUARES, MIN, MAX, NANS, INFS, ZEROS), columns, strict=True):
@@ -226,10 +236,10 @@ class Matrix:
 
 
 def magnitudes_if_complex(values: torch.Tensor) -> torch.Tensor:
-    """Real numbers as they are; complex ones are measured by their magnitudes."""
+    """Return real numbers unchanged and complex ones as magnitudes."""
     return values.abs() if values.is_complex() else values
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
-    """What sums are kept in: MPS has no float64."""
+    """Return the dtype for sums: MPS has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -1,4 +1,4 @@
-"""The second moment of Adam and its kin: how a gradient compares with it, and whether eps drowns it."""
+"""The second moment of Adam and similar optimizers: how a gradient compares with it, and whether eps dominates it."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ class SecondMoments:
     """The second moments of the rows of one Matrix at one moment; rows without any are zero."""
 
     def __init__(self, matrix: Matrix, exist: Mask, values: torch.Tensor, num_updates: Numbers | torch.Tensor) -> None:
-        """`exist` tells of which rows there is one."""
+        """`exist`: which rows have one."""
         self.exist = exist
         self._matrix = matrix
         self._values = values
         self.num_updates = num_updates
-        """How often each row was updated: on the host where the optimizer counts there, else still on the device."""
+        """How often each row was updated: on the host if the optimizer counts there, otherwise still on the device."""
         self._betas = matrix.by_group(_second_beta)
         self._eps = matrix.by_group(lambda group: _number(group.get("eps")))
 
     def counted_on_device(self) -> list[torch.Tensor]:
-        """How often each row was updated, as a row of columns, where only the device knows."""
+        """Return how often each row was updated, as columns, if only the device knows."""
         counted = self.num_updates
         return [counted.to(self._matrix.device, non_blocking=True)[None]] if isinstance(counted, torch.Tensor) else []
 
-    def surprise(self, gradients: torch.Tensor) -> torch.Tensor:
-        """The square of each gradient element over what these moments, without their bias, led to expect.
+    def grad_vs_second_moment(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Return each squared gradient element divided by its bias-corrected second moment.
 
-        Rows that have had no update come out as anything: they are not looked at. Of a complex gradient the real and
-        the imaginary part each have a moment, as torch's optimizers keep them; the two surprises are averaged.
+        Rows without an update have arbitrary values: they are not used. For a complex gradient the real and the
+        imaginary part each have a moment, as torch's optimizers keep them; the two ratios are averaged.
         """
         if self._values.is_complex():
             parts = [(gradients.real, self._values.real), (gradients.imag, self._values.imag)]
-            both = [self._surprise(gradient, values) for gradient, values in parts]
+            both = [self._ratio(gradient, values) for gradient, values in parts]
             return (both[0] + both[1]) / 2
-        return self._surprise(gradients, self._values)
+        return self._ratio(gradients, self._values)
 
-    def _surprise(self, gradients: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def _ratio(self, gradients: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         dtype = values.dtype
         if isinstance(self.num_updates, torch.Tensor):
             decay = self._by_row(self._betas, self.num_updates.dtype)
@@ -57,11 +57,11 @@ class SecondMoments:
             expected = values / self._by_row(1.0 - self._betas**self.num_updates, dtype)
         least = np.maximum(np.nan_to_num(self._eps) ** 2, torch.finfo(dtype).tiny)
         floor = self._by_row(least, dtype)
-        surprise: torch.Tensor = gradients * gradients / expected.clamp(min=floor)
-        return surprise
+        ratio: torch.Tensor = gradients * gradients / expected.clamp(min=floor)
+        return ratio
 
     def _by_row(self, numbers: Numbers, dtype: torch.dtype) -> Any:
-        """A number for each row, or one for all where they are the same: then nothing has to travel."""
+        """Return one number per row, or a single one if they are all equal: then nothing has to be copied."""
         if (numbers == numbers[0]).all():
             return float(numbers[0])
         tensor = torch.from_numpy(numbers).to(dtype)[:, None]
@@ -71,20 +71,20 @@ class SecondMoments:
         return tensor.to(self._matrix.device, non_blocking=True)
 
     def sums(self) -> torch.Tensor:
-        """The sum of each row; of complex moments the mean of both parts counts."""
+        """Return the sum of each row; for complex moments the mean of both parts."""
         values = self._values
         real = (values.real + values.imag) / 2 if values.is_complex() else values
         return real.to(wide_dtype(self._matrix.device)).sum(dim=1)
 
     def eps_share(self, sums: npt.NDArray[Any], num_updates: npt.NDArray[Any]) -> Numbers:
-        """How large eps is beside the root of the second moment, from `sums` on the host; NaN where unknown."""
+        """Return eps relative to the root of the second moment, from `sums` on the host; NaN if unknown."""
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = sums / self._matrix.counts / (1.0 - self._betas**num_updates)
             return np.where(self.exist, self._eps / np.sqrt(mean), np.nan)
 
 
 class MomentReader:
-    """Reads the second moments of the rows of one Matrix; where they lie is looked up once."""
+    """Reads the second moments of the rows of one Matrix; their location is looked up once."""
 
     def __init__(self, matrix: Matrix) -> None:
         self._matrix = matrix
@@ -92,10 +92,10 @@ class MomentReader:
         self._exist: Mask = np.zeros(0, bool)
         self._runs: Runs = []
         self._counters: list[torch.Tensor] | None = None
-        """What counts the updates of each row, where every row has a tensor that does."""
+        """What counts the updates of each row, if every row has such a tensor."""
 
     def read(self, optimizer: torch.optim.Optimizer) -> SecondMoments | None:
-        """Second moments as an optimizer has them now; None where it has none."""
+        """Return the current second moments of an optimizer; None if it has none."""
         states = [_state_of(optimizer, sample.piece) for sample in self._matrix.samples]
         moments = [state.get("exp_avg_sq") for state in states]
         is_new = len(self._known) != len(moments)
@@ -109,7 +109,7 @@ class MomentReader:
         parts: list[torch.Tensor | None] = []
         for moment, sample in zip(moments, self._matrix.samples, strict=True):
             local = dense_here(moment) if isinstance(moment, torch.Tensor) else None
-            # One that lies in memory in another way could only be copied, and a copy ages.
+            # One with another memory layout could only be copied, and a copy goes stale.
             is_complex = self._matrix.dtype.is_complex
             is_number = local is not None and (local.is_complex() if is_complex else local.is_floating_point())
             fits = local is not None and is_number and local.device == self._matrix.device
@@ -140,12 +140,12 @@ class MomentReader:
 
 
 def _state_of(optimizer: torch.optim.Optimizer, piece: Piece) -> Mapping[str, Any]:
-    # `state` is a defaultdict: a lookup of a parameter it has not met would add an entry.
+    # `state` is a defaultdict: looking up an unknown parameter would add an entry.
     return optimizers.state_of(optimizer, piece) if piece.part is not None else optimizer.state.get(piece.held, {})
 
 
 def _second_beta(group: Mapping[str, Any]) -> float:
-    """The decay of the second moment; 0, which leaves no bias, where the optimizer does not correct any."""
+    """Return the decay of the second moment; 0, which means no bias, if the optimizer does not correct any."""
     betas = group.get("betas")
     if betas is None or not group.get("bias_correction", True):
         return 0.0
@@ -153,7 +153,7 @@ def _second_beta(group: Mapping[str, Any]) -> float:
 
 
 def _number(value: Any) -> float:
-    """A setting of an optimizer as a plain number; NaN where knowing it would mean to wait for a device."""
+    """Return a setting of an optimizer as a plain number; NaN if reading it would wait for a device."""
     if isinstance(value, torch.Tensor) and value.device.type != "cpu":
         return float("nan")
     return float("nan") if value is None else float(value)

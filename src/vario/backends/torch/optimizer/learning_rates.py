@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vario.backends.base import Later
+from vario.backends.protocols.observing import Later
 from vario.backends.torch.reduce.async_copy import fetch_later
 
 
 @torch.no_grad()
 def learning_rates(groups: Sequence[Mapping[str, Any]]) -> Later:
-    """The rate of each group as it is now, without waiting for one that is on a device; NaN where there is none."""
+    """Return the current rate of each group, without waiting for one on a device; NaN if there is none."""
     rates: list[Any] = [group.get("lr") for group in groups]
     on_device = [at for at, rate in enumerate(rates) if isinstance(rate, torch.Tensor) and rate.device.type != "cpu"]
     numbers = np.array([np.nan if at in on_device or rate is None else float(rate) for at, rate in enumerate(rates)])
     if not on_device:
         return lambda: numbers
-    # One at a time: they may be on several devices. Stacking makes the copy that a schedule does not write to.
+    # One at a time: they may be on several devices. Stacking makes a copy that a schedule does not write to.
     fetches = {at: fetch_later(torch.stack([rates[at].reshape(())])) for at in on_device}
 
     def fetch() -> npt.NDArray[Any]:

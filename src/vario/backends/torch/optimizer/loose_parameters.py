@@ -1,4 +1,4 @@
-"""Tensors that an optimizer updates and no module holds, as a model that can be watched."""
+"""Tensors that an optimizer updates and no module contains, as a model that can be watched."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from vario.core.package import is_own_file
 
 
 class LooseParameters(torch.nn.Module):
-    """Holds tensors by name; nobody calls it."""
+    """Contains tensors by name; it is never called."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()
         names = _names_in(sys._getframe(1), tensors)
         for nth, tensor in enumerate(tensors):
-            # Not by `register_parameter`, which refuses what is no Parameter.
+            # Not by `register_parameter`, which refuses tensors that are not Parameters.
             self._parameters[names.get(id(tensor), f"parameter{nth}")] = tensor  # type: ignore[assignment]
 
 
 def loose_parameters(optimizer: torch.optim.Optimizer) -> LooseParameters | None:
-    """The tensors an optimizer holds; None where none of them is trained."""
+    """Return the tensors of an optimizer; None if none of them is trainable."""
     tensors = [tensor for group in optimizer.param_groups for tensor in group["params"] if tensor.requires_grad]
     return LooseParameters(tensors) if tensors else None
 
 
 def _names_in(frame: FrameType | None, tensors: Sequence[torch.Tensor]) -> dict[int, str]:
-    """What the code that calls the optimizer calls these tensors: `w1`, or `weights.0` of a list or dict."""
+    """Return these tensors' names in the code that calls the optimizer: `w1`, or `weights.0` of a list or dict."""
     wanted = {id(tensor) for tensor in tensors}
     found: dict[int, str] = {}
     while frame is not None and len(found) < len(wanted):

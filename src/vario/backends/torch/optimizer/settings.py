@@ -1,42 +1,48 @@
-"""Switches that decide what is trained: which modules are in evaluation mode, what is frozen, optimizer options."""
+"""Settings that decide what is trained: modules in eval mode, frozen parameters, optimizer options."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-OPTIONS = ("weight_decay", "eps")
-"""Options of an optimizer that schedules leave alone; learning rates, momentum and betas are often scheduled."""
+OPTIONS = ("weight_decay", "eps", "momentum")
+"""Options of an optimizer's groups that are numbers; learning rates are recorded by themselves."""
+MOST_GROUPS = 32
+"""The most groups whose options are read at every update."""
 
 
-def settings(
-    modules: Mapping[str, torch.nn.Module],
-    parameters: Mapping[str, torch.nn.Parameter],
-    groups: Iterable[Mapping[str, Any]],
-) -> dict[str, float]:
-    """The switches as numbers."""
-    groups = list(groups)
-    found = {
+def settings(modules: Mapping[str, torch.nn.Module], parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, float]:
+    """Return what is trained, as numbers."""
+    return {
         "modules_in_eval": float(len(modules_in_eval(modules))),
         "trainable_parameters": float(sum(parameter.requires_grad for parameter in parameters.values())),
-        "parameters_in_optimizer": float(sum(len(group.get("params") or ()) for group in groups)),
     }
-    for option in OPTIONS:
-        value = groups[0].get(option) if groups else None
-        if isinstance(value, (int, float)):
-            found[option] = float(value)
+
+
+def optimizer_settings(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the options of an optimizer's groups as numbers: `eps` of the first, `eps/1` of the second."""
+    found = {"parameters_in_optimizer": float(sum([len(group.get("params") or ()) for group in groups]))}
+    for number, group in enumerate(groups[:MOST_GROUPS]):
+        suffix = f"/{number}" if number else ""
+        for option in OPTIONS:
+            if isinstance(value := group.get(option), (int, float)):
+                found[option + suffix] = float(value)
+        if type(betas := group.get("betas")) is tuple:
+            for place, beta in enumerate(betas):
+                if type(beta) is float:
+                    found[f"beta{place + 1}{suffix}"] = beta
     return found
 
 
 def modules_in_eval(modules: Mapping[str, torch.nn.Module]) -> list[str]:
-    """Names of the modules that are in evaluation mode, in model order."""
+    """Return the names of the modules in eval mode, in model order."""
     return [name for name, module in modules.items() if not module.training]
 
 
 def unknown_parameters(roots: Iterable[torch.nn.Module], known: Container[int]) -> list[str]:
-    """Names of parameters that came into the model after it was watched: a layer that was replaced, a tie undone."""
+    """Return the names of parameters added to the model after `vario.watch`: a replaced layer, an untied weight."""
     found = []
     for root in roots:
         for name, parameter in root.named_parameters():

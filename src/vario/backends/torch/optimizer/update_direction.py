@@ -14,9 +14,9 @@ from vario.statistics import Values
 
 @torch.no_grad()
 def sign_agreement(optimizer: torch.optim.Optimizer, pieces: Iterable[Piece]) -> tuple[list[str], list[torch.Tensor]]:
-    """Per parameter, the share of elements whose gradient points where the momentum does; a zero counts half.
+    """Return per parameter the share of elements whose gradient has the sign of the momentum; a zero counts half.
 
-    Before the first update, which makes the momentum, they agree by definition.
+    Before the first update, which creates the momentum, they agree by definition.
     """
     names: list[str] = []
     shares: list[torch.Tensor] = []
@@ -25,7 +25,7 @@ def sign_agreement(optimizer: torch.optim.Optimizer, pieces: Iterable[Piece]) ->
             continue
         gradient = piece.cut(piece.held.grad)
         if gradient.is_complex():
-            continue  # a complex number points neither this way nor that
+            continue  # a complex number has no sign
         state = optimizers.state_of(optimizer, piece)
         momentum = state.get("exp_avg", state.get("momentum_buffer"))
         if momentum is None:
@@ -43,7 +43,7 @@ def sign_agreement(optimizer: torch.optim.Optimizer, pieces: Iterable[Piece]) ->
 def update_histograms(
     optimizer: torch.optim.Optimizer, pieces: Iterable[Piece], bins: int, low: float, high: float
 ) -> tuple[list[str], Callable[[], Values]]:
-    """Histograms of Adam's update and ratio as the state before this update gives them, without the learning rate.
+    """Return histograms of Adam's update and ratio from the state before this update, without the learning rate.
 
     The result waits for the device: one row per parameter's update, then one per ratio.
     """
@@ -53,7 +53,7 @@ def update_histograms(
     for name, update, ratio in _updates_and_ratios(optimizer, pieces):
         names.append(name)
         for histograms, values in ((updates, update), (ratios, ratio)):
-            # histc passes over what lies outside the range, but not over NaN (0/0 where a gradient was always 0).
+            # histc ignores values outside the range, but not NaN (0/0 where a gradient was always 0).
             inside = torch.nan_to_num(values.float(), nan=high + 1.0)
             histograms.append(torch.histc(inside, bins=bins, min=low, max=high))
     return names, _fetch_later([*updates, *ratios], bins)
@@ -73,7 +73,7 @@ def _updates_and_ratios(
 
 
 def _here(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a DTensor that lies on this rank: computing with the whole would be a collective."""
+    """Return this rank's part of a DTensor: computing with the whole would be a collective."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -85,7 +85,7 @@ def _fetch_later(rows: list[torch.Tensor], width: int) -> Callable[[], Values]:
         return lambda: table.cpu().double().numpy()
     host = torch.empty(table.shape, dtype=table.dtype, device="cpu", pin_memory=True)
     host.copy_(table, non_blocking=True)
-    copied = torch.cuda.Event()
+    copied = torch.cuda.Event(blocking=True)
     copied.record()
 
     def fetch() -> Values:

@@ -1,4 +1,4 @@
-"""The samples of all parameters that one optimizer holds, around its update."""
+"""The samples of all parameters of one optimizer, around its update."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vario.backends.base import Later, LateRows
+from vario.backends.protocols.observing import Later, LateRows
 from vario.backends.torch.engines.base import Piece
 from vario.backends.torch.optimizer.element_samples import (
+    InMemory,
     Matrix,
     Runs,
     Sample,
@@ -22,7 +23,8 @@ from vario.backends.torch.optimizer.element_samples import (
 )
 from vario.backends.torch.optimizer.health import MomentReader, SecondMoments
 from vario.backends.torch.optimizer.learning_rates import learning_rates
-from vario.backends.torch.optimizer.update_tables import Measured, Suspected, stray_rows, update_rows
+from vario.backends.torch.optimizer.state_samples import StateSamples
+from vario.backends.torch.optimizer.update_tables import Measured, Suspected, unexpected_rows, update_rows
 from vario.backends.torch.reduce.async_copy import fetch_later
 
 Mask = npt.NDArray[np.bool_]
@@ -30,14 +32,14 @@ GradientOf = Callable[[Piece], torch.Tensor | None]
 
 
 class HeldMatrix:
-    """The samples on one device: where they lie, and what was seen of them in the update in progress."""
+    """The samples on one device: where they are, and what was read of them in the update in progress."""
 
     def __init__(self, samples: Sequence[Sample], is_recorded: Sequence[bool], dtype: torch.dtype) -> None:
         self.matrix = Matrix(samples, samples[0].piece.held.device, dtype)
         self.is_recorded = np.array(is_recorded)
         self.moments = MomentReader(self.matrix)
         self._views = [_read(sample) if sample.is_seen_in_memory else None for sample in samples]
-        self._runs: Runs | None = None
+        self._runs: Runs | InMemory | None = None
         self._is_plain = all(not hasattr(sample.piece.held, "to_local") for sample in samples)
         self._held = [sample.piece.held for sample in samples]
         self._places = self._look()
@@ -45,20 +47,20 @@ class HeldMatrix:
         self.begin(None, None)
 
     def begin(self, before: torch.Tensor | None, found: SecondMoments | None) -> None:
-        """Keep what an update finds."""
+        """Keep the state before an update."""
         self.before = before
         self.found = found
         self.rates: Later | None = None
-        self.surprise: torch.Tensor | None = None
+        self.grad_vs_second_moment: torch.Tensor | None = None
         self.is_updated = self._none
 
     def _look(self) -> tuple[list[int], list[int]]:
-        """Where each piece's memory is, and its size."""
+        """Return where each piece's memory is, and its size."""
         held = self._held if self._is_plain else [_local(tensor) for tensor in self._held]
-        return [tensor.data_ptr() for tensor in held], [tensor.numel() for tensor in held]
+        return list(map(torch.Tensor.data_ptr, held)), list(map(torch.Tensor.numel, held))
 
     def swapped(self) -> Mask | None:
-        """Follow pieces whose memory was replaced; which those are, or None where one has another size now."""
+        """Follow pieces whose memory was replaced; return which, or None if one has another size now."""
         places = self._look()
         if places == self._places:
             return self._none
@@ -72,18 +74,18 @@ class HeldMatrix:
         return np.array(swapped)
 
     def read(self) -> torch.Tensor:
-        """The samples as they are now."""
-        runs = self._runs
-        if runs is None:
-            samples = self.matrix.samples
-            parts = [_read(sample) if view is None else view for sample, view in zip(samples, self._views, strict=True)]
-            runs = self.matrix.lay_out(parts)
-            if not any(view is None for view in self._views):
-                self._runs = runs
-        return self.matrix.read(runs)
+        """Return the current samples."""
+        if self._runs is not None:
+            return self.matrix.read(self._runs)
+        samples = self.matrix.samples
+        parts = [_read(sample) if view is None else view for sample, view in zip(samples, self._views, strict=True)]
+        if any(view is None for view in self._views):
+            return self.matrix.read(self.matrix.lay_out(parts))
+        self._runs = self.matrix.lie_in(parts) or self.matrix.lay_out(parts)
+        return self.matrix.read(self._runs)
 
     def take_gradients(self, gradient_of: GradientOf, scale: torch.Tensor | None) -> None:
-        """Compare the gradients that the optimizer gets, divided by `scale`, with the second moments it has."""
+        """Compare the gradients the optimizer gets, divided by `scale`, with its second moments."""
         samples = self.matrix.samples
         self.is_updated = np.array([sample.piece.held.grad is not None for sample in samples])
         if self.found is None:
@@ -102,17 +104,17 @@ class HeldMatrix:
             gradients = self.matrix.read(self.matrix.lay_out(parts))
             if scale is not None:
                 gradients = gradients / scale.to(self.matrix.device, non_blocking=True)
-            self.surprise = self.matrix.summaries(self.found.surprise(gradients))
+            self.grad_vs_second_moment = self.matrix.summaries(self.found.grad_vs_second_moment(gradients))
 
     def measured(self, after: torch.Tensor, optimizer: torch.optim.Optimizer) -> Measured:
-        """What the update has done."""
+        """Return what the update has done."""
         assert self.before is not None
         assert self.rates is not None
         wide = magnitudes_if_complex(self.before).to(wide_dtype(self.matrix.device))
         before = torch.linalg.vector_norm(wide, dim=1)
         columns = [self.matrix.summaries(after - self.before), before[None]]
-        if self.surprise is not None and self.found is not None:
-            columns += [self.surprise, *self.found.counted_on_device()]
+        if self.grad_vs_second_moment is not None and self.found is not None:
+            columns += [self.grad_vs_second_moment, *self.found.counted_on_device()]
         left = self.moments.read(optimizer)
         if left is not None:
             columns += [left.sums()[None], *left.counted_on_device()]
@@ -121,16 +123,16 @@ class HeldMatrix:
             columns=fetch_later(torch.cat(columns)),
             rates=self.rates,
             kept=self.is_recorded & self.is_updated,
-            found=None if self.surprise is None else self.found,
+            found=None if self.grad_vs_second_moment is None else self.found,
             left=left,
         )
 
 
 class HeldSamples:
-    """Reads the same elements of everything an optimizer holds, again and again."""
+    """Reads the same elements of all parameters of an optimizer, again and again."""
 
     def __init__(self, pieces: Sequence[tuple[Piece, bool]]) -> None:
-        """Each piece with whether this rank records what updates do to it; stray changes are looked for in all."""
+        """Each piece with whether this rank records its updates; unexpected changes are searched in all."""
         self.ids = frozenset(id(piece.held) for piece, _ in pieces)
         found: dict[tuple[torch.device, torch.dtype], list[tuple[Sample, bool]]] = {}
         for piece, is_recorded in pieces:
@@ -142,49 +144,60 @@ class HeldSamples:
         for (_, dtype), members in found.items():
             members.sort(key=lambda member: str(member[0].piece.held.dtype))
             self._parts.append(HeldMatrix([sample for sample, _ in members], [is_own for _, is_own in members], dtype))
+        self.state = StateSamples([piece for piece, is_recorded in pieces if is_recorded])
         self.last: list[torch.Tensor] | None = None
-        """After the last update, where nothing else has updated them since."""
+        """Samples after the last update, if nothing else has updated them since."""
         self.is_measured = False
-        """Whether the update in progress is."""
+        """Whether the update in progress is measured."""
+
+    def go_on_from(self, known: HeldSamples) -> None:
+        """Take over what was read after the last update, if it is of the same parameters in the same places."""
+        places, before = (
+            [(id(sample.piece.held), sample.shape) for part in held._parts for sample in part.matrix.samples]
+            for held in (self, known)
+        )
+        if places == before and known.look() is not None:
+            self.last = known.last
+            self.state.go_on_from(known.state)
 
     def look(self) -> list[Mask] | None:
-        """Follow parameters whose memory was replaced; which those are, or None where one has another size now."""
+        """Follow parameters whose memory was replaced; return which, or None if one has another size now."""
         swapped = [part.swapped() for part in self._parts]
         return None if any(mask is None for mask in swapped) else [mask for mask in swapped if mask is not None]
 
     def read(self) -> list[torch.Tensor]:
-        """The samples as they are now."""
+        """Return the current samples."""
         return [part.read() for part in self._parts]
 
-    def stray(self, now: list[torch.Tensor], swapped: list[Mask]) -> tuple[LateRows, int] | None:
-        """What has changed since the last update, and how many rows that may be at most."""
+    def unexpected_changes(self, now: list[torch.Tensor], swapped: list[Mask]) -> tuple[LateRows, int] | None:
+        """Return what has changed since the last update, and the most rows that may be."""
         found = [
             Suspected(part.matrix, ~is_swapped, new, old, fetch_later((new != old).any(dim=1)))
             for part, new, old, is_swapped in zip(self._parts, now, self.last or (), swapped, strict=True)
             if not (new.device.type == "cpu" and torch.equal(new, old))
         ]
-        return (stray_rows(found), sum(len(one.matrix.samples) for one in found)) if found else None
+        return (unexpected_rows(found), sum(len(one.matrix.samples) for one in found)) if found else None
 
     def begin(self, now: list[torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """Keep what the update finds: weights, second moments, learning rates."""
+        """Keep the state before the update: weights, second moments, learning rates."""
         self.is_measured = True
         for part, before in zip(self._parts, now, strict=True):
             part.begin(before, part.moments.read(optimizer))
             part.rates = learning_rates(part.matrix.groups)
 
     def let_go(self) -> None:
-        """Forget what was kept of the update in progress."""
+        """Drop what was kept of the update in progress."""
         self.is_measured = False
         for part in self._parts:
             part.begin(None, None)
 
     def take_gradients(self, gradient_of: GradientOf, scale: torch.Tensor | None) -> None:
-        """Look at the gradients that the optimizer gets, which are still multiplied by `scale`."""
+        """Read the gradients the optimizer gets, which are still multiplied by `scale`."""
         for part in self._parts:
             part.take_gradients(gradient_of, scale)
 
     def measured(self, after: list[torch.Tensor], optimizer: torch.optim.Optimizer) -> tuple[LateRows, int]:
-        """What this update has done, and how many rows that is at most."""
+        """Return what this update has done, and the most rows that may be."""
         found = [part.measured(new, optimizer) for part, new in zip(self._parts, after, strict=True)]
         skipped = getattr(optimizer, "found_inf", None)
         was_skipped = None if skipped is None else fetch_later(torch.stack([skipped.reshape(())]))
@@ -192,7 +205,7 @@ class HeldSamples:
 
 
 def _matrix_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What samples of a parameter of that type are kept in."""
+    """Return the dtype for samples of a parameter of that dtype."""
     if dtype.is_complex:
         return torch.complex128 if dtype is torch.complex128 else torch.complex64
     return torch.float64 if dtype is torch.float64 else torch.float32

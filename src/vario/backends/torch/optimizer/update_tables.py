@@ -1,4 +1,4 @@
-"""From measured columns to the rows of `update` and `stray`, on the writer's thread."""
+"""Turn measured columns into the rows of `update` and `unexpected_change`, on the writer thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vario.backends.base import Later, LateRows
+from vario.backends.protocols.observing import Later, LateRows
 from vario.backends.torch.optimizer.element_samples import Matrix
 from vario.backends.torch.optimizer.health import SecondMoments
 from vario.core.records import COLUMNS, Table, empty_table
@@ -27,20 +27,20 @@ class Measured:
 
     matrix: Matrix
     columns: Later
-    """The Summary of the change, the norm before; then, as far as they are there, the Summary of the surprise and the
-    sums of the second moments, each with how often those were updated where only the device knows."""
+    """The Summary of the change, the norm before; then, if present, the Summary of g²/v and the sums of the second
+    moments, each with their update counts if only the device knows them."""
     rates: Later
     """The learning rate of each group."""
     kept: Mask
     """The rows to record: this rank's, of parameters that had a gradient."""
     found: SecondMoments | None
-    """The second moments that gradients could be compared with."""
+    """The second moments before the update, to compare gradients with."""
     left: SecondMoments | None
     """Those after the update."""
 
 
 def update_rows(measured: Sequence[Measured], was_skipped: Later | None) -> LateRows:
-    """The rows of one update; none where a loss scaler made it skip."""
+    """Return the rows of one update; none if a loss scaler skipped it."""
 
     def make() -> tuple[Sequence[str], Table]:
         if was_skipped is not None and was_skipped()[0]:
@@ -69,18 +69,18 @@ def _kinds(one: Measured) -> list[tuple[str, Table, Mask]]:
     kinds.append(("pace", _numbers(pace), (before != 0) & (rates != 0) & np.isfinite(rates)))
     columns = columns[_SUMMARY + 1 :]
     if one.found is not None:
-        surprise, (num_updates, columns) = columns[:_SUMMARY], _counted(one.found, columns[_SUMMARY:])
-        kinds.append(("surprise", one.matrix.table(surprise), one.found.exist & (num_updates > 0)))
+        ratios, (num_updates, columns) = columns[:_SUMMARY], _counted(one.found, columns[_SUMMARY:])
+        kinds.append(("grad_vs_second_moment", one.matrix.table(ratios), one.found.exist & (num_updates > 0)))
     if one.left is not None:
         sums, (num_updates, columns) = columns[0], _counted(one.left, columns[1:])
         share = one.left.eps_share(sums, num_updates)
-        # Where every gradient was zero so far there is nothing to compare eps with.
+        # If every gradient was zero so far, there is nothing to compare eps with.
         kinds.append(("eps_share", _numbers(share), np.isfinite(share)))
     return kinds
 
 
 def _counted(moments: SecondMoments, columns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """How often second moments were updated, and the columns after that one, if there is one."""
+    """Split off the update counts of second moments; return them and the remaining columns."""
     if isinstance(moments.num_updates, np.ndarray):
         return moments.num_updates, columns
     return columns[0], columns[1:]
@@ -92,15 +92,15 @@ class Suspected:
 
     matrix: Matrix
     is_known: Mask
-    """The rows that lie where they lay."""
+    """The rows whose memory has not moved."""
     now: torch.Tensor
     last: torch.Tensor
     may_differ: Later
-    """Rows whose elements are not all the same number; one that is not a number counts as differing from itself."""
+    """Rows with differing elements; a NaN counts as differing from itself."""
 
 
-def stray_rows(suspected: Sequence[Suspected]) -> LateRows:
-    """The rows of what has changed; in healthy training there are none, and finding that out is all that happens."""
+def unexpected_rows(suspected: Sequence[Suspected]) -> LateRows:
+    """Return the rows of what has changed; in healthy training there are none, and only the check costs time."""
 
     def make() -> tuple[Sequence[str], Table]:
         targets: list[str] = []
@@ -120,7 +120,7 @@ def stray_rows(suspected: Sequence[Suspected]) -> LateRows:
 
 
 def _numbers(values: npt.NDArray[Any]) -> Table:
-    """Summaries of single numbers."""
+    """Return Summaries of single numbers."""
     values = values.astype(np.float64)
     is_nan, is_inf = np.isnan(values), np.isinf(values)
     columns = [np.ones_like(values), values, values**2, values, values, is_nan, is_inf, values == 0]

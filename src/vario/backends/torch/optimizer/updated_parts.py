@@ -1,4 +1,4 @@
-"""Which part of a model an optimizer updates, where several update different parts."""
+"""Which part of a model an optimizer updates, if several update different parts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ class UpdatedParts:
         self._count = 0
 
     def note(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer updates the model, or is about to."""
+        """Note an optimizer that updates the model, or is about to."""
         if optimizer not in self._known:
-            parameters = frozenset(self._targets.engine.parameter_ids(optimizer)) & self._targets.engine.names.keys()
+            held, known = frozenset(self._targets.engine.parameter_ids(optimizer)), self._targets.engine.names.keys()
+            parameters = held if held <= known else held & known
             self._known[optimizer] = self._count, parameters
             self._count += 1
 
     def name(self, optimizers: Collection[torch.optim.Optimizer]) -> str:
-        """The part that these update together; empty where no other optimizer updates another part."""
+        """Return the part that these update together; empty if no other optimizer updates another part."""
         chosen = [self._known[optimizer] for optimizer in optimizers if optimizer in self._known]
         own = frozenset[int]().union(*(parameters for _, parameters in chosen))
         others = [parameters for optimizer, (_, parameters) in self._known.items() if optimizer not in optimizers]
@@ -38,7 +39,7 @@ class UpdatedParts:
 
 
 def _common(names: Iterable[str]) -> str:
-    """What dotted names begin with alike."""
+    """Return the common prefix of dotted names."""
     split = [name.split(".")[:-1] for name in names]
     alike = [parts[0] for parts in zip(*split, strict=False) if len(set(parts)) == 1]
     depth = next((at for at, parts in enumerate(zip(*split, strict=False)) if len(set(parts)) > 1), len(alike))

@@ -1,4 +1,4 @@
-"""Whether weights have changed, where no optimizer tells of its updates."""
+"""Detect whether weights have changed, if no optimizer shows its updates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_SAMPLED = 16
 
 
 class WeightChanges:
-    """Compares parameters with what they were at the last look."""
+    """Compares parameters with their state at the last check."""
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
@@ -22,13 +22,13 @@ class WeightChanges:
         self._shows_in_versions = False
 
     def note(self) -> None:
-        """Look at them as they are now."""
+        """Note their current state."""
         self._versions = self._look()
         if not self._shows_in_versions:
             self._sample = self._read()
 
     def changed(self) -> bool:
-        """Whether any has changed since the last look, which this one then is."""
+        """Whether any has changed since the last check; this call becomes the last check."""
         versions, before = self._look(), self._versions
         self._versions = versions
         if versions != before:
@@ -36,8 +36,8 @@ class WeightChanges:
             return True
         if self._shows_in_versions:
             return False
-        # `parameter.data -= ...` leaves the version as it is. Reading a sample waits for the device, which only loops
-        # without any optimizer and with such updates have to pay for.
+        # `parameter.data -= ...` does not change the version. Reading a sample waits for the device, a cost only for
+        # loops without any optimizer and with such updates.
         sample, last = self._read(), self._sample
         self._sample = sample
         return last is not None and sample is not None and sample != last
@@ -47,7 +47,7 @@ class WeightChanges:
 
     @torch.no_grad()
     def _read(self) -> list[Any] | None:
-        """A few elements of the first parameters; None while a CUDA graph is captured, which allows no reading."""
+        """Return a few elements of the first parameters; None while a CUDA graph is captured, which forbids reading."""
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return None
         parts = (local_part(parameter) for parameter in self._parameters)

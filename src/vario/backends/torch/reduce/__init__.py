@@ -1,1 +1,1 @@
-"""From tensors to Summaries, on each device, and the copies that reach the host without waiting."""
+"""Reduce tensors to Summaries on each device, and copy them to the host without waiting."""

@@ -1,4 +1,7 @@
-"""Numbers on their way from a device to the host: copied without waiting, read by whoever needs them."""
+"""Numbers being copied from a device to the host: the copy does not wait, the reader does.
+
+The reader waits for blocking events: others keep a core busy while they wait.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from vario.backends.base import Later
+from vario.backends.protocols.observing import Later
 
 
 def fetch_later(tensor: torch.Tensor) -> Later:
-    """Begin to copy a tensor; the result waits for it and gives its numbers, as often as it is called.
+    """Start copying a tensor; the result waits for it and returns its numbers, as often as it is called.
 
-    A tensor on the host is taken as it is: hand over one that nobody writes to.
+    A tensor on the host is used directly: pass one that nothing writes to.
     """
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
@@ -23,7 +26,7 @@ def fetch_later(tensor: torch.Tensor) -> Later:
     host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
     with torch.cuda.device(tensor.device):
         host.copy_(tensor, non_blocking=True)
-        copied = torch.cuda.Event()
+        copied = torch.cuda.Event(blocking=True)
         copied.record()
 
     def fetch() -> npt.NDArray[Any]:

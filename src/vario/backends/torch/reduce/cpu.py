@@ -1,9 +1,9 @@
 """Summaries of CPU tensors: a few ATen reductions over blocks that fit the cache.
 
-Two rules make it fast. A block is small enough (1 MiB) that the second and later passes read the cache, not memory.
-NaN and Inf are searched for only in blocks whose sums are not finite. Each block is reduced in float32 and blocks
-are added in float64, so that the sums of a billion elements stay right. Small tensors, and blocks whose elements
-hardly differ or are tiny, are reduced in float64: they would drown in the rounding of float32 squares.
+Two rules make it fast. A block is small enough (1 MiB) that later passes read the cache, not memory. NaN and Inf are
+searched only in blocks whose sums are not finite. Each block is reduced in float32 and blocks are added in float64, so
+that the sums of a billion elements stay accurate. Small tensors, and blocks whose elements hardly differ or are tiny,
+are reduced in float64: the rounding of float32 squares would hide their values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = list[float]
 
 
 def scratch(dtype: torch.dtype, which: int = 0) -> torch.Tensor:
-    """A block of memory for intermediate results, one per thread, use and dtype."""
+    """Return a block of memory for intermediate results, one per thread, use and dtype."""
     key = (threading.get_ident(), which, dtype)
     block = _scratch.get(key)
     if block is None:
@@ -33,7 +33,7 @@ def scratch(dtype: torch.dtype, which: int = 0) -> torch.Tensor:
 
 
 def summarise(elements: torch.Tensor, eps: float, columns: frozenset[str]) -> Row:
-    """The Summary of a flat CPU tensor of any real dtype, or of complex magnitudes."""
+    """Return the Summary of a flat CPU tensor of any real dtype, or of complex magnitudes."""
     count = elements.numel()
     total = squares = zeros = nans = infs = 0.0
     low, high = math.inf, -math.inf
@@ -76,7 +76,7 @@ def _as_float(block: torch.Tensor, is_small: bool) -> torch.Tensor:
 
 
 def _look_closely(block: torch.Tensor) -> tuple[float, float, float, float, float, float]:
-    """Exact numbers of a block that quick float32 sums do not do justice to: sums, extremes and both counts."""
+    """Return exact sums, extremes and both counts of a block for which quick float32 sums are not accurate enough."""
     marks = scratch(block.dtype, 1)[: block.numel()]
     num_nans = int(torch.ne(block, block, out=marks).sum().item())
     num_infs = int(torch.eq(torch.abs(block, out=marks), math.inf, out=marks).sum().item())
@@ -98,7 +98,7 @@ def _num_zeros(block: torch.Tensor, eps: float) -> int:
 
 
 def divide(row: Row, scale: float) -> Row:
-    """The Summary of the same tensor divided by `scale`."""
+    """Return the Summary of the same tensor divided by `scale`."""
     if scale == 0:
         return row
     divided = list(row)

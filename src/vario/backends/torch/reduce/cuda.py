@@ -1,13 +1,13 @@
-"""Summaries of CUDA tensors: kernels fill a device buffer, one asynchronous copy a step brings it to the host.
+"""Summaries of CUDA tensors: kernels fill a device buffer, one asynchronous copy per step brings it to the host.
 
-Nothing here waits for the device: sizes and addresses are known on the host, results are read by the writer thread
+Nothing here waits for the device: sizes and addresses are known on the host, and the writer thread reads the results
 after the copy's event.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,23 +16,31 @@ import numpy.typing as npt
 import torch
 
 from vario.backends.torch.reduce import kernels
+from vario.backends.torch.reduce.launching import LARGEST, Kernel
+from vario.backends.torch.reduce.reading_speed import ReadingSpeed
 from vario.core.records import COLUMNS, COUNT, MAX, MIN, Table
 
 _NOTHING = contextlib.nullcontext()
 
+_FINISH = {"PARTIAL_COLUMNS": kernels.PARTIAL_COLUMNS, "ROW_COLUMNS": len(COLUMNS), "BLOCK": 256, "num_warps": 4}
+_MOST_TABLES = 4
+"""Sets of addresses that are remembered for a list of tensors."""
 _CAPACITY = 65_536
-"""Partial rows held at once, 3.5 MiB; when they are full they are folded into Summaries and used again."""
+"""Partial rows at once, 3.5 MiB; when they are full they are folded into Summaries and reused."""
 
 
 @dataclass
 class SpanTable:
-    """Where the spans of one list of tensors lie, on the device; made anew only when an address changed."""
+    """Where the spans of one list of tensors are on the device; rebuilt only when an address changed."""
 
     addresses: tuple[int, ...]
     sizes: tuple[int, ...]
     span_addresses: torch.Tensor
     span_sizes: torch.Tensor
-    num_spans: npt.NDArray[np.int64]
+    uploaded: tuple[int, int]
+    """Where these two are."""
+    ranges: list[int]
+    """Where each tensor's spans begin and end."""
     aligned: bool
 
 
@@ -41,6 +49,7 @@ class CudaRows:
 
     def __init__(self, device: torch.device, eps: float, columns: frozenset[str]) -> None:
         self.device = device
+        self._index = torch.cuda.current_device() if device.index is None else device.index
         # The smallest float32 above zero makes |x| < eps mean x == 0.
         self.eps = eps or 1.4e-45
         self._flags = {
@@ -52,9 +61,11 @@ class CudaRows:
             "num_warps": kernels.NUM_WARPS,
         }
         self._num_units = torch.cuda.get_device_properties(device).multi_processor_count
-        self._tables: dict[tuple[str, torch.dtype, int], SpanTable] = {}
+        self._tables: dict[tuple[str, torch.dtype, int], list[SpanTable]] = {}
         self._ranges_on_device: dict[int, tuple[list[int], torch.Tensor]] = {}
-        self._partials = self._new_partials(_CAPACITY)
+        self._one, self._list, self._finish = map(Kernel, (kernels.reduce_one, kernels.reduce_list, kernels.finish))
+        self._new_partials(_CAPACITY)
+        self._speed = ReadingSpeed(device)
         self._begin()
 
     def _begin(self) -> None:
@@ -64,116 +75,138 @@ class CudaRows:
         self._folded: list[torch.Tensor] = []
         self._streams: dict[int, torch.cuda.Stream] = {}
 
+    def stream(self) -> int:
+        """Return the handle of the current stream."""
+        return torch._C._cuda_getCurrentRawStream(self._index)
+
+    def on(self, stream: int) -> contextlib.AbstractContextManager[Any]:
+        """Make a stream of this device the current one, if it is not."""
+        if self.stream() == stream:
+            return _NOTHING
+        return torch.cuda.stream(torch.cuda.ExternalStream(stream, self.device))
+
     def _at_home(self) -> contextlib.AbstractContextManager[Any]:
-        """Make this device the current one, unless it is."""
-        here = torch._C._cuda_getDevice() == self.device.index
+        """Make this device the current one, if it is not."""
+        here = torch._C._cuda_getDevice() == self._index
         return _NOTHING if here else torch.cuda.device(self.device)
 
-    def _new_partials(self, capacity: int) -> torch.Tensor:
-        return torch.empty((capacity, kernels.PARTIAL_COLUMNS), dtype=torch.float64, device=self.device)
+    def _new_partials(self, capacity: int) -> None:
+        self._partials = torch.empty((capacity, kernels.PARTIAL_COLUMNS), dtype=torch.float64, device=self.device)
+        self._partials_address = self._partials.data_ptr()
 
-    def _reserve(self, num_partials: int) -> int:
-        """The first of so many free partial rows."""
+    def _reserve(self, num_partials: int) -> tuple[int, int]:
+        """Return the first of this many free partial rows, and the handle of the current stream."""
         if self._used + num_partials > len(self._partials):
             self._fold()
             if num_partials > len(self._partials):
-                self._partials = self._new_partials(num_partials)
+                self._new_partials(num_partials)
         first = self._used
         self._used += num_partials
         # The handle costs a tenth of a microsecond, the object three.
-        handle = torch._C._cuda_getCurrentRawStream(self.device.index)
+        handle = self.stream()
         if handle not in self._streams:
             self._streams[handle] = torch.cuda.current_stream(self.device)
-        return first
+        return first, handle
 
-    def _add_row(self, first: int, num_partials: int, count: int) -> int:
-        self._ranges += (first, first + num_partials)
-        self._counts.append(count)
-        return len(self._counts) - 1
-
-    def observe(self, elements: torch.Tensor, scale: torch.Tensor | None) -> int:
-        """Reduce one flat tensor; its row."""
-        count = elements.numel()
+    def observe(self, elements: torch.Tensor, count: int, scale: torch.Tensor | None) -> int:
+        """Reduce one tensor of so many elements without gaps and return its row."""
         iterations = kernels.ONE_ITERATIONS
         # A tensor too small to keep the device busy in long spans is cut into shorter ones.
         while iterations > 2 and count < iterations * kernels.BLOCK * self._num_units * 2:
             iterations //= 4
         num_spans = max(1, -(-count // (kernels.BLOCK * iterations)))
-        first = self._reserve(num_spans)
+        first, stream = self._reserve(num_spans)
+        dtype, address = elements.dtype, elements.data_ptr()
+        like = elements if scale is None else scale
+        scale_address = address if scale is None else scale.data_ptr()
+        kind = dtype, iterations, address & 15, count <= LARGEST, None if scale is None else _kind_of(scale)
         with self._at_home():
-            kernels.reduce_one[(num_spans,)](
-                elements,
-                count,
-                self._partials,
-                first,
-                self.eps,
-                elements if scale is None else scale,
-                HAS_SCALE=scale is not None,
-                WIDE=elements.dtype == torch.float64,
-                ITERATIONS=iterations,
-                **self._flags,
-            )
-        return self._add_row(first, num_spans, count)
+            if not self._one.launch(
+                kind, num_spans, stream, address, count, self._partials_address, first, self.eps, scale_address
+            ):
+                constants = self._constants(scale, dtype, ITERATIONS=iterations)
+                self._one.compile(kind, num_spans, elements, count, self._partials, first, self.eps, like, **constants)
+        self._ranges += (first, first + num_spans)
+        self._counts.append(count)
+        return len(self._counts) - 1
+
+    def _constants(self, scale: torch.Tensor | None, dtype: torch.dtype, **others: Any) -> dict[str, Any]:
+        return {"HAS_SCALE": scale is not None, "WIDE": dtype == torch.float64, **others, **self._flags}
 
     def observe_many(
-        self, tensors: list[torch.Tensor], scale: torch.Tensor | None, name: str, rows: list[int] | None
-    ) -> list[int]:
-        """Reduce flat tensors of one dtype in one launch, into `rows` of an earlier list of the same sizes if given."""
-        table = self._span_table(tensors, name)
-        total = int(table.num_spans.sum())
+        self,
+        sample: torch.Tensor,
+        addresses: tuple[int, ...],
+        sizes: tuple[int, ...],
+        scale: torch.Tensor | None,
+        name: str,
+        rows: Sequence[int] | None,
+    ) -> Sequence[int]:
+        """Reduce tensors of the dtype of `sample`, at these addresses and without gaps, in one launch.
+
+        They go into `rows` of an earlier list of the same sizes if given.
+        """
+        table = self._span_table(sample, addresses, sizes, name)
+        total = len(table.span_sizes)
+        stream = self.stream()
         if rows is None:
-            first = self._reserve(total)
-            at = first
-            rows = []
-            for num_spans, count in zip(table.num_spans.tolist(), table.sizes, strict=True):
-                rows.append(self._add_row(at, num_spans, count))
-                at += num_spans
+            first, _ = self._reserve(total)
+            rows = range(len(self._counts), len(self._counts) + len(sizes))
+            self._ranges += [first + at for at in table.ranges]
+            self._counts += sizes
         else:
             first = self._ranges[2 * rows[0]]
+        num_bytes = sum(sizes) * sample.element_size()
+        clock = self._speed.start(num_bytes)
+        address, like = sample.data_ptr(), sample if scale is None else scale
+        kind = sample.dtype, table.aligned, address & 15, None if scale is None else _kind_of(scale)
         with self._at_home():
-            kernels.reduce_list[(total,)](
-                table.span_addresses,
-                table.span_sizes,
-                tensors[0],
-                self._partials,
-                first,
-                self.eps,
-                tensors[0] if scale is None else scale,
-                ALIGNED=table.aligned,
-                HAS_SCALE=scale is not None,
-                WIDE=tensors[0].dtype == torch.float64,
-                ITERATIONS=kernels.LIST_ITERATIONS,
-                **self._flags,
-            )
+            fixed = self._partials_address, first, self.eps, like.data_ptr()
+            if not self._list.launch(kind, total, stream, *table.uploaded, address, *fixed):
+                constants = {"ALIGNED": table.aligned, "ITERATIONS": kernels.LIST_ITERATIONS}
+                tensors = table.span_addresses, table.span_sizes, sample, self._partials, first, self.eps, like
+                self._list.compile(kind, total, *tensors, **self._constants(scale, sample.dtype, **constants))
+        if clock is not None:
+            self._speed.stop(clock)
         return rows
 
-    def can_repeat(self, rows: list[int], tensors: list[torch.Tensor]) -> bool:
-        """Whether these rows are not folded yet and were made of tensors of the same sizes."""
-        return not self._folded and [self._counts[row] for row in rows] == [tensor.numel() for tensor in tensors]
+    def seconds(self, num_bytes: int) -> float:
+        """Return the estimated time of the device for this many bytes in one launch."""
+        return self._speed.seconds(num_bytes)
 
-    def _span_table(self, tensors: list[torch.Tensor], name: str) -> SpanTable:
-        key = (name, tensors[0].dtype, len(tensors))
-        addresses = tuple([tensor.data_ptr() for tensor in tensors])
-        sizes = tuple([tensor.numel() for tensor in tensors])
-        table = self._tables.get(key)
-        if table is not None and table.addresses == addresses and table.sizes == sizes:
-            return table
+    def can_repeat(self, rows: Sequence[int], sizes: Sequence[int]) -> bool:
+        """Whether these rows are not folded yet and come from tensors of the same sizes."""
+        return not self._folded and [self._counts[row] for row in rows] == list(sizes)
+
+    def _span_table(
+        self, sample: torch.Tensor, addresses: tuple[int, ...], sizes: tuple[int, ...], name: str
+    ) -> SpanTable:
+        key = (name, sample.dtype, len(sizes))
+        # Allocators hand out memory in turns: gradients are at the same few sets of addresses.
+        tables = self._tables.setdefault(key, [])
+        for at, table in enumerate(tables):
+            if table.addresses == addresses and table.sizes == sizes:
+                if at:
+                    tables.insert(0, tables.pop(at))
+                return table
+        like = next((table for table in tables if table.sizes == sizes), None)
         counts = np.array(sizes, dtype=np.int64)
         num_spans = np.maximum(1, -(-counts // kernels.SPAN))
         ends = np.cumsum(num_spans)
         nth = np.arange(ends[-1]) - np.repeat(ends - num_spans, num_spans)
-        span_bytes = kernels.SPAN * tensors[0].element_size()
-        span_addresses = np.repeat(np.array(addresses, dtype=np.int64), num_spans) + nth * span_bytes
-        span_sizes = np.minimum(np.repeat(counts, num_spans) - nth * kernels.SPAN, kernels.SPAN).astype(np.int32)
-        table = SpanTable(
-            addresses,
-            sizes,
-            self._upload(span_addresses),
-            self._upload(span_sizes),
-            num_spans,
-            all(address % 16 == 0 for address in addresses),
-        )
-        self._tables[key] = table
+        span_bytes = kernels.SPAN * sample.element_size()
+        starts = np.array(addresses, dtype=np.int64)
+        span_addresses = self._upload(np.repeat(starts, num_spans) + nth * span_bytes)
+        if like is None:
+            lengths = np.minimum(np.repeat(counts, num_spans) - nth * kernels.SPAN, kernels.SPAN).astype(np.int32)
+            span_sizes = self._upload(lengths)
+            ranges = np.stack((ends - num_spans, ends), axis=1).reshape(-1).tolist()
+        else:
+            span_sizes, ranges = like.span_sizes, like.ranges
+        uploaded = span_addresses.data_ptr(), span_sizes.data_ptr()
+        aligned = not (starts % 16).any()
+        table = SpanTable(addresses, sizes, span_addresses, span_sizes, uploaded, ranges, aligned)
+        self._tables[key] = [table, *tables[: _MOST_TABLES - 1]]
         return table
 
     def _upload(self, array: npt.NDArray[Any]) -> torch.Tensor:
@@ -181,7 +214,7 @@ class CudaRows:
         return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
 
     def _fold(self) -> None:
-        """Fold all partial rows into Summaries, so that their memory can be used again."""
+        """Fold all partial rows into Summaries, so that their memory can be reused."""
         num_rows = len(self._ranges) // 2
         if not num_rows:
             return
@@ -191,22 +224,17 @@ class CudaRows:
             for other in others:
                 stream.wait_stream(other)
             rows = torch.empty((num_rows, len(COLUMNS)), dtype=torch.float64, device=self.device)
-            kernels.finish[(num_rows,)](
-                self._partials,
-                self._upload_ranges(),
-                rows,
-                PARTIAL_COLUMNS=kernels.PARTIAL_COLUMNS,
-                ROW_COLUMNS=len(COLUMNS),
-                BLOCK=256,
-                num_warps=4,
-            )
+            ranges = self._upload_ranges()
+            places = self._partials_address, ranges.data_ptr(), rows.data_ptr()
+            if not self._finish.launch((), num_rows, stream.cuda_stream, *places):
+                self._finish.compile((), num_rows, self._partials, ranges, rows, **_FINISH)
             for other in others:
                 other.wait_stream(stream)
         self._folded.append(rows)
         self._used, self._ranges = 0, []
 
     def _upload_ranges(self) -> torch.Tensor:
-        """Where each row's partial rows are: mostly as in the step before, and then on the device already."""
+        """Return where each row's partial rows are: mostly as in the previous step, and then already on the device."""
         nth = len(self._folded)
         known = self._ranges_on_device.get(nth)
         if known is None or known[0] != self._ranges:
@@ -215,7 +243,7 @@ class CudaRows:
         return known[1]
 
     def collect(self, keep: bool = False) -> Callable[[], Table] | None:
-        """End the step, unless told to `keep` it going: launch the folding and the copy; the result waits for them."""
+        """End the step, or with `keep` continue it: launch the folding and the copy; the result waits for them."""
         if not self._counts:
             return None
         counts = list(self._counts)
@@ -224,7 +252,7 @@ class CudaRows:
             device_rows = self._folded[0] if len(self._folded) == 1 else torch.cat(self._folded)
             host_rows = torch.empty(device_rows.shape, dtype=torch.float64, device="cpu", pin_memory=True)
             host_rows.copy_(device_rows, non_blocking=True)
-            copied = torch.cuda.Event()
+            copied = torch.cuda.Event(blocking=True)
             copied.record()
         if not keep:
             self._begin()
@@ -232,6 +260,7 @@ class CudaRows:
 
         def fetch() -> Table:
             copied.synchronize()
+            self._speed.look()
             table: Table = host_rows.numpy().copy()
             table[:, COUNT] = counts
             nothing = (table[:, MIN] > table[:, MAX]) | (not with_extremes)
@@ -239,3 +268,7 @@ class CudaRows:
             return table
 
         return fetch
+
+
+def _kind_of(scale: torch.Tensor) -> tuple[torch.dtype, int]:
+    return scale.dtype, scale.data_ptr() & 15

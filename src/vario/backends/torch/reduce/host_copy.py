@@ -1,4 +1,4 @@
-"""All that is kept of a parameter on this rank, and copies of it on the host."""
+"""Everything this rank keeps for a parameter, and copies of it on the host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IN_NUMPY = frozenset(
 
 
 def kept_of(engine: Engine, updating: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Of each parameter what this rank has: `weight`, `gradient` if there is one, and the optimizers' state."""
+    """Yield what this rank has for each parameter: `weight`, `gradient` if there is one, and the optimizers' state."""
     wanted = set(names)
     state: dict[str, list[tuple[str, torch.Tensor]]] = {}
     for optimizer in updating:
@@ -36,9 +36,9 @@ def kept_of(engine: Engine, updating: Sequence[Any], names: Sequence[str]) -> It
 
 
 def host_copy(tensor: torch.Tensor, most_bytes: int, sample_bytes: int) -> HostCopy | None:
-    """A copy on the host: whole if it takes at most so many bytes, else every n-th element, in as few bytes as said.
+    """Return a copy on the host: whole if it takes at most `most_bytes`, else every n-th element in `sample_bytes`.
 
-    None where the tensor shows no numbers. What numpy has no type for becomes float32.
+    None if the tensor cannot be read. Dtypes that numpy lacks become float32.
     """
     local = local_part(tensor)
     if local is None or local.layout is not torch.strided:
@@ -48,6 +48,6 @@ def host_copy(tensor: torch.Tensor, most_bytes: int, sample_bytes: int) -> HostC
     stride = 1 if num_bytes <= most_bytes else math.ceil(num_bytes / max(sample_bytes, dtype.itemsize))
     with aside(local.device):
         taken = local if stride == 1 else local.reshape(-1)[::stride]
-        # Always a copy: the weights go on changing while it is written.
+        # Always a copy: the weights keep changing while it is written.
         array = taken.resolve_conj().resolve_neg().to("cpu", dtype, copy=True).contiguous().numpy()
     return HostCopy(array, str(tensor.dtype).removeprefix("torch."), tuple(local.shape), stride)

@@ -1,4 +1,4 @@
-"""The gradients of a torch model as they are now, reduced in one pass."""
+"""The current gradients of a torch model, reduced in one pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVERYTHING = frozenset(COLUMNS)
 
 
 def gradient_rows(model: Any) -> GradientRows:
-    """One Summary per gradient: a list is reduced at once, and fetched from its device at once."""
+    """Return one Summary per gradient: the list is reduced at once, and copied from its device at once."""
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"expected a torch.nn.Module, got {type(model).__name__}")
     gradients: dict[str, torch.Tensor] = {}

@@ -1,21 +1,27 @@
 """Summaries of small CPU tensors, many at once and off the training thread.
 
-A dozen operations for each of a few hundred small tensors take longer than the training step they belong to. Here the
-training thread only copies them, end to end. Whoever fetches the step's numbers reduces each batch of them: one
-operation per column of all their Summaries, over a stretch that fits the cache. As for single small tensors, everything
-is reduced in float64.
+A dozen operations for each of a few hundred small tensors take longer than the training step. Here the training thread
+only copies them, end to end. The thread that fetches the step's numbers reduces each batch: one operation per column of
+all their Summaries, over a chunk that fits the cache. As for single small tensors, everything is reduced in float64.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from vario.backends.torch.reduce import memory_reads
+from vario.backends.torch.reduce.memory_reads import PLAIN, REAL, are_plain
 from vario.core.records import COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Table, empty_table
 
 SMALL = 32_768
@@ -23,32 +29,73 @@ SMALL = 32_768
 LEAST_IN_LIST = 4
 """Lists of fewer tensors are copied one by one."""
 BLOCK = 1 << 16
-"""Elements of a block of memory that single tensors are copied into."""
-STRETCH = 1 << 15
+"""Elements of a block of memory for single tensors."""
+CHUNK = 1 << 15
 """Elements that are reduced together: 256 KiB of float64."""
 MOST_WAITING = 1 << 22
-"""Elements that may wait; more are reduced at once."""
+"""The most elements that may wait; beyond that they are reduced at once."""
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_REAL = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.float64})
+MOST_KEPT, MOST_KINDS_KEPT, MOST_KEPT_BYTES = 2, 8, 1 << 23
+"""Memory of earlier steps that is kept for later ones: blocks of one size, sizes, and bytes of a block."""
+
+_dtype = attrgetter("dtype")
 
 Rows = list[int] | range
 
 
 def is_small(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is reduced with others: real numbers, dense, on the CPU, few of them but not none."""
+    """Whether a tensor is reduced together with others: real, dense, on the CPU, small and not empty."""
     return (
-        type(tensor) in _PLAIN
+        type(tensor) in PLAIN
         and tensor.is_cpu
-        and tensor.dtype in _REAL
+        and tensor.dtype in REAL
         and tensor.layout is torch.strided
         and not tensor.is_nested
         and 0 < tensor.numel() <= SMALL
     )
 
 
+def small_sizes(tensors: Sequence[torch.Tensor]) -> list[int] | None:
+    """Return the sizes of many tensors, if all of them are small."""
+    if not are_plain(tensors):
+        return None
+    sizes = list(map(torch.Tensor.numel, tensors))
+    return sizes if min(sizes) > 0 and max(sizes) <= SMALL else None
+
+
+class _Memory:
+    """Blocks of memory that steps use in turn: the first use of new memory takes longer than copying into it.
+
+    Without a lock, which a forked process might inherit: operations on one list are atomic.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[torch.dtype, int], list[torch.Tensor]] = {}
+
+    def take(self, dtype: torch.dtype, size: int) -> torch.Tensor:
+        """Return memory for so many elements; any thread."""
+        with contextlib.suppress(KeyError, IndexError):
+            return self._free[dtype, size].pop()
+        # The script may have set another default device, and tensors made in inference mode stay in it.
+        with torch.inference_mode(False):
+            return torch.empty(size, dtype=dtype, device="cpu")
+
+    def give_back(self, flat: torch.Tensor) -> None:
+        """Let a later step use this memory; any thread."""
+        if flat.nbytes > MOST_KEPT_BYTES:
+            return
+        if len(self._free) > MOST_KINDS_KEPT:
+            self._free = {}
+        free = self._free.setdefault((flat.dtype, len(flat)), [])
+        if len(free) < MOST_KEPT:
+            free.append(flat)
+
+
+blocks = _Memory()
+
+
 class Batch:
-    """Small tensors that lie end to end, and the rows of the step that their Summaries become."""
+    """Small tensors end to end, and the rows of the step for their Summaries."""
 
     def __init__(self, flat: torch.Tensor, sizes: list[int], rows: Rows, scale: float) -> None:
         self.flat: torch.Tensor | None = flat
@@ -59,60 +106,72 @@ class Batch:
         self._table: Table | None = None
 
     def replace(self, flat: torch.Tensor) -> None:
-        """Take other elements of the same sizes."""
+        """Replace the elements by others of the same sizes."""
+        if self.flat is not None:
+            blocks.give_back(self.flat)
         self.flat, self._table = flat, None
 
     def table(self, eps: float, columns: frozenset[str]) -> Table:
-        """The Summary of each tensor; the elements are let go."""
+        """Return the Summary of each tensor; the elements are freed."""
         flat = self.flat
         if flat is not None:
             table = _summarise(flat, self.sizes, eps * self.scale, columns)
             if self.scale not in (0.0, 1.0):
                 table[:, [SUM, SUM_SQUARES, MIN, MAX]] /= (self.scale, self.scale**2, self.scale, self.scale)
             self._table, self.flat = table, None
+            blocks.give_back(flat)
         assert self._table is not None
         return self._table
 
 
+@dataclass
+class _Block:
+    """Memory of a batch that is being filled: where it is free, and how many elements fit there."""
+
+    batch: Batch
+    address: int
+    room: int
+
+
 class SmallTensors:
-    """Copies of the small tensors of one step. The caller sees to it that one thread adds at a time."""
+    """Copies of the small tensors of one step. The caller makes sure that one thread adds at a time."""
 
     def __init__(self, eps: float, columns: frozenset[str]) -> None:
         self._eps, self._columns = eps, columns
         self.batches: list[Batch] = []
         self._lists: dict[str, list[Batch]] = {}
-        self._open: dict[torch.dtype, tuple[Batch, torch.Tensor]] = {}
+        self._open: dict[torch.dtype, _Block] = {}
         self._num_waiting = 0
 
-    def add(self, tensor: torch.Tensor, row: int, scale: float) -> None:
-        """Copy one tensor, whose Summary becomes that row."""
-        dtype = torch.float64 if tensor.dtype is torch.float64 else torch.float32
-        size = tensor.numel()
-        batch, room = self._open.get(dtype, (None, None))
-        if batch is None or room is None or room.numel() < size or batch.scale != scale:
-            # The script may have set another default device, and what is made in inference mode stays in it.
-            with torch.inference_mode(False):
-                room = torch.empty(BLOCK, dtype=dtype, device="cpu")
-            batch = self._keep(Batch(room, [], [], scale), BLOCK)
-        room[:size].copy_(tensor.detach().reshape(-1))
-        batch.sizes.append(size)
-        batch.rows.append(row)  # type: ignore[union-attr]  # an open one has a list
-        self._open[dtype] = batch, room[size:]
+    def add(self, tensor: torch.Tensor, size: int, row: int, scale: float) -> None:
+        """Copy one tensor with plain memory, whose Summary becomes that row."""
+        dtype = tensor.dtype
+        block = self._open.get(dtype)
+        if block is None or block.room < size or block.batch.scale != scale:
+            memory = blocks.take(dtype, BLOCK)
+            batch = self._keep(Batch(memory, [], [], scale), BLOCK)
+            block = self._open[dtype] = _Block(batch, memory.data_ptr(), BLOCK)
+        num_bytes = size * dtype.itemsize
+        ctypes.memmove(block.address, tensor.data_ptr(), num_bytes)
+        block.address += num_bytes
+        block.room -= size
+        block.batch.sizes.append(size)
+        block.batch.rows.append(row)  # type: ignore[union-attr]  # an open one has a list
 
-    def add_list(self, tensors: Sequence[torch.Tensor], first_row: int, scale: float, again: str) -> range | None:
-        """Copy a list, whose Summaries become the rows from that one on.
+    def add_list(
+        self, tensors: Sequence[torch.Tensor], sizes: list[int], first_row: int, scale: float, again: str
+    ) -> range | None:
+        """Copy a list, whose Summaries become the rows from `first_row` on.
 
-        A list under the same name `again` and of the same sizes takes the place of the earlier one: its rows are
-        given back.
+        A list with the same name `again` and the same sizes replaces the earlier one, whose rows are returned.
         """
-        sizes = [tensor.numel() for tensor in tensors]
         parts = list(_of_one_dtype(tensors))
         earlier = self._lists.get(again, [])
         is_same = len(earlier) == len(parts) and all(
             batch.sizes == sizes[first:last] and batch.scale == scale
             for batch, (first, last) in zip(earlier, parts, strict=True)
         )
-        flats = [_end_to_end(tensors[first:last]) for first, last in parts]
+        flats = [end_to_end(tensors[first:last], sizes[first:last]) for first, last in parts]
         if again and is_same and parts:
             for batch, flat in zip(earlier, flats, strict=True):
                 batch.replace(flat)
@@ -124,7 +183,7 @@ class SmallTensors:
         return None
 
     def close(self) -> list[Batch]:
-        """All batches; nothing is added to them any more."""
+        """Return all batches; nothing is added to them any more."""
         self._open.clear()
         return list(self.batches)
 
@@ -139,38 +198,50 @@ class SmallTensors:
 
 
 def _of_one_dtype(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:
-    """Where the neighbours of one dtype begin and end."""
-    changes = (at for at, (one, other) in enumerate(pairwise(tensors), 1) if one.dtype is not other.dtype)
+    """Yield where runs of tensors with one dtype begin and end."""
+    dtypes = list(map(_dtype, tensors))
+    if len(set(dtypes)) == 1:
+        return iter([(0, len(tensors))])
+    changes = (at for at, (one, other) in enumerate(pairwise(dtypes), 1) if one is not other)
     return pairwise([0, *changes, len(tensors)])
 
 
-def _end_to_end(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    # Of a single tensor the second would be a view, which changes with it.
+def end_to_end(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
+    """Return a copy of the elements of small tensors of one dtype and these sizes, end to end."""
+    if (places := memory_reads.places_of(tensors, sizes)) is not None:
+        return memory_reads.read(places, tensors[0].dtype)
+    if memory_reads.have_plain_memory(tensors):
+        flat = blocks.take(tensors[0].dtype, sum(sizes))
+        num_bytes = [size * flat.itemsize for size in sizes]
+        copies = accumulate(num_bytes, initial=flat.data_ptr())
+        deque(map(ctypes.memmove, copies, map(torch.Tensor.data_ptr, tensors), num_bytes), maxlen=0)
+        return flat
+    # For a single tensor the second would be a view, which changes with it.
     if len(tensors) == 1:
         return tensors[0].detach().reshape(-1).clone()
     return torch._C._nn.flatten_dense_tensors(list(tensors)).detach()
 
 
 class _Scratch(threading.local):
-    """Memory for the numbers of one stretch, for each thread that reduces."""
+    """Memory for the numbers of one chunk, per reducing thread."""
 
     def __init__(self) -> None:
-        self.values = np.empty(SMALL + STRETCH)
-        self.others = np.empty(SMALL + STRETCH)
-        self.mask = np.empty(SMALL + STRETCH, bool)
+        self.values = np.empty(SMALL + CHUNK)
+        self.others = np.empty(SMALL + CHUNK)
+        self.mask = np.empty(SMALL + CHUNK, bool)
 
 
 _scratch = _Scratch()
 
 
 def _summarise(flat: torch.Tensor, sizes: Sequence[int], eps: float, columns: frozenset[str]) -> Table:
-    """The Summary of each of the tensors that lie end to end."""
+    """Return the Summary of each of the tensors, which are end to end."""
     counts = np.array(sizes, np.int64)
     ends = np.cumsum(counts)
     table = empty_table(len(counts))
     table[:, COUNT] = counts
     readable = flat.numpy() if flat.dtype in (torch.float32, torch.float64) else flat.float().numpy()
-    for first, last in _stretches(ends):
+    for first, last in _chunks(ends):
         begin, end = ends[first] - counts[first], ends[last - 1]
         values = _scratch.values[: end - begin]
         values[:] = readable[begin:end]
@@ -179,12 +250,12 @@ def _summarise(flat: torch.Tensor, sizes: Sequence[int], eps: float, columns: fr
     return table
 
 
-def _stretches(ends: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """As many neighbours as are reduced together; a stretch is at most one tensor longer than it should be."""
+def _chunks(ends: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield as many neighbours as are reduced together; a chunk is at most one tensor too long."""
     first = 0
     while first < len(ends):
         begin = 0 if first == 0 else ends[first - 1]
-        last = int(np.searchsorted(ends, begin + STRETCH)) + 1
+        last = int(np.searchsorted(ends, begin + CHUNK)) + 1
         yield first, min(last, len(ends))
         first = last
 
@@ -198,7 +269,7 @@ def _fill(
     if "sum_squares" in columns:
         table[:, SUM_SQUARES] = np.add.reduceat(np.multiply(values, values, out=others), starts)
     if "min" in columns or "max" in columns:
-        # These pass over NaN, and leave it where there is nothing else.
+        # These ignore NaN, and return it if there is nothing else.
         table[:, MIN] = np.fmin.reduceat(values, starts)
         table[:, MAX] = np.fmax.reduceat(values, starts)
     if "zeros" in columns:

@@ -1,10 +1,11 @@
-"""Summaries of torch tensors, wherever they live: each device reduces its own, one table comes out."""
+"""Summaries of torch tensors on any device: each device reduces its own, and one table comes out."""
 
 from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,37 @@ import torch
 
 from vario.backends.torch.reduce import cpu
 from vario.backends.torch.reduce.aten import AtenRows
-from vario.backends.torch.reduce.small_tensors import LEAST_IN_LIST, SmallTensors, is_small
-from vario.backends.torch.reduce.tensors import flat, is_inside_transform, local_part, unseen
+from vario.backends.torch.reduce.memory_reads import has_plain_memory
+from vario.backends.torch.reduce.plain_lists import are_plain, groups_of
+from vario.backends.torch.reduce.small_tensors import LEAST_IN_LIST, SMALL, SmallTensors, is_small, small_sizes
+from vario.backends.torch.reduce.steady_tensors import MOST_BYTES, Followed, Name, SteadyTensors
+from vario.backends.torch.reduce.tensors import (
+    flat,
+    is_inside_transform,
+    local_part,
+    plain_number,
+    stored_elements,
+    unseen,
+    why_without_numbers,
+)
 from vario.core.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table, merge_all
+
+_dtype = attrgetter("dtype")
 
 
 class TorchSummaries:
-    """The rows of one step: small CPU tensors are copied, larger ones reduced at once, a device does it in its time."""
+    """The rows of one step: small CPU tensors are copied, larger ones reduced at once, devices work asynchronously."""
 
     def __init__(self, eps: float, columns: frozenset[str]) -> None:
         self.eps = eps
         self.columns = columns
         self._lock = threading.Lock()
         self._on_device: dict[tuple[torch.device, str], Any] = {}
+        self._steady = SteadyTensors()
+        self._plain_at: dict[str, tuple[tuple[int, ...], tuple[int, ...], bool]] = {}
+        """Lists that were found to be plain blocks of numbers: addresses, sizes, and whether all have one dtype."""
+        self.device_seconds = 0.0
+        """Estimated device time for what was observed; the reader resets it to 0."""
         self._has_triton = importlib.util.find_spec("triton") is not None
         self._begin()
 
@@ -33,82 +52,212 @@ class TorchSummaries:
         self._small = SmallTensors(self.eps, self.columns)
         self._num_rows = 0
         self._where: dict[Any, tuple[list[int], list[int]]] = {}
-        """Where rows are made: their numbers in the step, and there."""
+        """Where rows are computed: their numbers in the step, and there."""
         self._sparse: list[tuple[int, int]] = []
-        self._again: dict[str, dict[Any, list[int]]] = {}
+        self._compared: list[tuple[Name, int, int]] = []
+        """Rows of tensors that were reduced twice."""
+        self._again: dict[str, dict[Any, Sequence[int]]] = {}
 
-    def observe(self, tensor: torch.Tensor, scale: torch.Tensor | None = None) -> int | None:
-        """Reduce one tensor, divided by `scale`; its row within the step, or None when it has no numbers."""
+    def observe(self, tensor: torch.Tensor, scale: torch.Tensor | None = None, name: Name | None = None) -> int | None:
+        """Reduce one tensor, divided by `scale`; return its row within the step, or None if it cannot be read.
+
+        With a `name`, the quantity and the target, it is reduced again later, to learn whether it is steady.
+        """
+        if has_plain_memory(tensor):
+            size = tensor.numel()
+            if tensor.is_cuda and self._has_triton:
+                if not torch._C._cuda_isCurrentStreamCapturing():
+                    with self._lock:
+                        device_rows = self._device_rows(tensor)
+                        self.device_seconds += device_rows.seconds(size * tensor.itemsize)
+                        row = self._row(device_rows, device_rows.observe(tensor, size, _on(scale, tensor)))
+                        self._follow(tensor, row, name, device_rows)
+                        return row
+            elif size <= SMALL and tensor.is_cpu:
+                with self._lock:
+                    row, self._num_rows = self._num_rows, self._num_rows + 1
+                    self._small.add(tensor, size, row, 1.0 if scale is None else float(scale))
+                    self._follow(tensor, row, name, None)
+                    return row
         with torch.no_grad(), unseen(), self._lock:
-            if is_small(tensor) and not is_inside_transform():
-                self._small.add(tensor, self._num_rows, 1.0 if scale is None else float(scale))
-                self._num_rows += 1
-                return self._num_rows - 1
-            elements, num_elements = self._elements(tensor)
-            if elements is None:
-                return None
-            return self._place(elements, num_elements, scale)
+            elements, num_elements = stored_elements(tensor)
+            return None if elements is None else self._place(elements, num_elements, scale)
+
+    def is_steady(self, name: Name) -> bool:
+        """Whether tensors of this name keep their values until the end of their pass."""
+        return self._steady.is_steady(name)
+
+    def _follow(self, tensor: torch.Tensor, row: int, name: Name | None, device_rows: Any) -> None:
+        if name is None or not self._steady.is_unknown(name) or tensor.nbytes > MOST_BYTES:
+            return
+        stream = 0 if device_rows is None else device_rows.stream()
+        followed = self._steady.followed
+        if followed is None or not followed.takes(device_rows, stream):
+            self._reduce_followed()
+            followed = self._steady.followed = Followed(device_rows, stream)
+        with torch.no_grad(), unseen():
+            followed.add(tensor, row, name)
+
+    def _reduce_followed(self) -> None:
+        """Reduce tensors that were kept for a while again, to learn whether their values stayed the same."""
+        followed, self._steady.followed = self._steady.followed, None
+        if followed is None:
+            return
+        for name in followed.drop_modified():
+            self._steady.learn(name, False)
+        tensors, device_rows = followed.tensors, followed.device_rows
+        if not tensors:
+            return
+        # As before, one by one: another kernel adds in another order.
+        if device_rows is None:
+            again = [self._num_rows + at for at in range(len(tensors))]
+            self._num_rows += len(tensors)
+            for tensor, row in zip(tensors, again, strict=True):
+                self._small.add(tensor, tensor.numel(), row, 1.0)
+        else:
+            with device_rows.on(followed.stream):
+                again = [
+                    self._row(device_rows, device_rows.observe(tensor, tensor.numel(), None)) for tensor in tensors
+                ]
+        self._compared += zip(followed.names, followed.rows, again, strict=True)
 
     def observe_many(
         self, tensors: list[torch.Tensor], scale: torch.Tensor | None = None, again: str = ""
-    ) -> list[int | None]:
+    ) -> Sequence[int | None]:
         """Reduce a list at once, on CUDA in one launch per dtype.
 
-        A list under the same name `again`, of the same sizes, takes the rows of the earlier one in this step: only
-        the last backward of a step leaves its gradients.
+        A list with the same name `again` and sizes replaces the earlier rows: only a step's last backward counts.
         """
         with torch.no_grad(), unseen(), self._lock:
-            rows, others = self._place_small(tensors, scale, again)
-            groups: dict[tuple[Any, torch.dtype], list[tuple[int, torch.Tensor]]] = {}
+            if (placed := self._place_plain(tensors, scale, again)) is not None:
+                return placed
+            placed_small, others = self._place_small(tensors, scale, again)
+            if not others:
+                return placed_small
+            rows = list(placed_small)
+            on_cuda: dict[int, torch.Tensor] = {}
             for index in others:
-                elements, num_elements = self._elements(tensors[index])
+                elements, num_elements = stored_elements(tensors[index])
                 if elements is None:
                     continue
-                device_rows = self._device_rows(elements)
-                if hasattr(device_rows, "observe_many") and num_elements == elements.numel():
-                    groups.setdefault((device_rows, elements.dtype), []).append((index, elements))
+                if hasattr(self._device_rows(elements), "observe_many") and num_elements == elements.numel():
+                    on_cuda[index] = elements
                 else:
                     rows[index] = self._place(elements, num_elements, scale)
-            earlier = self._again.get(again, {})
-            placed: dict[Any, list[int]] = {}
-            for (device_rows, dtype), members in groups.items():
-                flats = [elements for _, elements in members]
-                name = f"{again}/{dtype}"
-                before = earlier.get((id(device_rows), dtype))
-                if before is not None and not device_rows.can_repeat(before, flats):
-                    before = None
-                device_numbers = device_rows.observe_many(flats, _on(scale, flats[0]), name, before)
-                placed[id(device_rows), dtype] = device_numbers
-                for (index, _), number in zip(members, device_numbers, strict=True):
-                    rows[index] = self._row(device_rows, number)
-            if again:
-                self._again[again] = placed
+            if on_cuda:
+                flats = list(on_cuda.values())
+                numbers = self._place_lists(flats, [self._device_rows(flat) for flat in flats], scale, again)
+                for index, number in zip(on_cuda, numbers, strict=True):
+                    rows[index] = number
             return rows
+
+    def _place_plain(self, tensors: list[torch.Tensor], scale: torch.Tensor | None, again: str) -> Sequence[int] | None:
+        """Reduce tensors that are plain blocks of numbers on one CUDA device; None if one of them is not.
+
+        Almost every list is one: it is recognised without a Python call per tensor.
+        """
+        if not (self._has_triton and tensors and tensors[0].is_cuda) or is_inside_transform():
+            return None
+        try:
+            addresses = tuple(map(torch.Tensor.data_ptr, tensors))
+        except RuntimeError:
+            return None  # a sparse one
+        known = self._plain_at.get(again)
+        if known is None or known[0] != addresses:
+            if not are_plain(tensors):
+                return None
+            has_one_dtype = len(set(map(_dtype, tensors))) == 1
+            known = self._plain_at[again] = addresses, tuple(map(torch.Tensor.numel, tensors)), has_one_dtype
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        device_rows = self._device_rows(tensors[0])
+        if not known[2]:
+            return self._place_lists(tensors, [device_rows] * len(tensors), scale, again, addresses)
+        earlier = self._again.get(again, {})
+        placed = self._again[again] = {}
+        return self._place_group(device_rows, tensors[0], addresses, known[1], scale, again, earlier, placed)
+
+    def _place_lists(
+        self,
+        tensors: list[torch.Tensor],
+        made_in: list[Any],
+        scale: torch.Tensor | None,
+        again: str,
+        addresses: tuple[int, ...] | None = None,
+    ) -> Sequence[int]:
+        """Reduce tensors without gaps, in one launch per device and dtype; return the row of each."""
+        addresses = tuple(map(torch.Tensor.data_ptr, tensors)) if addresses is None else addresses
+        sizes = tuple(map(torch.Tensor.numel, tensors))
+        earlier = self._again.get(again, {})
+        placed = self._again[again] = {}
+        groups = groups_of(made_in, tensors)
+        if len(groups) == 1:
+            return self._place_group(made_in[0], tensors[0], addresses, sizes, scale, again, earlier, placed)
+        found: dict[int, int] = {}
+        for members in groups:
+            own_addresses, own_sizes = (tuple(values[at] for at in members) for values in (addresses, sizes))
+            first = members[0]
+            rows = self._place_group(
+                made_in[first], tensors[first], own_addresses, own_sizes, scale, again, earlier, placed
+            )
+            found.update(zip(members, rows, strict=True))
+        return [found[at] for at in range(len(tensors))]
+
+    def _place_group(
+        self,
+        device_rows: Any,
+        sample: torch.Tensor,
+        addresses: tuple[int, ...],
+        sizes: tuple[int, ...],
+        scale: torch.Tensor | None,
+        again: str,
+        earlier: Mapping[Any, Sequence[int]],
+        placed: dict[Any, Sequence[int]],
+    ) -> Sequence[int]:
+        """Reduce tensors of one device and dtype, that of `sample`, into new rows or those of `earlier`."""
+        kind = id(device_rows), sample.dtype
+        before = earlier.get(kind) if again else None
+        if before is not None and not device_rows.can_repeat(before, sizes):
+            before = None
+        name = f"{again}/{sample.dtype}"
+        numbers = device_rows.observe_many(sample, addresses, sizes, _on(scale, sample), name, before)
+        self.device_seconds += device_rows.seconds(sum(sizes) * sample.element_size())
+        placed[kind] = numbers
+        rows = range(self._num_rows, self._num_rows + len(sizes))
+        known_rows, places = self._where.setdefault(device_rows, ([], []))
+        known_rows += rows
+        places += numbers
+        self._num_rows += len(sizes)
+        return rows
 
     def _place_small(
         self, tensors: list[torch.Tensor], scale: torch.Tensor | None, again: str
-    ) -> tuple[list[int | None], Sequence[int]]:
-        """Copy the small ones together: the row of each, and which tensors are still to be reduced."""
+    ) -> tuple[Sequence[int | None], Sequence[int]]:
+        """Copy the small ones together; return the row of each, and which tensors are still to be reduced."""
         rows: list[int | None] = [None] * len(tensors)
         if len(tensors) < LEAST_IN_LIST or is_inside_transform():
             return rows, range(len(tensors))
-        chosen = [index for index, tensor in enumerate(tensors) if is_small(tensor)]
+        small, sizes = tensors, small_sizes(tensors)
+        chosen: Sequence[int] = range(len(tensors))
+        if sizes is None:
+            chosen = [index for index, tensor in enumerate(tensors) if is_small(tensor)]
+            small = tensors if len(chosen) == len(tensors) else [tensors[index] for index in chosen]
+            sizes = list(map(torch.Tensor.numel, small))
         if len(chosen) < LEAST_IN_LIST:
             return rows, range(len(tensors))
-        small = tensors if len(chosen) == len(tensors) else [tensors[index] for index in chosen]
-        placed = self._small.add_list(small, self._num_rows, 1.0 if scale is None else float(scale), again)
+        placed = self._small.add_list(small, sizes, self._num_rows, 1.0 if scale is None else float(scale), again)
         if placed is None:
             placed = range(self._num_rows, self._num_rows + len(small))
             self._num_rows += len(small)
         if small is tensors:
-            return list(placed), ()
+            return placed, ()
         for index, number in zip(chosen, placed, strict=True):
             rows[index] = number
         done = set(chosen)
         return rows, [index for index in range(len(tensors)) if index not in done]
 
     def at_once(self, tensors: list[torch.Tensor]) -> cpu.Row | None:
-        """The Summary of dense CPU tensors, merged; None where one of them is elsewhere. Any thread, and no lock."""
+        """Return the merged Summary of dense CPU tensors; None if one of them is elsewhere. Any thread, no lock."""
         with torch.no_grad(), unseen():
             parts = [local_part(tensor) for tensor in tensors]
             rows = [
@@ -120,34 +269,24 @@ class TorchSummaries:
             return None
         return rows[0] if len(rows) == 1 else merge_all(np.array(rows, dtype=np.float64))[0].tolist()
 
-    def _elements(self, tensor: torch.Tensor) -> tuple[torch.Tensor | None, int]:
-        """The stored elements, laid flat, and how many elements the tensor has; a sparse tensor stores fewer."""
-        part = local_part(tensor)
-        if part is None:
-            return None, 0
-        if part.layout is torch.strided:
-            return flat(part), part.numel()
-        if part.layout is torch.sparse_coo:
-            if not part.is_coalesced():
-                if part.device.type != "cpu":
-                    return None, 0  # coalescing on a device waits for it
-                part = part.coalesce()
-            return flat(part.values()), part.numel()
-        if part.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
-            return flat(part.values()), part.numel()
-        return None, 0
-
     def _place(self, elements: torch.Tensor, num_elements: int, scale: torch.Tensor | None) -> int:
         device_rows = self._device_rows(elements)
         if device_rows is None:
             factor = 1.0 if scale is None else float(scale)
+            if elements.numel() <= SMALL and has_plain_memory(elements):
+                self._small.add(elements, elements.numel(), self._num_rows, factor)
+                self._num_rows += 1
+                if num_elements != elements.numel():
+                    self._sparse.append((self._num_rows - 1, num_elements))
+                return self._num_rows - 1
             row = cpu.summarise(elements, self.eps * factor, self.columns)
             self._host.append(cpu.divide(row, factor) if factor != 1.0 else row)
             number = self._row(None, len(self._host) - 1)
         else:
             if elements.dtype is torch.bool:
                 elements = elements.view(torch.uint8)
-            number = self._row(device_rows, device_rows.observe(elements, _on(scale, elements)))
+            number = self._row(device_rows, device_rows.observe(elements, elements.numel(), _on(scale, elements)))
+            self.device_seconds += device_rows.seconds(elements.numel() * elements.element_size())
         if num_elements != elements.numel():
             self._sparse.append((number, num_elements))
         return number
@@ -160,7 +299,7 @@ class TorchSummaries:
         return self._num_rows - 1
 
     def _device_rows(self, elements: torch.Tensor) -> Any:
-        """Where this tensor is reduced: None stands for the host."""
+        """Return where this tensor is reduced: None is the host."""
         if elements.is_cpu:
             return None
         device = elements.device
@@ -176,12 +315,19 @@ class TorchSummaries:
             self._on_device[device, kind] = found
         return found
 
+    plain_number = staticmethod(plain_number)
+    why_skipped = staticmethod(why_without_numbers)
+
     def collect(self, keep: bool = False) -> Callable[[], Table]:
         """End the step, or `keep` it going: start the copies; the result puts all rows into one table."""
         with self._lock:
+            if not self._num_rows and not self._on_device:
+                return _no_rows
+            if not keep:
+                self._reduce_followed()
             host, small, sparse = list(self._host), self._small.close(), list(self._sparse)
             where = {made: (list(numbers), list(places)) for made, (numbers, places) in self._where.items()}
-            num_rows = self._num_rows
+            num_rows, compared = self._num_rows, [] if keep else list(self._compared)
             fetches = [(rows, rows.collect(keep)) for rows in self._on_device.values()]
             if not keep:
                 self._begin()
@@ -195,6 +341,8 @@ class TorchSummaries:
                 table[where_to] = batch.table(self.eps, self.columns)
             for made, (numbers, places) in where.items():
                 table[numbers] = tables[made][places]
+            for name, row, again in compared:
+                self._steady.learn(name, np.array_equal(table[row], table[again], equal_nan=True))
             for index, num_elements in sparse:
                 _add_implicit_zeros(table[index], num_elements)
             return table
@@ -202,13 +350,17 @@ class TorchSummaries:
         return fetch
 
 
+def _no_rows() -> Table:
+    return empty_table(0)
+
+
 def _on(scale: torch.Tensor | None, elements: torch.Tensor) -> torch.Tensor | None:
-    """The scale where the elements are."""
+    """Return the scale on the device of the elements."""
     return None if scale is None else scale.to(elements.device, non_blocking=True)
 
 
 def _add_implicit_zeros(row: Table, num_elements: int) -> None:
-    """Make the Summary of a sparse tensor's stored values that of the whole tensor."""
+    """Turn the Summary of a sparse tensor's stored values into that of the whole tensor."""
     row[ZEROS] += num_elements - row[COUNT]
     if row[NANS] < row[COUNT] or not row[COUNT]:
         row[MIN], row[MAX] = np.fmin(row[MIN], 0.0), np.fmax(row[MAX], 0.0)

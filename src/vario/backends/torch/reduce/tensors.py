@@ -1,9 +1,10 @@
-"""Finding tensors in whatever a module takes and returns, and laying them flat for a reduction."""
+"""Find tensors in the inputs and outputs of a module, and flatten them for a reduction."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ MAX_DEPTH = 6
 
 
 def leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """All tensors in nested tuples, lists, dicts and dataclasses, each with its dotted path below `path`."""
+    """Yield all tensors in nested tuples, lists, dicts and dataclasses, each with its dotted path below `path`."""
     if isinstance(value, torch.Tensor):
         yield path, value
     elif depth >= MAX_DEPTH:
@@ -34,14 +35,14 @@ def leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.T
 
 
 def inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """All tensors a module was called with: `input` when there is one positional argument, else `input.0`, ..."""
+    """Yield all tensors a module was called with: `input` for one positional argument, else `input.0`, ..."""
     yield from leaves(args[0] if len(args) == 1 else args, "input")
     for key, value in kwargs.items():
         yield from leaves(value, f"input.{key}")
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The dense numbers of a tensor that live on this rank, or None for a tensor without numbers (meta, quantized)."""
+    """Return this rank's dense values of a tensor, or None for a tensor without values (meta, quantized)."""
     if is_inside_transform():
         return None
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
@@ -55,18 +56,26 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor | None:
     return _nested_values(tensor) if tensor.is_nested else tensor
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was modified; negative for one that does not count it, and may always have changed."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return -1  # an inference tensor; asking it first takes longer than everything else here
+
+
 def is_inside_transform() -> bool:
-    """Whether torch.func (vmap, grad, ...) is transforming what runs now: no tensor shows its numbers then."""
+    """Whether torch.func (vmap, grad, ...) is transforming what runs now: tensor values cannot be read then."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _is_captured(tensor: torch.Tensor) -> bool:
-    """Whether a CUDA graph is being captured: its replays would write into rows that are long used otherwise."""
+    """Whether a CUDA graph is being captured: its replays would write into rows that have long been reused."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _nested_values(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The elements of a nested tensor's parts, or None where gathering them would wait for the device."""
+    """Return the elements of a nested tensor's parts, or None if gathering them would wait for the device."""
     if tensor.layout is torch.jagged:
         has_holes = tensor.lengths() is not None  # type: ignore[attr-defined]
     else:
@@ -77,7 +86,7 @@ def _nested_values(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def why_without_numbers(tensor: torch.Tensor) -> str:
-    """Why a tensor was passed over, in words."""
+    """Return why a tensor was skipped, in words."""
     for is_so, reason in (
         (is_inside_transform(), "it is inside a torch.func transform"),
         (_is_captured(tensor), "it is inside a CUDA graph"),
@@ -88,11 +97,11 @@ def why_without_numbers(tensor: torch.Tensor) -> str:
     ):
         if is_so:
             return reason
-    return f"a {type(tensor).__name__} shows no numbers"
+    return f"a {type(tensor).__name__} cannot be read"
 
 
 def form(tensor: torch.Tensor) -> TensorSpec:
-    """Shape and dtype of what this rank has of a tensor; one whose rows differ in length shows how many elements."""
+    """Return shape and dtype of this rank's part of a tensor; one with rows of different lengths has only a size."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     try:
@@ -102,24 +111,42 @@ def form(tensor: torch.Tensor) -> TensorSpec:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements as a one-dimensional view when they fill their storage in any order, else as a copy."""
+    """Return the elements as a one-dimensional view if they fill their storage in any order, else as a copy."""
     if tensor.is_contiguous():
         return tensor.view(-1)
     if torch.ops.aten.is_non_overlapping_and_dense(tensor):
-        # Statistics do not care about the order, so a transposed tensor is read as it lies.
+        # Statistics do not depend on the order, so a transposed tensor is read in memory order.
         return tensor.as_strided((tensor.numel(),), (1,))
     return tensor.reshape(-1)
 
 
+def stored_elements(tensor: torch.Tensor) -> tuple[torch.Tensor | None, int]:
+    """Return the stored elements, flattened, and how many elements the tensor has; a sparse tensor stores fewer."""
+    part = local_part(tensor)
+    if part is None:
+        return None, 0
+    if part.layout is torch.strided:
+        return flat(part), part.numel()
+    if part.layout is torch.sparse_coo:
+        if not part.is_coalesced():
+            if part.device.type != "cpu":
+                return None, 0  # coalescing on a device waits for it
+            part = part.coalesce()
+        return flat(part.values()), part.numel()
+    if part.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+        return flat(part.values()), part.numel()
+    return None, 0
+
+
 @contextlib.contextmanager
 def aside(device: torch.device) -> Iterator[None]:
-    """Compute beside the training: no gradients, the precision asked for, and unseen by what counts its operators."""
+    """Compute beside the training: no gradients, the requested precision, and invisible to operator counters."""
     with torch.no_grad(), torch.autocast(device.type, enabled=False), unseen():
         yield
 
 
 def unseen() -> contextlib.AbstractContextManager[None]:
-    """Compute unseen by dispatch modes.
+    """Compute without being seen by dispatch modes.
 
     Selective checkpointing counts operators in one: ours, not repeated in backward, would be taken for the model's.
     """
@@ -127,3 +154,15 @@ def unseen() -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
     quiet: contextlib.AbstractContextManager[None] = _disable_current_modes()
     return quiet
+
+
+def plain_number(value: Any) -> float | None:
+    """Return one number that is on the host; None for a tensor on a device."""
+    if type(value) is float:
+        return value
+    device = getattr(value, "device", None)
+    if device is None or str(device).startswith("cpu"):
+        return float(value.item() if hasattr(value, "item") else value)
+    if math.prod(value.shape) != 1:
+        raise ValueError(f"expected one number, got a tensor of shape {tuple(value.shape)}")
+    return None

@@ -1,6 +1,6 @@
-"""What trainers of other packages report: losses, evaluations, whatever their users would see printed.
+"""What trainers of other packages report: losses, evaluations, everything their users would see printed.
 
-Each module follows one package, once that is imported, through the method by which it reports. Where a callback of ours
+Each module follows one package, once it is imported, through the method it reports with. If one of vario's callbacks
 (`integrations/`) is in use, the same numbers come from there.
 """
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vario.backends.base import Events, Undo
+from vario.backends.protocols.events import Events, Undo
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.trainers import accelerate, ignite, lightning, skorch, transformers
@@ -22,10 +22,10 @@ _PART = "trainer reports"
 
 
 class TrainerReports:
-    """Follows every trainer that is there, or comes before the first pass."""
+    """Follows every trainer that is imported before the first pass."""
 
     def __init__(self, targets: Targets, clock: Clock, losses_add_up: Callable[[], None]) -> None:
-        self._known = {id(parameter) for parameter in targets.all_parameters.values()}
+        self._known = targets.engine.names
         self._clock = clock
         self._losses_add_up = losses_add_up
         self._has_begun = False
@@ -54,7 +54,7 @@ class TrainerReports:
         return self._undo
 
     def forward_began(self) -> None:
-        """Look once more: a trainer that was imported after the Monitor was made is there by the first pass."""
+        """Look again: a trainer imported after the Monitor was created is there by the first pass."""
         if not self._has_begun:
             self._has_begun = True
             self._look()
@@ -76,6 +76,6 @@ class TrainerReports:
 
 def _follow(trainer: Any, module: Any, listener: Listener) -> Undo:
     undo: list[Undo] = []
-    # A release that reports otherwise is not followed, and that is said.
+    # A release that reports in another way is not followed, and that is logged.
     listener.guarded(lambda: undo.append(trainer.follow(module, listener)))()
     return undo[0] if undo else lambda: None

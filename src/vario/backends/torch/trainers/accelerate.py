@@ -1,17 +1,17 @@
-"""accelerate: what a loop gives to `accelerator.log`."""
+"""accelerate: what a loop passes to `accelerator.log`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch.trainers.listening import Listener, after_calls
 
 MODULES = ("accelerate.accelerator",)
 
 
 def follow(module: Any, listener: Listener) -> Undo:
-    """Take it, whether there are trackers or not."""
+    """Take what is logged, with or without trackers."""
 
     def logged(accelerator: Any, values: Any, *_: Any, **__: Any) -> None:
         has_ours = any(getattr(tracker, "name", "") == "vario" for tracker in accelerator.trackers)

@@ -1,11 +1,11 @@
-"""ignite: the numbers that engines compute, of training and of evaluation."""
+"""ignite: the metrics that engines compute, for training and evaluation."""
 
 from __future__ import annotations
 
 import weakref
 from typing import Any
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch.trainers.listening import Listener, after_calls
 
 MODULES = ("ignite.engine.engine",)
@@ -14,13 +14,13 @@ _WITHIN = ("iteration_started", "iteration_completed")
 
 
 def follow(module: Any, listener: Listener) -> Undo:
-    """Take the numbers of each engine at the end of its epochs."""
+    """Take the metrics of each engine at the end of its epochs."""
     engines = _Engines(listener)
     return after_calls(module.Engine, "_fire_event", listener.guarded(engines.fired))
 
 
 class _Engines:
-    """The engines that run: those that train the model, and those that evaluate it meanwhile or between."""
+    """The running engines: those that train the model, and those that evaluate it meanwhile or between epochs."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -28,12 +28,12 @@ class _Engines:
         self._sources: list[tuple[int, int]] = []
 
     def fired(self, engine: Any, event: Any, *_: Any, **__: Any) -> None:
-        """An engine has told its handlers of an event."""
+        """Take an event that an engine has fired."""
         name = getattr(event, "value", event)
         if name == _BEGAN:
             self._began[engine] = self._listener.step()
         elif engine not in self._began and name in _WITHIN:
-            # Watching began in the middle of its epoch, with the first pass: it is the one that trains.
+            # Watching began in the middle of its epoch, with the first pass: this engine trains.
             self._began[engine] = -1
         elif name == _ENDED and engine in self._began:
             trains = self._began.pop(engine) < self._listener.step()
@@ -43,11 +43,11 @@ class _Engines:
             self._listener.report(numbers)
 
     def _is_of_training(self, engine: Any) -> bool:
-        """Whether an evaluation runs over what is trained on."""
+        """Whether an evaluation runs over the training set."""
         return any(_source(other) == _source(engine) for other in self._began if other is not engine)
 
     def _ending(self, engine: Any) -> str:
-        """Tells evaluations of further sets apart: `eval_accuracy`, `eval_accuracy/2`."""
+        """Return a suffix that distinguishes evaluations of further sets: `eval_accuracy`, `eval_accuracy/2`."""
         if self._is_of_training(engine):
             return ""
         source = id(engine), _source(engine)

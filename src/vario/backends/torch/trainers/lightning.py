@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch.trainers.listening import Listener, after_calls
 
 _CONNECTOR = "trainer.connectors.logger_connector.logger_connector"

@@ -1,4 +1,4 @@
-"""How a trainer's methods are listened to, and who is told."""
+"""Listen to a trainer's methods, and pass on what they report."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 
 
 @dataclass(frozen=True)
 class Listener:
-    """What one Monitor wants to know of trainers."""
+    """What one Monitor wants from trainers."""
 
     is_ours: Callable[[Iterable[Any]], bool]
-    """Whether any of these models is the one under watch."""
+    """Whether any of these models is the watched one."""
     report: Callable[[Mapping[str, Any]], None]
-    """Takes what a trainer reports, numbers and others."""
+    """Takes what a trainer reports, numbers and other values."""
     losses_add_up: Callable[[], None]
-    """Says that the trainer makes the losses of a step's passes shares of one."""
+    """Called if the trainer makes the losses of a step's passes shares of one."""
     step: Callable[[], int]
     """The number of the step in progress."""
     guarded: Callable[[Callable[..., None]], Callable[..., None]]
-    """The same call, which never raises into the trainer."""
+    """Returns the same call, which never raises into the trainer."""
 
 
 _told: dict[tuple[type, str], list[Callable[..., None]]] = {}
 
 
 def after_calls(owner: type, method: str, call: Callable[..., None]) -> Undo:
-    """Run `call` with the arguments of each call of a class's method, once that has returned."""
+    """Run `call` with the arguments of each call of a class's method, after it has returned."""
     key = owner, method
     if key not in _told:
         _told[key] = []
@@ -41,7 +41,7 @@ def after_calls(owner: type, method: str, call: Callable[..., None]) -> Undo:
     def undo() -> None:
         calls.remove(call)
         current = vars(owner).get(method)
-        # Where somebody else has replaced it once more, theirs stays, and ours tells nobody.
+        # If something else has replaced it again, that stays, and ours reports to nobody.
         if not calls and getattr(current, "_vario_calls", None) is calls:
             setattr(owner, method, current.__wrapped__)  # type: ignore[union-attr]
             _told.pop(key, None)

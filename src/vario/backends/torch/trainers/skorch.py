@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch.trainers.listening import Listener, after_calls
 
 MODULES = ("skorch.net",)
@@ -12,7 +12,7 @@ _COUNTS = ("batches", "train_batch_count", "valid_batch_count")
 
 
 def follow(module: Any, listener: Listener) -> Undo:
-    """Take it when all callbacks have added theirs."""
+    """Take the row when all callbacks have added their values."""
 
     def notified(net: Any, event: str, *_: Any, **__: Any) -> None:
         if event == "on_epoch_end" and listener.is_ours([getattr(net, "module_", None)]):

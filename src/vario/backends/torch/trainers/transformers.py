@@ -1,10 +1,10 @@
-"""Hugging Face's Trainer, and those of TRL and sentence-transformers, which are made of it."""
+"""Hugging Face's Trainer, and those of TRL and sentence-transformers, which derive from it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vario.backends.base import Undo
+from vario.backends.protocols.events import Undo
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.trainers.listening import Listener, after_calls
 
@@ -12,7 +12,7 @@ MODULES = ("transformers.trainer_callback",)
 
 
 def follow(module: Any, listener: Listener) -> Undo:
-    """Take what it logs, its evaluations too."""
+    """Take what it logs, including evaluations."""
     undo = hooks.Undos()
 
     def logged(handler: Any, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -21,7 +21,7 @@ def follow(module: Any, listener: Listener) -> Undo:
             listener.report(logs)
 
     def step_began(handler: Any, *_: Any, **__: Any) -> None:
-        # What it logs is the sum of what it calls backward on: it has divided by batches, or by items of the step.
+        # It logs the sum of the losses it calls backward on: it has divided them by batches, or by items of the step.
         if listener.is_ours([handler.model]):
             listener.losses_add_up()
 

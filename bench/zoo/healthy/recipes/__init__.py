@@ -1,0 +1,1 @@
+"""Recipes of healthy loops, a file for each family."""

@@ -1,0 +1,1 @@
+"""MindSpore: cells and their training loops."""

@@ -1,0 +1,275 @@
+"""What a backend may offer beyond the required protocol: one small protocol per capability.
+
+A probe lists the ones it requires in its `needs`. If a backend lacks one, the run lists the quantity as not offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from vario.backends.protocols.collectives import CollectiveFollower
+from vario.backends.protocols.losses import BackwardLoss
+from vario.backends.protocols.observing import Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
+from vario.core.records import HostCopy, Mesh
+
+
+class LossScale(Protocol):
+    """What gradients are multiplied by while they are computed."""
+
+    def loss_scale(self) -> Tensor | None:
+        """Return what the loss of this step is multiplied by."""
+
+
+class ModuleTensors(LossScale, Protocol):
+    """Inputs and outputs of modules, and their gradients."""
+
+    def on_module_values(self, observer: Observer) -> None:
+        """Pass module inputs and outputs to this observer."""
+
+    def on_module_gradients(self, observer: Observer) -> None:
+        """Pass the gradients of module inputs and outputs to this observer."""
+
+
+class LocalGradients(LossScale, Protocol):
+    """Gradients of single parameters during backward, before ranks reduce them."""
+
+    def on_local_gradients(self, call: Callable[[str, Tensor], None]) -> None:
+        """Call `call` with (name, gradient) for what one backward pass adds to each parameter's gradient."""
+
+    def on_accumulated_gradients(self, call: Callable[[str, Tensor], None]) -> None:
+        """Call `call` with (name, gradient) when this rank's backward added to a gradient, before ranks reduce it."""
+
+
+class AppliedGradients(Protocol):
+    """Gradients as an optimizer gets them, after clipping."""
+
+    def applied_gradients(self, optimizer: Any) -> NamedTensors:
+        """Return names and gradients of the chosen parameters that it is about to update."""
+
+    def optimizer_scale(self, optimizer: Any) -> Tensor | None:
+        """Return the scale these gradients still have."""
+
+
+class OptimizerState(Protocol):
+    """An optimizer's state and settings."""
+
+    def moments(self, optimizer: Any) -> NamedTensors:
+        """Return names (`weight:exp_avg`) and values of every tensor of its state, for the chosen parameters."""
+
+    def learning_rates(self, optimizer: Any) -> Later:
+        """Return the current learning rate of each of its groups; NaN if a group has none."""
+
+    def is_scheduled(self, optimizer: Any) -> bool | None:
+        """Whether a scheduler set these rates; None if they have not changed since the last call, or it is unknown."""
+
+
+class TrainingSettings(Protocol):
+    """Settings that decide what is trained."""
+
+    def optimizer_settings(self, optimizer: Any) -> dict[str, float]:
+        """Return an optimizer's options as numbers that stay constant in ordinary training; called at every update."""
+
+    def settings(self) -> dict[str, float]:
+        """Return what is trained as numbers that stay constant in ordinary training."""
+
+    def changed_attributes(self) -> dict[str, tuple[float, float]]:
+        """Return numbers of modules that have changed since the last call (`norm.eps`): the old and the new value."""
+
+    def modules_in_eval(self) -> list[str]:
+        """Return the names of the modules in eval mode."""
+
+    def unknown_parameters(self) -> list[str]:
+        """Return the names of parameters added to the model after `vario.watch`."""
+
+
+class UnzeroedGradients(Protocol):
+    """Separates gradients that an update has already used from those computed since."""
+
+    def update_ended(self, optimizer: Any) -> None:
+        """Note that an update has used its gradients; None: the loop's own update."""
+
+    def backward_began(self) -> None:
+        """Note the start of a backward pass, before it reaches any parameter."""
+
+    def update_began(self, optimizer: Any) -> float | Tensor:
+        """Return how much of its gradients is left over from before its previous update."""
+
+
+class KeptGradients(Protocol):
+    """Gradients that stay until they are zeroed."""
+
+    def unzeroed_gradients(self) -> UnzeroedGradients | None:
+        """Return what follows gradients that are not zeroed; None if there is nothing to follow."""
+
+
+class UpdateSamples(Protocol):
+    """What updates do to each parameter, on a sample of its elements."""
+
+    def on_updates(self, observer: Observer) -> None:
+        """Pass what updates do to each parameter, and the optimizer's state of health, to this observer."""
+
+    def on_unexpected_changes(self, observer: Observer) -> None:
+        """Pass what changed parameters between updates to this observer."""
+
+
+class Replicas(Protocol):
+    """What several ranks have in common, and how ranks are arranged."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """The dimensions of the arrangement of ranks: their sizes, and the place of this rank."""
+
+    @property
+    def replicated(self) -> list[str]:
+        """The chosen parameters that other ranks are known to have as well."""
+
+    def leave_to_others(self, rank: int, recording: Collection[int]) -> None:
+        """Set which ranks record (empty: all): of what several have, the first of them records it."""
+
+    def gradient_checksums(self, optimizer: Any) -> NamedTensors:
+        """Return names (`weight:gradient`) and checksums of the gradients that other ranks have as well."""
+
+    def weight_checksums(self, optimizer: Any) -> NamedTensors:
+        """Return names (`weight:weight`) and checksums of the weights that other ranks have as well."""
+
+
+class Attention(Protocol):
+    """Attention inside modules."""
+
+    def on_attention(self, observer: Observer) -> None:
+        """Pass the numbers of all attention inside the chosen modules to this observer: `<module>:entropy`, ..."""
+
+    def modules_matching(self, patterns: Sequence[str]) -> list[str]:
+        """Return the names of all modules that match, targets or not; raises if a pattern matches none."""
+
+    def on_modules_called(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
+        """Call `call` with (name, positional inputs) when one of these modules is called in a training pass."""
+
+    def attention_rows(self, name: str, query: Tensor, key: Tensor, order: str) -> dict[str, Tensor]:
+        """Return entropy, largest probability and largest logit of each row of a module's attention."""
+
+
+class Routers(Protocol):
+    """Routers that send tokens to experts."""
+
+    def routers(self) -> list[str]:
+        """Return the chosen modules that are routers of experts."""
+
+    def modules_matching(self, patterns: Sequence[str]) -> list[str]:
+        """Return the names of all modules that match, targets or not; raises if a pattern matches none."""
+
+    def on_modules_returned(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
+        """Call `call` with (name, items) when one of these modules has returned one or several items."""
+
+    def expert_load(self, name: str, returned: Sequence[Any]) -> Tensor | None:
+        """Return the tokens per expert over the mean, from a router's output; None if the output does not say."""
+
+    def fetch_later(self, tensor: Tensor) -> Later:
+        """Start copying a few numbers to the host; the result waits for them."""
+
+
+class SilentUnits(Protocol):
+    """Dead units of modules."""
+
+    def on_units(self, observer: Observer) -> Callable[[], NamedTensors]:
+        """Track which units are active while this observer records.
+
+        The result returns modules and the share of their units that were inactive since its last call.
+        """
+
+
+class Spectra(Protocol):
+    """Singular values of weight matrices."""
+
+    def spectra(self) -> NamedTensors:
+        """Return `<module>:spectral_norm` and `<module>:stable_rank` of the weight matrix of each chosen module."""
+
+
+class Collectives(Protocol):
+    """Communication between ranks."""
+
+    def on_collectives(self, follower: CollectiveFollower) -> None:
+        """Report every collective of this process to the follower, whoever calls it."""
+
+
+class Batches(Protocol):
+    """The content of the batches that a model is called with."""
+
+    def row_hashes(self, inputs: Any) -> Callable[[], RowHashes] | None:
+        """Start hashing the rows of a batch (nested tensors, or inputs of a model); None if it has no rows."""
+
+
+class Losses(Protocol):
+    """The loss, found without logging by the script."""
+
+    returns_loss: bool
+    """Whether what a trainer calls instead of the model returns its loss."""
+    losses_add_up: bool
+    """Whether a known trainer makes the losses of a step's passes shares of one loss."""
+
+    def loss_in(self, output: Any) -> Later | None:
+        """Return the loss in a model's output, if there is one."""
+
+    def on_backward_loss(self, call: Callable[[BackwardLoss], None]) -> None:
+        """Call `call` with the number that backward was called on, when it reaches the first parameter."""
+
+    def part_updated_by(self, optimizers: Collection[Any]) -> str:
+        """Return the part of the model that these update together; empty if no other optimizer updates another part."""
+
+
+class TrainerReports(Protocol):
+    """What trainers of other packages report for this model."""
+
+    def on_reported(self, call: Callable[[Mapping[str, Any]], None]) -> None:
+        """Call `call` with the names and values that such a trainer reports."""
+
+
+class TrainerPasses(Protocol):
+    """Passes of a trainer that does not call the outermost module."""
+
+    def pass_began(self) -> None:
+        """Note that a training pass begins."""
+
+    def pass_ended(self) -> None:
+        """Note that the pass, its backward and maybe an update are done."""
+
+
+class DeviceClock(Protocol):
+    """Time as measured by the training device."""
+
+    def time_mark(self) -> TimeMark:
+        """Return a mark of the current time."""
+
+    def is_behind(self) -> bool:
+        """Whether the device has not yet finished the work queued before the last call."""
+
+
+class DeviceMemory(Protocol):
+    """Memory of the training devices."""
+
+    def device_scalars(self) -> dict[str, float]:
+        """Return the memory in use in bytes, by name."""
+
+
+class Snapshots(Protocol):
+    """Copies of what is kept for parameters."""
+
+    def kept_of(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield what this rank keeps for these parameters: `name:weight`, `name:gradient`, and optimizer state."""
+
+    def host_copy(self, tensor: Tensor, most_bytes: int, sample_bytes: int) -> HostCopy | None:
+        """Return a copy on the host, sampled down if it takes more bytes than that; None if it cannot be read."""
+
+
+class FoundModels(Protocol):
+    """A model that was found in an unchanged script (`vario run`), maybe in the middle of a step."""
+
+    def are_updated_by(self, optimizer: Any) -> bool:
+        """Whether an optimizer has any of its parameters."""
+
+    def is_busy_elsewhere(self) -> bool:
+        """Whether another thread is training it right now."""
+
+    def losses_came(self, losses: Sequence[BackwardLoss]) -> None:
+        """Report the losses of backward passes from before the model was watched."""

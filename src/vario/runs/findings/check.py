@@ -1,0 +1,121 @@
+"""What was found in a run: during training, as stored, or by replaying rules over its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vario.rules import RULES, Chosen
+from vario.rules.api.alerts import Alert, Incident
+from vario.runs.findings.alert_lines import has_trace_of_rules
+from vario.runs.findings.replay import Failed, Keep, Wanted, chosen_of, rules_of
+from vario.runs.findings.replay import replay as run_rules
+from vario.runs.findings.stored_alerts import read_stored
+from vario.runs.reader import RunReader
+
+Source = Literal["stored", "replay"]
+
+NOT_WATCHED = "no rules ran during training"
+NO_TRACE = "rules left no trace during training"
+SWITCHED_OFF = "the rules were disabled during training"
+NOT_COMPARED = "ranks are not compared during training"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What rules found in a run, and when they ran."""
+
+    alerts: Sequence[Alert]
+    incidents: Sequence[Incident]
+    num_steps: int
+    source: Source = "replay"
+    """`stored`: found during training. `replay`: found now, over the stored rows."""
+    missing: str = ""
+    """What rules did not cover during training; empty: nothing."""
+    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The rules that ran, and their options."""
+    replayed: tuple[str, ...] = ()
+    """The rules that ran now: all, none, or the ones that compare ranks."""
+
+
+def check(
+    run: RunReader,
+    rules: Wanted = None,
+    keep: Keep | None = None,
+    failed: Failed | None = None,
+    *,
+    replay: bool = False,
+) -> Check:
+    """Return what was found in a run: the incidents stored during training, or what a replay finds now.
+
+    With `replay`, or if `rules` are given, rules run over the stored rows: names, rules or a table of options, as in a
+    config (default: those the run was watched with). `keep(quantity, step)` filters the frames of a replay. A rule that
+    raises ends the check, unless `failed(part, error)` is given. A run without rules is replayed too, and so are rules
+    that compare ranks, which never run during training; `source`, `missing` and `replayed` say so.
+    """
+    if replay or rules is not None or keep is not None:
+        return _replayed(run, rules_of(run) if rules is None else chosen_of(rules), "", keep, failed)
+    if missing := _missing(run):
+        return _replayed(run, rules_of(run), missing, None, failed)
+    return stored_check(run, _comparing(run), failed)
+
+
+def stored_check(run: RunReader, also: Sequence[Chosen] = (), failed: Failed | None = None) -> Check:
+    """Return what was found during training, plus what replayed rules find."""
+    missing = _missing(run)
+    now = run_rules(run, also, None, failed) if also else None
+    found = read_stored(run, () if now is None else now.alerts)
+    return Check(
+        found.alerts,
+        found.incidents,
+        num_steps(run),
+        "stored",
+        missing or (NOT_COMPARED if _comparing(run) else ""),
+        {**({} if missing == NO_TRACE else _told_rules(run)), **_options(also)},
+        tuple(entry.rule.name for entry in also),
+    )
+
+
+def _missing(run: RunReader) -> str:
+    """Why the stored findings are incomplete; empty if they are complete."""
+    if not _told_rules(run):
+        return NOT_WATCHED
+    if run.state not in ("running", "stalled") and not has_trace_of_rules(run):
+        return NO_TRACE
+    return SWITCHED_OFF if any(part.part == "sink alerts" for part in run.parts_off) else ""
+
+
+def _comparing(run: RunReader) -> list[Chosen]:
+    """The rules of a run that compare its ranks."""
+    return [entry for entry in rules_of(run) if entry.rule.over == "ranks"] if len(run.ranks) > 1 else []
+
+
+def num_steps(run: RunReader) -> int:
+    """Return how many steps were recorded: all have plain numbers, except in imported runs."""
+    quantities = run.quantities("all") if run.ranks else []
+    return len(run.steps("scalar" if "scalar" in quantities else quantities[0], "all")) if quantities else 0
+
+
+def _replayed(
+    run: RunReader, chosen: Sequence[Chosen], missing: str, keep: Keep | None, failed: Failed | None
+) -> Check:
+    found = run_rules(run, chosen, keep, failed)
+    names = tuple(entry.rule.name for entry in chosen)
+    return Check(found.alerts, found.incidents, found.num_steps, "replay", missing, _options(chosen), names)
+
+
+def _options(chosen: Sequence[Chosen]) -> dict[str, Mapping[str, Any]]:
+    return {entry.rule.name: {**entry.rule.options, **entry.options} for entry in chosen}
+
+
+def _told_rules(run: RunReader) -> dict[str, Mapping[str, Any]]:
+    """The rules that ran during training, from its config; those over ranks did not."""
+    told = run.config.get("rules")
+    found = told if isinstance(told, Mapping) else {}
+    known = {entry.name: entry.part for entry in RULES}
+    return {
+        name: {**(known[name].options if name in known else {}), **(options if isinstance(options, Mapping) else {})}
+        for name, options in found.items()
+        if name not in known or known[name].over == "rank"
+    }

@@ -1,0 +1,1 @@
+"""What people say about runs: name, tags, note, star, archive. Kept beside the runs, never in them."""

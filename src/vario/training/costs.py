@@ -1,0 +1,70 @@
+"""What vario costs the training thread, measured per part during training."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from threading import get_ident
+from time import perf_counter
+from typing import Any
+
+from vario.core.errors import TrainingStop
+
+SPARSE = frozenset({"batches", "device_memory", "unzeroed_gradients", "pass_time", "settings"})
+"""Parts that can be skipped in steps that are too short for them."""
+_NONE: frozenset[str] = frozenset()
+
+
+class Costs:
+    """Seconds the training thread spends in each part. Time in a nested part counts for that part only."""
+
+    def __init__(self) -> None:
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        """Seconds since the step began, by part."""
+        self.writer: int | None = None
+        """The writer thread, whose time does not count."""
+        self.every = 1
+        """Sparse parts run in two consecutive steps out of this many: some compare a step with the previous one."""
+        self._idle = _NONE
+        self._inside = 0.0
+
+    def begin_step(self, step: int) -> None:
+        """Start a step: choose the parts to skip in it."""
+        self._idle = SPARSE if step % self.every > 1 else _NONE
+
+    def guarded(
+        self, part: str, call: Callable[..., None], off: Collection[str], failed: Callable[[str, Exception], None]
+    ) -> Callable[..., None]:
+        """Return the same call, which counts its time for a part and reports a failure instead of raising."""
+        spent = self.spent
+
+        def run(*args: Any) -> None:
+            if part in off:
+                return
+            is_training = get_ident() != self.writer
+            if is_training and part in self._idle:
+                return
+            began, inside = perf_counter(), self._inside
+            try:
+                call(*args)
+            except TrainingStop:
+                raise
+            except Exception as error:  # noqa: BLE001 - the failure policy
+                failed(part, error)
+            if is_training:
+                took = perf_counter() - began
+                spent[part] += took - (self._inside - inside)
+                self._inside = inside + took
+
+        return run
+
+    def add(self, part: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere to a part."""
+        self.spent[part] += seconds
+        self._inside += seconds
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds since the last call, by part."""
+        taken = dict(self.spent)
+        self.spent.clear()
+        return taken

@@ -1,0 +1,94 @@
+"""The tripwire: the norm of all gradients, at every step. When it jumps, everything is recorded.
+
+If gradients are on the host, the step in progress is recorded: its gradients, and the weights and moments after its
+update. For gradients on a device, rows are computed at every step and the writer drops them unless they are needed; the
+other quantities are recorded in the next steps, since the training thread has moved on by then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from vario.backends.protocols.backend import Backend
+from vario.backends.protocols.gradients import Gradients
+from vario.core.quantities import GRADIENT_NORM
+from vario.rules.api.alerts import Incident
+from vario.training.observer import QuantityObserver
+
+GRADIENT = "gradient"
+_AT_ONCE = frozenset({GRADIENT, "weight", "moment"})
+"""What can still be recorded of a step after its backward pass."""
+CLOSE_STEPS = 3
+"""Steps after a jump in which everything is recorded."""
+_PAUSE = 50
+"""Steps after that in which further jumps change nothing."""
+_REMEMBERED = 32
+_LEAST_REMEMBERED = 8
+_RISE, _FALL = 3.0, 0.1
+"""How far above the largest, or below the smallest remembered norm a norm has to be."""
+
+
+class Tripwire:
+    """Follows the norm of one rank's gradients, and has quantities recorded when it jumps."""
+
+    def __init__(self, observers: Sequence[QuantityObserver], backend: Backend) -> None:
+        self._observers = observers
+        self._backend = backend
+        self._norms: deque[float] = deque(maxlen=_REMEMBERED)
+        self._was_finite = True
+        self._close_from = -_PAUSE
+        self._was_hint = False
+
+    def attach(
+        self, gradient: QuantityObserver, guarded: Callable[[str, Callable[..., None]], Callable[..., None]]
+    ) -> None:
+        """Check the norm after each backward pass."""
+        self._gradient = gradient
+        self._backend.on_backward_ended(guarded("tripwire", self._backward_ended))
+
+    def incident_came(self, incident: Incident) -> None:
+        """Record more because a rule found something. Called on the writer thread."""
+        self.look_closer(is_hint=incident.severity == "note")
+
+    def _backward_ended(self, gradients: Gradients) -> None:
+        if self._gradient.watching:
+            return
+        norm, scale = gradients.norm(), gradients.scale
+        if norm is None:
+            self._gradient.observe_all(*gradients.in_any_order(), scale, self.has_moved)
+            return
+        norm = norm / float(scale) if scale is not None else norm
+        self._gradient.log(GRADIENT_NORM, norm)
+        if self.has_moved(norm):
+            self._gradient.observe_all(*gradients.named(), scale)
+            for observer in self._observers:
+                if observer.quantity in _AT_ONCE and not observer.is_fixed:
+                    observer.watching = observer.quantity != GRADIENT
+
+    def has_moved(self, norm: float) -> bool:
+        """Whether a norm jumped; if so, the next steps are recorded in full. Call it from one thread at a time."""
+        is_finite = math.isfinite(norm)
+        has_moved = self._was_finite and not is_finite
+        if is_finite and len(self._norms) >= _LEAST_REMEMBERED:
+            has_moved = norm > _RISE * max(self._norms) or norm < _FALL * min(self._norms)
+        self._was_finite = is_finite
+        if is_finite:
+            self._norms.append(norm)
+        return has_moved and self.look_closer()
+
+    def look_closer(self, is_hint: bool = False) -> bool:
+        """Record everything in the next steps, unless that was done recently; safe from any thread.
+
+        What was done for a hint alone does not keep from looking again for a better reason.
+        """
+        step = self._backend.clock.step
+        is_better = self._was_hint and not is_hint
+        if step < self._close_from + CLOSE_STEPS + (0 if is_better else _PAUSE):
+            return False
+        self._close_from, self._was_hint = step, is_hint
+        for observer in self._observers:
+            if not observer.is_fixed:
+                observer.watched_before = max(observer.watched_before, step + 1 + CLOSE_STEPS)
+        return True
