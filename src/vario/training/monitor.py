@@ -246,9 +246,10 @@ class Monitor:
         # neither is a forward pass after training.
         is_a_look = self.has_trained and self._clock.is_only_forward and not self.frames.has_numbers
         may_drop = state == "finished" and not self._clock.has_update and TRAINING_LOOP not in self.off
-        if may_drop and (has_failed or is_a_look):
+        is_dropped = may_drop and (has_failed or is_a_look)
+        self._backend.detach()  # hands over what still waits to be reduced
+        if is_dropped:
             self.frames.discard()
-        self._backend.detach()
         if self._completed or self.frames.has_rows:
             self.step_ended()
         self._closed = True
