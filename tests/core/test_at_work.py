@@ -32,6 +32,7 @@ def worker():
                 begun.set()
                 work()
 
+        forks.prepare()
         threads.append(threading.Thread(target=run))
         threads[-1].start()
         assert begun.wait(60)

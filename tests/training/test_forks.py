@@ -10,6 +10,7 @@ import torch
 
 import vario
 from models import Perceptron, batch
+from starting import run_afresh
 
 
 def in_fork(call):
@@ -118,3 +119,43 @@ def test_a_fork_finds_no_module_locked_by_a_thread_of_ours(tmp_path, training, m
         begun.wait()
         assert in_fork(read) == "imported"
         thread.join()
+
+
+FIRST_WRITE = """
+import os, threading, torch
+from vario.config import Config
+from vario.training.monitor import Monitor
+
+class Busy:
+    '''Works with a lock, as Arrow does with those of its allocator.'''
+    lock, has_begun = threading.Lock(), threading.Event()
+    def open(self, header): pass
+    def write(self, record):
+        with self.lock:
+            self.has_begun.set()
+            threading.Event().wait(0.3)
+    def note(self, parts_off, num_refused): pass
+    def close(self, state, error): pass
+    first_step = 0
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+monitor = Monitor(model, optimizer, Config(sinks=["in_memory"]), sinks={"busy": Busy()})
+
+def train():
+    '''The writer thread writes its first step while a fork is on its way.'''
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    Busy.has_begun.wait(60)
+
+os.register_at_fork(before=train)
+if not (child := os.fork()):
+    os._exit(0 if Busy.lock.acquire(timeout=5) else 1)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_that_comes_with_the_first_write_finds_no_lock_held(tmp_path):
+    (tmp_path / "train.py").write_text(FIRST_WRITE)
+    done = run_afresh(["train.py"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -34,7 +34,6 @@ _is_prepared: list[bool] = []
 @contextmanager
 def at_work() -> Iterator[None]:
     """Make forks in other threads wait for the end of this block; do not nest."""
-    _prepare()
     _begin()
     try:
         yield
@@ -60,7 +59,11 @@ def _end() -> None:
         _threads.changed.notify_all()
 
 
-def _prepare() -> None:
+def prepare() -> None:
+    """Start to make forks wait. Call it before a thread starts that works.
+
+    A fork that has begun does not see a thread that prepares only now.
+    """
     if not _is_prepared:
         _is_prepared.append(True)
         os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from vario.core.at_work import at_work
+from vario.core.at_work import at_work, let_forks_pass, prepare
 from vario.core.records import StepRecord
 
 MAX_WAITING_STEPS = 16
@@ -48,6 +48,7 @@ class Writer:
         self._num_waiters = 0
         self.num_refused = 0
         self._thread = threading.Thread(target=self._run, name="vario-writer", daemon=True)
+        prepare()
         self._thread.start()
 
     @property
@@ -64,7 +65,8 @@ class Writer:
                     self._changed.wait()
                 self._changed.wait_for(lambda: self._is_urgent, rested + REST_SECONDS - time.monotonic())
                 builds = list(self._waiting)
-            self._deliver(builds)
+            with at_work():
+                self._deliver(builds)
             rested = time.monotonic()
             with self._changed:
                 for _ in builds:
@@ -84,17 +86,15 @@ class Writer:
                 self._failed(error)
             # Steps that are ready go together; one that had to be waited for is written at once.
             if records and time.monotonic() - began > AT_ONCE_SECONDS:
-                written += self._written(records)
+                self._write(records)
+                written += records
                 records = []
+            let_forks_pass()
         if records:
-            written += self._written(records)
+            self._write(records)
+            written += records
         if self._wrote is not None and written:
             self._wrote(time.thread_time() - busy, written)
-
-    def _written(self, records: Sequence[StepRecord]) -> Sequence[StepRecord]:
-        with at_work():
-            self._write(records)
-        return records
 
     @property
     def thread_number(self) -> int | None:
