@@ -245,10 +245,9 @@ class Monitor:
         # A step that raised and ended training is worth keeping. One whose exception was caught is not a step, and
         # neither is a forward pass after training.
         is_a_look = self.has_trained and self._clock.is_only_forward and not self.frames.has_numbers
-        may_drop = state == "finished" and not self._clock.has_update and TRAINING_LOOP not in self.off
-        is_dropped = may_drop and (has_failed or is_a_look)
+        may_drop = state == "finished" and not self._clock.has_update and (has_failed or is_a_look)
         self._backend.detach()  # hands over what still waits to be reduced
-        if is_dropped:
+        if may_drop and TRAINING_LOOP not in self.off:
             self.frames.discard()
         if self._completed or self.frames.has_rows:
             self.step_ended()

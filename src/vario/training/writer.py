@@ -19,8 +19,8 @@ REST_SECONDS = 0.1
 interpreter lock from a loop that may need it."""
 MAX_WAIT_SECONDS = 1.0
 """How long training waits for a writer that is that far behind before it drops a step."""
-AT_ONCE_SECONDS = 1e-3
-"""A record that took longer to build had to wait for its device."""
+AT_ONCE_SECONDS = 2e-2
+"""A record that took longer to build had to wait for its device, not only for the interpreter lock."""
 
 Build = Callable[[], StepRecord]
 

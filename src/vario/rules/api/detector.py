@@ -56,6 +56,7 @@ class Detector:
     def see(self, step: Step | RanksStep, rank: int | None) -> list[Alert]:
         """Return the alerts that begin in this step."""
         alerts: list[Alert] = []
+        step.memory.first_step(step.number)
         _note_intervals(step)
         for rule, options in self._rules_for(step):
             try:
@@ -118,6 +119,8 @@ HELD_ALIKE = HELD | {"update"}
 def _note_intervals(step: Step | RanksStep) -> None:
     """Remember how often each quantity is watched: no finding between two watched steps does not mean it recovered."""
     shown = [step] if isinstance(step, Step) else list(step.steps.values())[:1]
+    if not any(one.frames for one in shown):
+        return
     quantities = tuple(dict.fromkeys(frame.quantity for one in shown for frame in one.frames))
     if quantities:
         seen = step.memory.get(INTERVALS, Last())

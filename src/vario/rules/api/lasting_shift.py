@@ -54,8 +54,10 @@ def may_have_shifted(newest: Sequence[float], least: float | None, share: float)
         seen = [value for value in seen if math.isfinite(value)]
     if len(seen) < LEAST_KNOWN:
         return False
-    low, high, level = min(seen), max(seen), _level(newest)
-    return max(abs(level - low), abs(level - high)) > (share * max(low, -high) if least is None else least)
+    # A shift is no larger than the way from the level just before, which leaves out spikes, to the level now.
+    near, level = seen[-LATELY - math.ceil(SPIKES * len(KEPT)) :], _level(newest)
+    furthest = max(level - min(near), max(near) - level)
+    return furthest > (share * max(min(seen), -max(seen)) if least is None else least)
 
 
 def lasting_shift(values: Values, threshold: float) -> LastingShift | None:

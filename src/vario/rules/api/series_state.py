@@ -192,15 +192,18 @@ class Trend(PerSeries):
             is_linear=self._linear,
         )
 
-    def follow(self, name: str, value: float, step: int | None = None) -> Departure | None:
-        """`update` for one plain number, ten times as fast; None if it is not finite."""
+    def entries(self, name: str) -> list[float]:
+        """Return what is known about one plain number, in the order of `fields`."""
         known = self._followed.get(name)
         if known is None:
             row = self.row(name)
             self._made()
             known = self._table[:, row].tolist()
-        # In the order of `fields`.
-        level, dev, fast, slow, usual_gap, peak, age, born, last = known
+        return known
+
+    def follow(self, name: str, value: float, step: int | None = None) -> Departure | None:
+        """`update` for one plain number, ten times as fast; None if it is not finite."""
+        level, dev, fast, slow, usual_gap, peak, age, born, last = self.entries(name)
         x = value if self._linear else (np.log(value).item() if value > 0 else math.nan)
         # Beyond this, array and scalar arithmetic differ: one gives Inf where the other raises.
         if not abs(x) + abs(level) + dev + abs(fast) + abs(slow) + usual_gap + peak < LARGEST:
@@ -313,6 +316,7 @@ class Memory:
     def __init__(self) -> None:
         self._kept: dict[str, PerSeries] = {}
         self._restored: dict[str, Saved] = {}
+        self._first_step: int | None = None
         self.parts: dict[tuple[str, str], tuple[tuple[str, ...], Positions, tuple[str, ...]]] = {}
         """A cache, not saved: where the rows of each part of a quantity were last time."""
         self.worked_out: dict[str, Any] = {}
@@ -333,6 +337,16 @@ class Memory:
         if not isinstance(found, type(made)):
             raise TypeError(f"'{name}' is remembered as a {type(found).__name__}, not a {type(made).__name__}")
         return found
+
+    def first_step(self, now: int) -> int:
+        """Return the first step that was seen: `now`, if there was none before. Called for every step."""
+        if self._first_step is None:
+            seen = self.get("first step", Last())
+            row = seen.row("step")
+            if math.isnan(seen["value"].item(row)):
+                seen["value"][row] = float(now)
+            self._first_step = int(seen["value"].item(row))
+        return self._first_step
 
     def save(self) -> Saved:
         """Return everything as arrays by `name|field`."""

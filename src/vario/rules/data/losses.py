@@ -140,10 +140,10 @@ def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int =
         return
     swing = abs(step.scalars[name] - last)
     trend = step.memory.get(f"loss_swings {name}", Trend(linear=True, floor=1e-9))
-    row = trend.row("swing")
-    if trend["age"].item(row) > YOUNG:
+    level, *_, age, _, _ = trend.entries("swing")
+    if age > YOUNG:
         # One batch far off makes two wide swings, not a habit.
-        swing = min(swing, 2 * times * trend["level"].item(row))
+        swing = min(swing, 2 * times * level)
     found = trend.follow("swing", swing, step.number)
     if found is None:
         return

@@ -9,7 +9,7 @@ import numpy as np
 from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.alerts import Severity
-from vario.rules.api.series_state import Last, Streak
+from vario.rules.api.series_state import Streak
 from vario.rules.optimizer.unexplained_change import CHANGE
 
 FROM, RESET = ":from:", ":reset"
@@ -17,7 +17,7 @@ KINDS = ("taken", "reset", "changed")
 """What happened to a parameter's state, the most telling first."""
 
 
-@rule("exact", stage="optimizer")
+@rule("exact", needs=CHANGE, stage="optimizer")
 def state_changed(step: Step, clean_steps: int = 8) -> Iterator[Finding]:
     """An optimizer's moments that changed between two updates: taken from another parameter, set to zero, or written.
 
@@ -39,16 +39,12 @@ def state_changed(step: Step, clean_steps: int = 8) -> Iterator[Finding]:
     """
     rows = step.rows(CHANGE)
     written = tuple(name for name in rows.targets if ":" in name)
-    begun = step.memory.get("state_changed begun", Last())
-    row = begun.row("step")
-    if np.isnan(begun["value"].item(row)):
-        begun["value"][row] = float(step.number)
     if not written:
         return
     # What a loop does from the start is its way.
     habit = step.memory.get("state_changed habit", Streak())
     owned = tuple(name.partition(":")[0] for name in written)
-    is_early = step.number - begun["value"].item(row) < clean_steps
+    is_early = step.number - step.memory.first_step(step.number) < clean_steps
     by_design = habit.update(owned, np.full(len(owned), is_early) | (habit.read("count", owned) > 0))
     found = [name.partition(":") for name, is_habit in zip(written, by_design > 0, strict=True) if not is_habit]
     if not found:

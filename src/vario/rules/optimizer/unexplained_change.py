@@ -28,7 +28,7 @@ ROUNDING = {"float64": 1e-14, "bfloat16": 0.03, "float16": 4e-3}
 """Relative to the largest element of a weight: the rounding error of adding a value and subtracting it again."""
 
 
-@rule("exact")
+@rule("exact", needs=f"{CHANGE} weight update")
 def unexplained_change(step: Step, clean_steps: int = 8) -> Iterator[Finding]:
     """A weight that changed outside the optimizer's updates, or by more than they explain.
 
@@ -116,10 +116,6 @@ def _reach(step: Step) -> dict[str, float]:
 
 def _moved_between_updates(step: Step, clean_steps: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Weights that changed between updates, unless the loop has done that from the start."""
-    watched = step.memory.get("unexplained_change", Last())
-    row = watched.row("begun")
-    if np.isnan(begun := watched["value"].item(row)):
-        begun = watched["value"][row] = float(step.number)
     if step.quantities.isdisjoint((CHANGE, "weight")):
         return np.zeros(0, np.int64)
     rows = _of_weights(step)
@@ -132,7 +128,7 @@ def _moved_between_updates(step: Step, clean_steps: int) -> np.ndarray[tuple[int
         return np.zeros(0, np.int64)
     # There are rows only if something changed, so the first one decides: an early change is by design.
     habit = step.memory.get("unexplained_change habit", Streak())
-    is_early = step.number - begun < clean_steps
+    is_early = step.number - step.memory.first_step(step.number) < clean_steps
     by_design = habit.update(rows.targets, np.full(len(rows), is_early) | (habit.read("count", rows.targets) > 0))
     rounding = np.array([ROUNDING.get(step.facts.dtypes.get(name, ""), 1e-6) for name in rows.targets])
     is_rounding = rows.statistic("absmax") <= rounding * np.nan_to_num(known)
