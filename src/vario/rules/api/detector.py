@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
-
-import numpy as np
 
 from vario.core.quantities import SCALAR
 from vario.core.records import HELD
@@ -62,11 +61,12 @@ class Detector:
             try:
                 for finding in rule.look(step, **options):
                     finding = _from_batch(finding, step)
-                    alert = rule.alert(finding, step.number, _rank(finding, step, rank))
-                    if _is_news(alert, step, self._last_there.get(alert.target or "")):
-                        alerts.append(with_part(_unseen(alert, step), rule, partial(_names, step, alert.quantity)))
-                    if alert.quantity == SCALAR and alert.target is not None:
-                        self._last_there.setdefault(alert.target, step.number)
+                    named = finding.rank if rule.over == "ranks" else _rank(finding, step, rank)
+                    if _is_news(rule, finding, named, step, self._last_there.get(finding.target or "")):
+                        alert = _unseen(rule.alert(finding, step.number, named), step)
+                        alerts.append(with_part(alert, rule, partial(_names, step, alert.quantity)))
+                    if finding.quantity == SCALAR and finding.target is not None:
+                        self._last_there.setdefault(finding.target, step.number)
             except Exception as error:
                 if self._failed is None:
                     raise
@@ -136,19 +136,19 @@ def _unseen(alert: Alert, step: Step | RanksStep) -> Alert:
     return dataclasses.replace(alert, unseen_from=max(0, alert.began - every + 1))
 
 
-def _is_news(alert: Alert, step: Step | RanksStep, last_there: int | None) -> bool:
+def _is_news(rule: Rule, finding: Finding, rank: int | None, step: Step | RanksStep, last_there: int | None) -> bool:
     """Whether this finding is new: not raised recently, nor in the last step that had this plain number."""
-    firing = step.memory.get("detector firing", Last())
-    name = f"{alert.rule} {alert.quantity} {alert.target} {alert.rank}"
-    _, last = firing.swap((name,), np.array([alert.value]), alert.step)
-    intervals = step.memory.get(INTERVALS, Last())
-    interval = intervals.read("value", (alert.quantity,))[0]
-    if alert.quantity == SCALAR and last_there is not None and last[0] >= last_there:
-        return False
+    firing, intervals = step.memory.get("detector firing", Last()), step.memory.get(INTERVALS, Last())
+    name = f"{rule.name} {finding.quantity} {finding.target} {rank}"
     # NaN means "never before" for all of them.
-    quiet = max(QUIET_STEPS, 0 if np.isnan(interval) else 2 * interval)
+    last = firing["step"].item(firing.row(name))
+    firing.swap_one(name, float(finding.value), step.number)
+    interval = intervals["value"].item(intervals.row(finding.quantity))
+    if finding.quantity == SCALAR and last_there is not None and last >= last_there:
+        return False
+    quiet = max(QUIET_STEPS, 0 if math.isnan(interval) else 2 * interval)
     gaps = step.memory.get("detector gaps", Last())
-    gap = gaps.swap_one(name, min(alert.step - last[0], MOST_QUIET_STEPS / 2), alert.step)
+    gap = gaps.swap_one(name, min(step.number - last, MOST_QUIET_STEPS / 2), step.number)
     # A tensor that only some steps have, as a generator's gradient, shows the same at regular distances.
-    recurs = 0 if np.isnan(gap) or alert.severity == "page" else 2 * gap
-    return not alert.step - last[0] <= max(quiet, recurs)
+    recurs = 0 if math.isnan(gap) or rule.severity_of(finding) == "page" else 2 * gap
+    return not step.number - last <= max(quiet, recurs)

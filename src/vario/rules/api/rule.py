@@ -108,14 +108,18 @@ class Rule:
         """Return how strongly a finding of this scope speaks for each hypothesis."""
         return self.points_to.get(scope) or self.points_to.get("", {})
 
+    def severity_of(self, finding: Finding) -> Severity:
+        """Return a finding's own severity, or the one that findings of this kind of rule have."""
+        return finding.severity or SEVERITY[self.kind]
+
     def alert(self, finding: Finding, step: int, rank: int | None) -> Alert:
         """Turn a finding into an alert."""
         return Alert(
             rule=self.name,
             kind=self.kind,
-            severity=finding.severity or SEVERITY[self.kind],
+            severity=self.severity_of(finding),
             step=step,
-            rank=finding.rank if self.over == "ranks" else rank,
+            rank=rank,
             quantity=finding.quantity,
             target=finding.target,
             value=float(finding.value),
