@@ -14,7 +14,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import mindspore
@@ -82,6 +82,13 @@ def norm(tensor: Any) -> float:
         return float(ops.sqrt(ops.reduce_sum(ops.square(ops.cast(tensor, mindspore.float32)))).asnumpy())
 
 
+def norms(tensors: Iterable[Any]) -> None:
+    """The same for several; a gradient that nothing needs is None."""
+    for one in tensors:
+        if one is not None:
+            norm(one)
+
+
 def per_tensor(name: str, training: Training) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return what is done after each step, and what undoes it, in the way of one transfer per tensor."""
     handles: list[Any] = []
@@ -94,9 +101,10 @@ def per_tensor(name: str, training: Training) -> tuple[Callable[[], None], Calla
     if name == "optimizer state":
         after = lambda: [norm(one) for one in (*optimizer.moment1, *optimizer.moment2)] and None  # noqa: E731
     if name == "activations":
+        # Inputs and outputs with their gradients, as msprobe's monitor and vario record them.
         for _, cell in training.net.cells_and_names():
-            handles.append(cell.register_forward_hook(lambda cell, args, output: norm(output) * 0 or None))
-            handles.append(cell.register_backward_pre_hook(lambda cell, gradients: norm(gradients[0]) * 0 or None))
+            handles.append(cell.register_forward_hook(lambda cell, args, output: norms((*args, output))))
+            handles.append(cell.register_backward_hook(lambda cell, to, came: norms((*to, *came))))
     return after, lambda: [handle.remove() for handle in handles] and None
 
 
