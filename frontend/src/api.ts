@@ -8,6 +8,8 @@
 export interface Alert {
   step: number;
   rule: string;
+  /** What to call it: the name of the rule, or what fits better, as `gradient drop`. */
+  label: string;
   kind: "exact" | "limit" | "relative";
   severity: "page" | "warn" | "note";
   rank: Maybe;
@@ -56,6 +58,8 @@ export interface ChainLink {
   target: string | null;
   quantity: string;
   rule: string;
+  /** What to call it: the name of the rule, or what fits better, as `gradient drop`. */
+  label: string;
   text: string;
   series: string | null;
 }
@@ -251,6 +255,8 @@ export interface Incident {
   first_step: number;
   last_step: number;
   rule: string;
+  /** What to call it: the name of the rule, or what fits better, as `gradient drop`. */
+  label: string;
   severity: "page" | "warn" | "note";
   /** The module or parameter to look at; null if there is no single one. */
   place: string | null;

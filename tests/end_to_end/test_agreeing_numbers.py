@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+import little_trainings
 import vario
 from sweep import train_one
 from vario.cli import main
+from vario.notices.message import Message
 from vario.runs.views.brief import read_brief
 from vario.runs.views.heat import read_heat
 from vario.runs.views.vitals import read_vitals
@@ -83,6 +85,20 @@ def test_differences_are_in_the_order_of_their_column(two, capsys):
 def test_a_deviation_is_a_number_for_people(two):
     found = vario.diff(vario.open_run(two / "lr0.1-w4-s0"), vario.open_run(two / "lr0.3-w4-s0"))
     assert max(each.deviations for each in found.most) <= 1000
+
+
+def test_a_drop_of_gradients_is_called_so_everywhere(tmp_path, capsys):
+    path = little_trainings.train_with_drop(tmp_path / "fell")
+    run = vario.open_run(path)
+    assert [(alert.rule, alert.label) for alert in run.alerts] == [("grad_spike", "gradient drop")]
+    assert "gradient of 'blocks.1.0.weight' fell to" in run.alerts[0].text
+    texts = []
+    for words in (["check", "--all"], ["report"], ["diagnose"]):
+        main([*words, str(path)])
+        texts.append(capsys.readouterr().out)
+    for text in (*texts, run._repr_html_(), Message(run.incidents[0], "fell").title):
+        assert "gradient drop" in " ".join(text.split())
+        assert "spike" not in text
 
 
 class Words(nn.Module):
