@@ -205,6 +205,8 @@ export interface HeatHead {
   step: Maybe;
   /** For each row `indices` (token ids) or `mask` if its numbers are no sizes, else empty; empty if all are sizes. */
   kinds: string[];
+  /** Token ids and masks that share a row with sizes: of their numbers only NaN is in the row. */
+  left_out: string[];
   /** Only targets whose names contain these words are included. */
   search?: string;
   /** For two runs: log10 of the ratio b/a, or b minus a. */
@@ -236,6 +238,8 @@ export interface HeatTable {
   step: Maybe;
   /** For each row `indices` (token ids) or `mask` if its numbers are no sizes, else empty; empty if all are sizes. */
   kinds: string[];
+  /** Token ids and masks that share a row with sizes: of their numbers only NaN is in the row. */
+  left_out: string[];
   /** Only targets whose names contain these words are included. */
   search?: string;
   /** For two runs: log10 of the ratio b/a, or b minus a. */

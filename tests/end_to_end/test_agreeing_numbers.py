@@ -129,7 +129,8 @@ def test_token_ids_and_masks_are_neither_the_brightest_nor_broken(tmp_path, hidd
             loss.backward()
             optimizer.step()
             monitor.log(loss=loss.item())
-    heat = read_heat(vario.open_run(tmp_path / "words"), "activation", "absmax")
+    run = vario.open_run(tmp_path / "words")
+    heat = read_heat(run, "activation", "absmax")
     kinds = dict(zip(heat.targets, heat.kinds, strict=True))
     assert kinds["embed:input"] == "indices"
     assert {kind for name, kind in kinds.items() if "mask" in name} == {"mask"}
@@ -137,3 +138,11 @@ def test_token_ids_and_masks_are_neither_the_brightest_nor_broken(tmp_path, hidd
     assert {name for name, kind in kinds.items() if kind == "indices"} == {"embed:input", *inputs}
     assert kinds["embed:output"] == kinds["head:output"] == ""
     assert not heat.bad.any()
+    sizes = heat.values[[not kind for kind in heat.kinds]]
+    for rows in range(1, len(heat.targets)):
+        merged = read_heat(run, "activation", "absmax", rows=rows)
+        assert not merged.bad.any()
+        grey = [merged.kinds[row] if merged.kinds else "" for row in range(rows)]
+        assert merged.values[[not kind for kind in grey]].max() == sizes.max()
+        assert set(merged.left_out) <= {name for name, kind in kinds.items() if kind}
+    assert read_heat(run, "activation", "nans", rows=1).left_out == ()
