@@ -73,6 +73,15 @@ def break_a_weight(model):
     net.blocks[1][0].weight[3, 3] = 1e4
 
 
+def train_with_drop(path):
+    """A training in which the gradient of one matrix becomes a thousandth."""
+
+    def shrink(model):
+        model.blocks[1][0].weight.register_hook(lambda gradient: gradient * 1e-3)
+
+    return train(path, steps=80, lr=1e-4, fault=shrink, quantities=["gradient"], rules=["grad_spike"])
+
+
 def regress(path, steps=110, before=None, wanted=None, **options):
     """A small regression with SGD; `before(step, optimizer)` strikes, `wanted(step, y)` changes what is right."""
     torch.manual_seed(0)

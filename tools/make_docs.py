@@ -159,7 +159,8 @@ The text about a finding comes from the rule: `Why:`, `Cause:` (or `Cause (globa
 `Next:` in its docstring. `Points to: schedule 3, data 1` says which [hypotheses](diagnose.md#hypotheses) of a diagnosis
 a finding speaks for: 1 is a hint, 5 all but proves it. The decorator sets `stage`, the part of a step it is about
 (default: the one of the quantity it names), and `chart`, which number of a target to chart if there are several, such
-as `max_logit` of attention.
+as `max_logit` of attention. `Finding(..., label="gradient drop")` gives a finding a name of its own, which is shown
+instead of the rule's.
 
 `step.trend("gradient", "rms")` compares a statistic of every target with its own past, vectorised; its state is saved
 with the run and restored on resume. `@rule(..., over="ranks")` gets the same step of all ranks; such

@@ -8,6 +8,8 @@
 export interface Alert {
   step: number;
   rule: string;
+  /** What to call it: the name of the rule, or what fits better, as `gradient drop`. */
+  label: string;
   kind: "exact" | "limit" | "relative";
   severity: "page" | "warn" | "note";
   rank: Maybe;
@@ -56,6 +58,8 @@ export interface ChainLink {
   target: string | null;
   quantity: string;
   rule: string;
+  /** What to call it: the name of the rule, or what fits better, as `gradient drop`. */
+  label: string;
   text: string;
   series: string | null;
 }
@@ -201,6 +205,8 @@ export interface HeatHead {
   step: Maybe;
   /** For each row `indices` (token ids) or `mask` if its numbers are no sizes, else empty; empty if all are sizes. */
   kinds: string[];
+  /** Token ids and masks that share a row with sizes: of their numbers only NaN is in the row. */
+  left_out: string[];
   /** Only targets whose names contain these words are included. */
   search?: string;
   /** For two runs: log10 of the ratio b/a, or b minus a. */
@@ -232,6 +238,8 @@ export interface HeatTable {
   step: Maybe;
   /** For each row `indices` (token ids) or `mask` if its numbers are no sizes, else empty; empty if all are sizes. */
   kinds: string[];
+  /** Token ids and masks that share a row with sizes: of their numbers only NaN is in the row. */
+  left_out: string[];
   /** Only targets whose names contain these words are included. */
   search?: string;
   /** For two runs: log10 of the ratio b/a, or b minus a. */
@@ -251,6 +259,8 @@ export interface Incident {
   first_step: number;
   last_step: number;
   rule: string;
+  /** What to call it: the name of the rule, or what fits better, as `gradient drop`. */
+  label: string;
   severity: "page" | "warn" | "note";
   /** The module or parameter to look at; null if there is no single one. */
   place: string | null;

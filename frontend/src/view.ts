@@ -112,20 +112,24 @@ export const START: View = {
 export function parseView(search: string): View {
   const query = new URLSearchParams(search);
   const text = (name: string) => query.get(name) ?? "";
-  const screen = text("screen") as Screen;
+  const run = text("run");
+  const screen = SCREENS.find((each) => each === text("screen")) ?? "home";
+  const x = text("x") === "time" ? "time" : "step";
+  const along = text("along");
+  const end = isOverSteps({ run, screen, x, along }) ? wholeNumber : anyNumber;
   return {
-    run: text("run"),
-    screen: SCREENS.includes(screen) ? screen : "home",
+    run,
+    screen,
     quantity: text("quantity"),
     statistic: text("statistic"),
     rank: text("rank") || "all",
-    first: wholeNumber(query.get("first")),
-    last: wholeNumber(query.get("last")),
+    first: end(query.get("first")),
+    last: end(query.get("last")),
     series: query.getAll("series"),
     runs: query.getAll("runs"),
     log: text("log") === "1",
     smooth: between(Number(text("smooth")), 0, 0.99),
-    x: text("x") === "time" ? "time" : "step",
+    x,
     only: text("only"),
     closed: query.getAll("closed"),
     colour: text("colour") === "change" ? "change" : "value",
@@ -147,7 +151,7 @@ export function parseView(search: string): View {
     chosen: query.getAll("chosen"),
     numbers: query.getAll("numbers"),
     best: text("best") === "1",
-    along: text("along"),
+    along,
     draw: query.getAll("draw"),
     result: text("result"),
     setting: text("setting"),
@@ -164,6 +168,17 @@ export function formatView(view: View): string {
   }
   const text = query.toString().replaceAll("%7C", "|").replaceAll("%2F", "/").replaceAll("%3A", ":");
   return text ? `?${text}` : "./";
+}
+
+/** Whether the range of a view is one of steps, which are whole numbers; epochs, tokens and times need not be. */
+export function isOverSteps(view: Pick<View, "run" | "screen" | "x" | "along">): boolean {
+  return view.run ? view.screen !== "series" || view.x === "step" : !view.along || view.along === "step";
+}
+
+function anyNumber(text: string | null): number | null {
+  return text !== null && /^-?\d+(\.\d+)?(e[+-]?\d+)?$/.test(text) && Number.isFinite(Number(text))
+    ? Number(text)
+    : null;
 }
 
 function wholeNumber(text: string | null): number | null {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Curve } from "../src/api";
 import { align, appendPoints, newestAt, type Line } from "../src/curves/lines";
-import { withinRun } from "../src/curves/pan-zoom";
+import { fractions, withinRun } from "../src/curves/pan-zoom";
 import { removal } from "../src/curves/curve-removal";
 import { logTicks } from "../src/curves/ticks";
 import { smooth } from "../src/smoothing";
@@ -173,4 +173,12 @@ test("a curve that is removed takes its series, or the other run where that was 
   });
   assert.deepEqual(removal(loss, "loss", ["scalar|loss|value"], []).series, [""]);
   assert.equal(removal({ ...loss, rank: 1 }, "loss · rank 1", both, []).text, "Remove loss of all ranks");
+});
+
+test("a range of epochs, tokens or seconds keeps the fractions that can be seen", () => {
+  assert.deepEqual(fractions(0.25, 0.7512345678), { first: 0.25, last: 0.7512 });
+  assert.deepEqual(fractions(0.25001234, 0.25002345), { first: 0.25001234, last: 0.25002345 });
+  assert.deepEqual(fractions(1024.4, 8191.6), { first: 1024, last: 8192 });
+  assert.deepEqual(fractions(1_700_000_000.25, 1_700_000_000.75), { first: 1_700_000_000.25, last: 1_700_000_000.75 });
+  assert.deepEqual(fractions(null, null), { first: null, last: null });
 });

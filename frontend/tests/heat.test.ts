@@ -25,6 +25,7 @@ function heat(targets: string[], rows: number[][], groups = targets.map(() => 1)
     rows: targets.length,
     columns,
     kinds: [],
+    left_out: [],
     is_rollup: false,
     low: null,
     high: null,
@@ -135,6 +136,16 @@ test("past the limit two columns become one, and rows that stand for several sta
     ],
   );
   assert.deepEqual([...grown.values], [2, -50, 4, 6]);
+});
+
+test("token ids and masks that share a row with sizes stay out of it live", () => {
+  const start = heat(["ids", "c"], [[1], [3]], [2, 2]);
+  start.head.left_out = ["ids", "mask"];
+  const news = { steps: [1], targets: [], values: [[40_000, 2, 4, null]], bad: [[3, 0]] as [number, number][] };
+  const grown = appendColumns(start, news, ["ids", "b", "c", "mask"], 100);
+  assert.deepEqual(grown.targets, ["ids", "c"]);
+  assert.deepEqual([...grown.values], [1, 2, 3, 4]);
+  assert.ok(grown.flags.every((flags) => flags === RECORDED));
 });
 
 test("one spike of many orders does not leave one colour for the rest", () => {

@@ -51,6 +51,18 @@ test("what is as it starts stays out of the address", () => {
   assert.equal(formatView({ ...START, run: "a", first: 0 }), "?run=a&first=0");
 });
 
+test("a range has fractions, except over steps", () => {
+  const range = (address: string) => [parseView(address).first, parseView(address).last];
+  assert.deepEqual(range("?list=charts&along=epoch&first=0.25&last=1.5e-1"), [0.25, 0.15]);
+  assert.deepEqual(range("?list=charts&along=time&first=0.5&last=3"), [0.5, 3]);
+  assert.deepEqual(range("?run=a&screen=series&x=time&first=1700000000.5&last=1e999"), [1700000000.5, null]);
+  assert.deepEqual(range("?list=charts&first=0.25&last=4"), [null, 4]);
+  assert.deepEqual(range("?run=a&screen=series&first=0.25&last=4"), [null, 4]);
+  assert.deepEqual(range("?run=a&x=time&along=epoch&first=0.25&last=4"), [null, 4]);
+  const tiny = { ...START, list: "charts" as const, along: "epoch", first: 1e-7, last: 0.5 };
+  assert.deepEqual(parseView(formatView(tiny)), tiny);
+});
+
 test("nonsense in an address is left out", () => {
   const view = parseView("?screen=nowhere&first=1e9x&last=&smooth=7&x=sideways&theme=pink&log=yes");
   assert.deepEqual(view, { ...START, smooth: 0.99 });

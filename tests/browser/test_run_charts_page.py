@@ -110,6 +110,22 @@ def test_curves_are_drawn_against_what_was_chosen(browser, sweep, tmp_path, alon
         visitor.leave()
 
 
+def test_zooming_keeps_fractions_of_epochs_and_whole_steps(open_list):
+    page = open_list("?list=charts&find=w8&numbers=val_loss&along=epoch")
+    expect(page.locator(".chart-at")).to_have_text("epoch 3")
+    page.get_by_role("application").focus()
+    page.keyboard.press("+")
+    expect(page).to_have_url(re.compile("first=0.75&last=2.25"))
+    page.reload()
+    expect(page.locator(".chart-at")).to_have_text("epoch 2")
+    expect(page).to_have_url(re.compile("first=0.75&last=2.25"))
+    page = open_list("?list=charts&find=w8&numbers=loss")
+    expect(page.locator(".chart-at")).to_have_text("step 15")
+    page.get_by_role("application").focus()
+    page.keyboard.press("+")
+    expect(page).to_have_url(re.compile(r"first=4&last=11(&|$)"))
+
+
 def test_more_than_sixteen_runs_can_be_compared_and_are_drawn_together(browser, sweep):
     with serving(sweep) as server:
         visitor = visitor_of(browser, server)

@@ -172,6 +172,52 @@ def test_the_model_shows_shapes_shares_and_newest_numbers(visit):
     expect(page.get_by_role("row").filter(has_text="Tanh")).to_have_count(3)
 
 
+def test_the_model_is_walked_and_opened_by_keys(visit):
+    page = visit("?run=healthy&screen=model")
+    rows = page.locator(".model-row:not(.is-head)")
+    expect(rows.first).to_contain_text("Net")
+    everything = rows.count()
+    for key in ("j", "j", "k"):
+        page.keyboard.press(key)
+    current = page.locator(".model-row.is-current")
+    expect(current).to_contain_text("Net")
+    page.keyboard.press("Enter")
+    expect(rows).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(rows).to_have_count(everything)
+    page.keyboard.press("j")
+    expect(current).to_contain_text("first")
+    page.keyboard.press("Escape")
+    expect(current).to_have_attribute("aria-expanded", "false")
+    expect(current).to_contain_text("first")
+    page.keyboard.press("/")
+    page.keyboard.type("blocks.1.0")
+    page.keyboard.press("ArrowDown")
+    expect(current).to_contain_text("blocks.1.0")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Find a module")).to_have_value("")
+    expect(current).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("j")
+    expect(current).to_contain_text("weight")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("screen=series&series=[a-z]+\\|blocks.1.0.weight"))
+
+
+def test_keys_on_a_button_of_the_model_are_for_the_button(visit):
+    page = visit("?run=healthy&screen=model")
+    rows = page.locator(".model-row:not(.is-head)")
+    expect(rows.first).to_contain_text("Net")
+    page.keyboard.press("j")
+    page.get_by_role("button", name="Unfold all").focus()
+    page.keyboard.press("Enter")
+    expect(rows.filter(has_text="Tanh")).to_have_count(3)
+    expect(rows.first).to_have_attribute("aria-expanded", "true")
+    page.get_by_role("button", name="Close blocks").click()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    expect(rows).to_have_count(1)
+
+
 def test_settings_tell_config_environment_and_what_is_off(visit):
     page = visit("?run=healthy&screen=settings")
     expect(page.get_by_text("None: all parts of the monitor")).to_be_visible()

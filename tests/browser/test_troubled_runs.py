@@ -55,6 +55,20 @@ def test_a_slow_rank_and_one_that_differs_are_named(visit_below, tmp_path):
     expect(page.get_by_role("figure")).to_contain_text("forward time, seconds")
 
 
+def test_a_drop_of_gradients_is_not_called_a_spike(visit_below, tmp_path):
+    little_trainings.train_with_drop(tmp_path / "fell")
+    page = visit_below("?run=fell")
+    expect(page.get_by_role("region", name="Root cause")).to_contain_text("gradient of 'blocks.1.0.weight' fell to")
+    expect(page.locator("main")).not_to_contain_text("spike")
+    page.get_by_role("link", name="Explain").click()
+    expect(page.get_by_role("region", name="Incidents")).to_contain_text("gradient drop")
+    about = page.get_by_role("link", name="gradient drop", exact=True)
+    expect(about).to_have_attribute("href", "gallery#grad_spike")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.get_by_role("region", name="Alerts")).to_contain_text("gradient drop")
+    expect(page.locator("main")).not_to_contain_text("spike")
+
+
 class FailingProbe:
     """Fails at once."""
 

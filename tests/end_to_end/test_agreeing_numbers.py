@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+import little_trainings
 import vario
 from sweep import train_one
 from vario.cli import main
+from vario.notices.message import Message
 from vario.runs.views.brief import read_brief
 from vario.runs.views.heat import read_heat
 from vario.runs.views.vitals import read_vitals
@@ -85,6 +87,20 @@ def test_a_deviation_is_a_number_for_people(two):
     assert max(each.deviations for each in found.most) <= 1000
 
 
+def test_a_drop_of_gradients_is_called_so_everywhere(tmp_path, capsys):
+    path = little_trainings.train_with_drop(tmp_path / "fell")
+    run = vario.open_run(path)
+    assert [(alert.rule, alert.label) for alert in run.alerts] == [("grad_spike", "gradient drop")]
+    assert "gradient of 'blocks.1.0.weight' fell to" in run.alerts[0].text
+    texts = []
+    for words in (["check", "--all"], ["report"], ["diagnose"]):
+        main([*words, str(path)])
+        texts.append(capsys.readouterr().out)
+    for text in (*texts, run._repr_html_(), Message(run.incidents[0], "fell").title):
+        assert "gradient drop" in " ".join(text.split())
+        assert "spike" not in text
+
+
 class Words(nn.Module):
     """Token ids and a causal mask of the lowest number, as language models take them."""
 
@@ -113,7 +129,8 @@ def test_token_ids_and_masks_are_neither_the_brightest_nor_broken(tmp_path, hidd
             loss.backward()
             optimizer.step()
             monitor.log(loss=loss.item())
-    heat = read_heat(vario.open_run(tmp_path / "words"), "activation", "absmax")
+    run = vario.open_run(tmp_path / "words")
+    heat = read_heat(run, "activation", "absmax")
     kinds = dict(zip(heat.targets, heat.kinds, strict=True))
     assert kinds["embed:input"] == "indices"
     assert {kind for name, kind in kinds.items() if "mask" in name} == {"mask"}
@@ -121,3 +138,11 @@ def test_token_ids_and_masks_are_neither_the_brightest_nor_broken(tmp_path, hidd
     assert {name for name, kind in kinds.items() if kind == "indices"} == {"embed:input", *inputs}
     assert kinds["embed:output"] == kinds["head:output"] == ""
     assert not heat.bad.any()
+    sizes = heat.values[[not kind for kind in heat.kinds]]
+    for rows in range(1, len(heat.targets)):
+        merged = read_heat(run, "activation", "absmax", rows=rows)
+        assert not merged.bad.any()
+        grey = [merged.kinds[row] if merged.kinds else "" for row in range(rows)]
+        assert merged.values[[not kind for kind in grey]].max() == sizes.max()
+        assert set(merged.left_out) <= {name for name, kind in kinds.items() if kind}
+    assert read_heat(run, "activation", "nans", rows=1).left_out == ()

@@ -7,7 +7,9 @@ import pytest
 from courses import BIASES, COUNT, PARAMETERS, Course, number_row, summary
 
 from vario.core.errors import ConfigError
+from vario.notices.message import Message
 from vario.rules import RULES, Finding, choose, rule, to_options
+from vario.rules.api.wording import in_a_paragraph, in_one_line
 
 LAYER = "layers.2.mlp.weight"
 MODULES = tuple(f"layers.{number}.mlp:output" for number in range(4))
@@ -563,6 +565,23 @@ def test_grad_spike_of_one_tensor_and_of_all():
     fed(course, 60, lambda: [gradients(course)])
     [alert] = course.step(("gradient", {name: summary(30.0) for name in (*PARAMETERS, *BIASES)}))
     assert (alert.scope, alert.target) == ("global", None)
+
+
+@pytest.mark.parametrize("moved", [(LAYER,), (*PARAMETERS, *BIASES)], ids=["one", "all"])
+def test_a_drop_of_gradients_is_not_called_a_spike(moved):
+    course = Course(["grad_spike"])
+    fed(course, 60, lambda: [gradients(course)])
+    fallen = fed(course, 3, lambda: [gradients(course, **dict.fromkeys(moved, summary(0.01)))])
+    assert [(alert.rule, alert.label, alert.since) for alert in fallen] == [("grad_spike", "gradient drop", 60)]
+    assert " fell t" in fallen[0].text
+    (incident,) = course.incidents()
+    said = [in_one_line(incident), in_a_paragraph(incident), Message(incident, "run").title, Message(incident, "").text]
+    assert all("gradient drop" in text and "spike" not in text for text in said)
+    other = Course(["grad_spike"])
+    fed(other, 60, lambda: [gradients(other)])
+    [risen] = other.step(gradients(other, **dict.fromkeys(moved, summary(30.0))))
+    assert (risen.label, risen.label_or_rule) == ("", "grad_spike")
+    assert " fell t" not in risen.text
 
 
 def test_activation_jump_names_the_first_module():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from made_runs import record, write_run
-from rollup_runs import STATISTICS, TARGETS, by_numpy, random_frame, write_rolled_up
+from rollup_runs import STATISTICS, TARGETS, by_numpy, random_frame, summary_of, write_rolled_up
 from vario.core.errors import ConfigError
-from vario.core.records import INFS, NANS
+from vario.core.records import INFS, NANS, Frame
 from vario.runs.run import open_run
 from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import read_heat
@@ -236,3 +236,26 @@ def test_a_search_that_finds_nothing_is_an_empty_heat_map(long_run):
     run, _ = long_run
     for columns in (40, 1000):
         assert read_heat(run, "gradient", columns=columns, search="bias").targets == ()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("columns", [20, 1000], ids=["rollups", "rows"])
+def test_a_mask_in_a_row_of_several_targets_tells_only_of_its_nan(tmp_path, columns, world_size):
+    hidden, sizes = np.where(np.arange(8) % 2, -np.inf, 0.0), np.ones(8)
+
+    def frames(step):
+        mask = np.full(8, np.nan) if step == 41 else hidden
+        rows = np.array([summary_of(values) for values in (mask, sizes, hidden, hidden)])
+        names = ("attn:input[1]", "attn:output", "more:input[1]", "more:input[2]")
+        return [Frame("activation", step, 0, names, np.arange(4, dtype=np.int32), rows)]
+
+    for rank in range(world_size):
+        write_rolled_up(tmp_path / "run", range(100), rank=rank, world_size=world_size, frames=frames)
+    heat = read_heat(open_run(tmp_path / "run"), "activation", "absmax", rows=2, columns=columns)
+    assert heat.is_rollup == (columns == 20)
+    assert (heat.targets, heat.groups) == (("attn:input[1]", "more:input[1]"), (2, 2))
+    assert (heat.kinds, heat.left_out) == (("", "mask"), ("attn:input[1]",))
+    assert (heat.values[0] == 1).all()
+    (column,) = np.flatnonzero(heat.bad[0])
+    assert heat.first[column] <= 41 <= heat.last[column]
+    assert not heat.bad[1].any()

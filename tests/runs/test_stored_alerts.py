@@ -32,6 +32,23 @@ def test_a_run_without_alerts_has_none(run):
     assert run.incidents == []
 
 
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [
+        ({"value": 0.1, "low": 0.5, "high": 2.0}, "gradient drop"),
+        ({"value": 9.0, "low": 0.5, "high": 2.0}, ""),
+        ({"value": -4.0, "target": None}, "gradient drop"),
+        ({"value": 4.0, "target": None}, ""),
+        ({"value": 0.1, "low": 0.5, "rule": "activation_jump"}, ""),
+    ],
+)
+def test_a_drop_that_was_stored_without_a_label_has_one(run, values, label):
+    write(run.path / "rank0" / "alerts.jsonl", alert(20, 0, **values).to_json())
+    assert [found.label for found in run.alerts] == [label]
+    write(run.path / "rank0" / "alerts.jsonl", run.alerts[0].to_json())
+    assert [found.label for found in run.alerts] == [label]
+
+
 def test_ranks_that_tell_the_same_come_to_one_incident_without_a_rank(run):
     for rank in range(2):
         write(run.path / f"rank{rank}" / "alerts.jsonl", alert(20, rank).to_json(), alert(21, rank, "x").to_json())

@@ -21,6 +21,15 @@ export function withinRun(
   return { first: low, last: low + span };
 }
 
+const MOST_DIGITS = 12;
+
+/** A range on an axis that has fractions, with as many digits as a picture of it can show. */
+export function fractions(first: number | null, last: number | null): { first: number | null; last: number | null } {
+  if (first === null || last === null) return { first: null, last: null };
+  const digits = Math.min(MOST_DIGITS, Math.max(0, 3 - Math.floor(Math.log10(Math.max(last - first, 1e-12)))));
+  return { first: Number(first.toFixed(digits)), last: Number(last.toFixed(digits)) };
+}
+
 /** Arrows pan, plus and minus zoom, Escape shows all. */
 export function panZoomByKey(event: KeyboardEvent, u: uPlot, zoom: Zoom): void {
   const low = u.scales.x?.min ?? 0;

@@ -147,16 +147,19 @@ export function appendColumns(heat: Heat, added: NewColumns, names: readonly str
 
 /**
  * The row of each name: its own, or, where rows stand for several targets, that of the last name before it. Names that
- * were not searched for have none.
+ * were not searched for have none, nor have token ids and masks that share a row with sizes.
  */
 function places(heat: Heat, names: readonly string[]): { rowOf: (number | undefined)[]; targets: string[] } {
   const targets = [...heat.targets];
   const rows = new Map(targets.map((target, row) => [target, row]));
   const isGrouped = heat.groups.some((group) => group > 1);
+  const leftOut = new Set(heat.head.left_out);
   let latest = 0;
   const rowOf = names.map((name) => {
     const row = rows.get(name);
-    if (row !== undefined) return (latest = row);
+    if (row !== undefined) latest = row;
+    if (leftOut.has(name)) return undefined;
+    if (row !== undefined) return row;
     if (!matches(name, heat.head.search ?? "")) return undefined;
     if (isGrouped) return latest;
     rows.set(name, targets.length);

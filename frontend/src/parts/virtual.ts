@@ -29,6 +29,12 @@ export function useVisibleRows(rows: number, height: number): [VisibleRows, prea
   return [visible, box];
 }
 
+/** Scroll a row of fixed height into the window, unless it is there. */
+export function scrollToRow(box: HTMLElement | null, row: number, height: number): void {
+  const top = (box?.getBoundingClientRect().top ?? 0) + row * height;
+  if (top < 110 || top > window.innerHeight - height - 20) window.scrollBy(0, top - window.innerHeight / 2);
+}
+
 /** The chosen row of a list, moved with j, k and arrows. */
 export function nextRow(key: string, current: number, rows: number): number | null {
   if (!rows) return null;

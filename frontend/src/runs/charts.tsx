@@ -6,12 +6,14 @@ import { lineColor } from "../colors";
 import { Chart } from "../curves/chart";
 import { LookControls, lookOf } from "../curves/look";
 import type { Line } from "../curves/lines";
+import { fractions } from "../curves/pan-zoom";
 import { go, useView } from "../navigation";
 import { Card, Choice, Empty, Search, Waiting } from "../parts/basics";
 import { ScaleChoice, Smoothing } from "../parts/choices";
 import { matches } from "../search";
 import { useAnswer } from "../server";
 import { useDark } from "../theme";
+import { isOverSteps } from "../view";
 import { arrangementOf, KeepCharts, PlaceControls, useStored } from "./arrangement";
 import { toggled } from "./row";
 
@@ -127,7 +129,9 @@ function RunChart(props: { chart: OverlayChart; numbers: readonly string[] }) {
         last={view.last}
         incidents={[]}
         height={isSingle ? Math.max(280, window.innerHeight - 430) : 260}
-        onZoom={(first, last, isDragging) => go({ first: rounded(first), last: rounded(last) }, isDragging)}
+        onZoom={(first, last, isDragging) =>
+          go(isOverSteps(view) ? { first: rounded(first), last: rounded(last) } : fractions(first, last), isDragging)
+        }
       />
       {chart.text && <p class="foot-note">{chart.text}</p>}
     </div>

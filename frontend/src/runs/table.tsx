@@ -4,7 +4,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import type { RunRow, RunTable } from "../api";
 import { useKeys } from "../keys";
 import { CLEARED, go, useView } from "../navigation";
-import { nextRow, useVisibleRows } from "../parts/virtual";
+import { nextRow, scrollToRow, useVisibleRows } from "../parts/virtual";
 import { ALL } from "../view";
 import { cellText } from "./cells";
 import { keyOf } from "./groups";
@@ -58,8 +58,7 @@ export function RunsTable(props: {
     const next = nextRow(key, current, lines.length);
     if (next !== null) {
       setCurrent(next);
-      const top = (box.current?.getBoundingClientRect().top ?? 0) + next * rowHeight;
-      if (top < 110 || top > window.innerHeight - rowHeight - 20) window.scrollBy(0, top - window.innerHeight / 2);
+      scrollToRow(box.current, next, rowHeight);
       return true;
     }
     const line = lines[current];

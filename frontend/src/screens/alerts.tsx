@@ -78,7 +78,7 @@ export function AlertsScreen(props: { home: RunHome }) {
                   onClick={() => setCurrent(index)}
                 >
                   <small>
-                    <SeverityIcon severity={incident.severity} /> step {whole(incident.step)} · {incident.rule}
+                    <SeverityIcon severity={incident.severity} /> step {whole(incident.step)} · {incident.label}
                     {incident.rank !== null ? ` · rank ${incident.rank}` : ""}
                   </small>
                   <span>{incident.title}</span>
@@ -104,7 +104,7 @@ function Diagnosis(props: { text: string; chain: ChainLink[] }) {
             <li key={index} class={index === 0 ? "is-first" : ""}>
               <small>
                 step {whole(each.step)}
-                {each.rank !== null ? ` · rank ${each.rank}` : ""} · {each.rule}
+                {each.rank !== null ? ` · rank ${each.rank}` : ""} · {each.label}
               </small>
               {each.series ? (
                 <a {...link({ screen: "series", series: [each.series] })}>{each.target}</a>
@@ -181,7 +181,7 @@ function Explanation(props: { home: RunHome; incident: Incident; isTold: boolean
         </dd>
         <dt>Rule</dt>
         <dd>
-          <GalleryLink rule={incident.rule}>{incident.rule}</GalleryLink>, {incident.severity},{" "}
+          <GalleryLink rule={incident.rule}>{incident.label}</GalleryLink>, {incident.severity},{" "}
           {plural(incident.num_alerts, "alert")}
         </dd>
         <dt>Stage</dt>
@@ -268,7 +268,7 @@ function Found(props: { alerts: Alerts }) {
                   <td class="num">{whole(alert.step)}</td>
                   <td>{alert.rank ?? "–"}</td>
                   <td>
-                    <GalleryLink rule={alert.rule}>{alert.rule}</GalleryLink>
+                    <GalleryLink rule={alert.rule}>{alert.label}</GalleryLink>
                   </td>
                   <td>
                     {alert.series ? (

@@ -2,9 +2,10 @@
 
 import { useMemo, useState } from "preact/hooks";
 import type { Maybe, Model, Module, RunHome } from "../api";
+import { useKeys } from "../keys";
 import { go, link, useView } from "../navigation";
 import { Card, Empty, Search, Waiting } from "../parts/basics";
-import { useVisibleRows } from "../parts/virtual";
+import { nextRow, scrollToRow, useVisibleRows } from "../parts/virtual";
 import { matchesAny } from "../search";
 import { useAnswer } from "../server";
 import { bytes, count, number, percent, whole } from "../format";
@@ -35,12 +36,40 @@ export function ModelScreen(props: { home: RunHome }) {
   const columns = useMemo(() => statisticsOf(model), [model]);
   const ranges = useMemo(() => columns.map((name) => rangeOf(rows, name)), [rows, columns]);
   const [visible, box] = useVisibleRows(rows.length, ROW);
-  if (!model) return <Waiting answer={answer} what="model" />;
   const toggle = (key: string) => {
     const next = new Set(opened);
     if (!next.delete(key)) next.add(key);
     setOpen(next);
   };
+  const [current, setCurrent] = useState<string | null>(null);
+  useKeys((key, event) => {
+    const at = rows.findIndex((row) => row.key === current);
+    const next = nextRow(key, at, rows.length);
+    if (next !== null) {
+      // Enter is for the row from now on, not for a button that was clicked before.
+      if (document.activeElement instanceof HTMLElement) document.activeElement.blur();
+      setCurrent(rows[next]!.key);
+      scrollToRow(box.current, next, ROW);
+      return true;
+    }
+    if (key === "Escape" && view.only) return (go({ only: "" }, true), true);
+    const row = rows[at];
+    if (!row) return false;
+    if (key === "Escape") {
+      const closing = row.isOpen ? row : parentOf(rows, at);
+      return closing && (toggle(closing.key), setCurrent(closing.key), true);
+    }
+    if (key !== "Enter" || (event.target as HTMLElement).closest("button, a")) return false;
+    if (!row.module) {
+      const shown = columns.find((name) => name in row.latest);
+      return shown !== undefined && (go({ screen: "series", series: [seriesOf(shown, row.key)] }), true);
+    }
+    if (!view.only) return row.hasMore && (toggle(row.key), true);
+    // What was found, in its place.
+    setOpen(new Set([...opened, ...pathTo(model!, row.key)]));
+    return (go({ only: "" }, true), true);
+  });
+  if (!model) return <Waiting answer={answer} what="model" />;
   const layout = {
     gridTemplateColumns: `minmax(var(--name-column), 2.2fr) var(--count-column) minmax(var(--share-column), 1fr) ${columns.map(() => "minmax(96px, 0.8fr)").join(" ")}`,
   };
@@ -93,8 +122,9 @@ export function ModelScreen(props: { home: RunHome }) {
               {rows.slice(visible.first, visible.last).map((row) => (
                 <div
                   key={row.key}
-                  class={`model-row ${row.module ? "" : "is-parameter"}`}
+                  class={`model-row ${row.module ? "" : "is-parameter"} ${row.key === current ? "is-current" : ""}`}
                   role="row"
+                  aria-selected={row.key === current}
                   aria-level={row.depth + 1}
                   aria-expanded={row.hasMore ? row.isOpen : undefined}
                   style={layout}
@@ -223,6 +253,24 @@ function Memory(props: { model: Model }) {
       </dl>
     </Card>
   );
+}
+
+/** The row that a row is below. */
+function parentOf(rows: readonly TreeRow[], at: number): TreeRow | undefined {
+  return rows.slice(0, at).findLast((row) => row.depth < rows[at]!.depth);
+}
+
+/** The names of a module and of all that it is in. */
+function pathTo(model: Model, name: string): string[] {
+  const path: string[] = [];
+  let depth = Infinity;
+  for (let at = model.modules.findIndex((module) => module.name === name); at >= 0; at--) {
+    const module = model.modules[at]!;
+    if (module.depth >= depth) continue;
+    depth = module.depth;
+    path.push(module.name);
+  }
+  return path;
 }
 
 /** As many levels as fit a window. */

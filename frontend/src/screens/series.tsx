@@ -8,6 +8,7 @@ import { Finder } from "../curves/finder";
 import { LookControls, lookOf } from "../curves/look";
 import { appendPoints, type Line } from "../curves/lines";
 import { removal } from "../curves/curve-removal";
+import { fractions } from "../curves/pan-zoom";
 import { useGrowing, useWanted } from "../live";
 import { go, useView } from "../navigation";
 import { Card, Choice, Empty, Segments, Waiting } from "../parts/basics";
@@ -41,7 +42,7 @@ export function SeriesScreen(props: { home: RunHome }) {
   // The other runs may be longer.
   const zoomSteps = stepZoom(view.runs.length ? null : home.step);
   const zoom = (first: number | null, last: number | null, isDragging = false) =>
-    isTime ? go({ first: whole(first), last: whole(last) }, isDragging) : zoomSteps(first, last, isDragging);
+    isTime ? go(fractions(first, last), isDragging) : zoomSteps(first, last, isDragging);
   const removed = (line: Line) => removal(line.curve, line.label, series, view.runs);
   return (
     <>
@@ -140,10 +141,6 @@ export function SeriesScreen(props: { home: RunHome }) {
 /** The default: the vital signs. */
 function startSeries(home: RunHome): string[] {
   return home.vital.slice(0, 4).map((vital) => `scalar|${vital.target}|value`);
-}
-
-function whole(value: number | null): number | null {
-  return value === null ? null : Math.round(value);
 }
 
 function usePoints(loaded: Curve[] | null, isToEnd: boolean): Curve[] | null {

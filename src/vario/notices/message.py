@@ -22,11 +22,11 @@ class Message:
 
     @property
     def title(self) -> str:
-        """The subject: severity, run, step and rule."""
+        """The subject: severity, run, step and what was found."""
         incident = self.incident
         urgent = incident.raised_by or incident.lead
         step = incident.step if incident.raised_by is None else urgent.step
-        return " ".join(f"[vario] {incident.severity}: {self.run}, step {step}: {urgent.rule}".split())
+        return " ".join(f"[vario] {incident.severity}: {self.run}, step {step}: {urgent.label_or_rule}".split())
 
     @property
     def line(self) -> str:
@@ -40,7 +40,7 @@ class Message:
         lines = [self.line, "", f"Next: {incident.advice}", "", "Alerts:"]
         for alert in incident.alerts[:MOST_ALERTS]:
             rank = "" if alert.rank is None else f", rank {alert.rank}"
-            lines.append(f"  step {alert.step}{rank}: {alert.text} [{alert.rule}, {alert.severity}]")
+            lines.append(f"  step {alert.step}{rank}: {alert.text} [{alert.label_or_rule}, {alert.severity}]")
         if len(incident.alerts) > MOST_ALERTS:
             lines.append(f"  and {len(incident.alerts) - MOST_ALERTS} more")
         return "\n".join(lines) + "\n"

@@ -42,7 +42,7 @@ def incident_block(incident: Incident) -> RenderableType:
     lead = incident.lead
     rank = "" if incident.rank is None else f", rank {incident.rank}"
     heading = Text(f"step {lead.step}{rank}: {place_of(lead)}", style=STYLES[incident.severity])
-    heading.append(f"  {lead.rule} ({lead.kind}, {incident.severity})", style="dim")
+    heading.append(f"  {lead.label_or_rule} ({lead.kind}, {incident.severity})", style="dim")
     table = Table.grid(padding=(0, 2))
     table.add_row("seen", Text(lead.text))
     if incident.raised_by is not None:
@@ -62,10 +62,10 @@ def alerts_table(alerts: Sequence[Alert]) -> RenderableType:
     table = Table("step", "rank", "rule", "severity", "what", box=None, pad_edge=False)
     for alert in alerts:
         rank = "-" if alert.rank is None else str(alert.rank)
-        table.add_row(str(alert.step), rank, alert.rule, alert.severity, Text(alert.text))
+        table.add_row(str(alert.step), rank, alert.label_or_rule, alert.severity, Text(alert.text))
     return table
 
 
 def _short(alert: Alert) -> str:
     rank = "" if alert.rank is None else f", rank {alert.rank}"
-    return f"step {alert.step}{rank}: {alert.text} [{alert.rule}]"
+    return f"step {alert.step}{rank}: {alert.text} [{alert.label_or_rule}]"

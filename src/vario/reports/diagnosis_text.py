@@ -32,7 +32,7 @@ def render_diagnosis(diagnosis: Diagnosis) -> RenderableType:
         for incident in others[:OTHERS_SHOWN]:
             rank = "" if incident.rank is None else f", rank {incident.rank}"
             lead = incident.lead
-            blocks.append(Text(f"  step {lead.step}{rank}: {lead.text} [{lead.rule}, {incident.severity}]"))
+            blocks.append(Text(f"  step {lead.step}{rank}: {lead.text} [{lead.label_or_rule}, {incident.severity}]"))
         if len(others) > OTHERS_SHOWN:
             blocks.append(Text(f"  and {len(others) - OTHERS_SHOWN} more; `vario check` lists them"))
     how = source_text(diagnosis)

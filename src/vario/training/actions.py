@@ -228,7 +228,7 @@ class Reactions:
         return {"file": f"snapshots/{name}.npz", "bytes": num_bytes}, words
 
     def _tell(self, action: str, step: int, incident: Incident, done: dict[str, Any], words: str) -> None:
-        cause = f"{incident.lead.rule} at step {incident.lead.step}"
+        cause = f"{incident.lead.label_or_rule} at step {incident.lead.step}"
         log.warning("rank %d, step %d: %s because of %s: %s", self._rank, step, action, cause, words)
         if self._lines is None:
             return

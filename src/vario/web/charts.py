@@ -121,6 +121,7 @@ def heat_head(found: Heat) -> bodies.HeatHead:
         "high": shown.max() if len(shown) else None,
         "step": int(found.last[-1]) if len(found.last) else None,
         "kinds": found.kinds,
+        "left_out": found.left_out,
     }
 
 

@@ -105,6 +105,7 @@ def difference_heat(a: Run, b: Run, values: Mapping[str, Any]) -> tuple[Heat, Li
         has=(ours.has[rows_a] & has).astype(np.uint8),
         is_rollup=ours.is_rollup or theirs.is_rollup,
         kinds=(),  # whether token ids differ is of interest
+        left_out=(),
     )
     return _fewer_rows(found, values["rows"]), "ratio" if is_ratio else "minus"
 

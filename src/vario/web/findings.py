@@ -105,6 +105,7 @@ def _link(alert: Alert, run: Run) -> bodies.ChainLink:
         "target": alert.target,
         "quantity": alert.quantity,
         "rule": alert.rule,
+        "label": alert.label_or_rule,
         "text": alert.text,
         "series": alert.chart,
     }
@@ -117,6 +118,7 @@ def _bad_link(row: BadRow, run: Run) -> bodies.ChainLink:
         "target": row.target,
         "quantity": row.quantity,
         "rule": "non_finite",
+        "label": "non_finite",
         "text": f"{row.quantity.replace('_', ' ')} of '{row.target}' contains {'NaN' if row.nans else 'Inf'}",
         "series": None if "|" in row.target else f"{row.quantity}|{row.target}|",
     }

@@ -23,6 +23,7 @@ def described(incident: Incident) -> bodies.Incident:
         "first_step": incident.step,
         "last_step": incident.last_step,
         "rule": lead.rule,
+        "label": lead.label_or_rule,
         "severity": incident.severity,
         "place": incident.place,
         "rank": incident.rank,
@@ -43,6 +44,7 @@ def described_alert(alert: Alert) -> bodies.Alert:
     return {
         "step": alert.step,
         "rule": alert.rule,
+        "label": alert.label_or_rule,
         "kind": alert.kind,
         "severity": alert.severity,
         "rank": alert.rank,

@@ -24,6 +24,8 @@ STAGES = ("batch", "forward", "loss", "backward", "reduction", "optimizer", "wei
 """The parts of a step, in order."""
 SEVERAL = ("attention", "unit", "expert", "update")
 """Quantities that record several numbers per target, as `TARGET:PART`."""
+GRADIENT_DROP = "gradient drop"
+"""The label of gradients that fell, which the rule `grad_spike` finds too."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Alert:
     """The likely cause, if the rule could infer it from this step."""
     part: str = ""
     """Which of the target's numbers shows it, if the quantity records several: `max_logit` of attention."""
+    label: str = ""
+    """What to call it, if the rule's name does not say it: `gradient drop`."""
     incident: str = ""
     """The `id` of the incident it belongs to; empty if only reports show it."""
 
@@ -78,6 +82,11 @@ class Alert:
         if self.quantity == "scalar":
             return f"scalar|{target}|value"
         return f"{self.quantity}|{target}|{self.statistic if self.statistic in STATISTICS else ''}"
+
+    @property
+    def label_or_rule(self) -> str:
+        """What to call it where people read it: its label, else the name of its rule."""
+        return self.label or self.rule
 
     @property
     def target_is_loss(self) -> bool:
@@ -122,6 +131,7 @@ class Alert:
         if isinstance(part := found.get("part"), str):
             found["part"] = new_target(quantity, f":{part}")[1:]
         found["others"] = tuple(found.get("others", ()))
+        found.setdefault("label", _old_label(found))
         found["incident"] = "" if found.get("incident") is None else found["incident"]
         return cls(**found)
 
@@ -182,6 +192,14 @@ class Incident:
 MOST_STORED = 64
 """The most alerts stored in one incident's line."""
 _NUMBERS = frozenset({"value", "low", "high", "order", "strength"})
+
+
+def _old_label(alert: Mapping[str, Any]) -> str:
+    """Return the label of an alert from before alerts had one."""
+    # The value of all tensors together is the logarithm of how far they moved.
+    value, low = alert.get("value"), 0.0 if alert.get("target") is None else alert.get("low")
+    has_fallen = isinstance(value, (int, float)) and isinstance(low, (int, float)) and value < low
+    return GRADIENT_DROP if has_fallen and alert.get("rule") == "grad_spike" else ""
 
 
 def _plain(value: Any) -> Any:

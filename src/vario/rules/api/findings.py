@@ -59,8 +59,12 @@ def tell(
     order: np.ndarray[tuple[int], np.dtype[np.int32]] | None = None,
     part: str = "",
     since: Values | None = None,
+    drop: str = "",
 ) -> Iterator[Finding]:
-    """Yield findings for the flagged series: one for all if they moved together, else one each, worst first."""
+    """Yield findings for the flagged series: one for all if they moved together, else one each, worst first.
+
+    `drop` is the label of series that fell, if the rule's name does not fit them.
+    """
     at = np.flatnonzero(flagged)
     if not len(at):
         return
@@ -68,8 +72,10 @@ def tell(
     if together:
         middle = float(np.median(deviation.distance))
         times = f"{number(float(np.exp(abs(middle))), 3)} times {'above' if middle > 0 else 'below'}"
+        has_dropped = bool(drop) and middle < 0
+        moved = "fell" if has_dropped else "moved"
         yield Finding(
-            text=f"{what} of most tensors moved together: {times} usual, most in '{deviation.targets[worst[0]]}'",
+            text=f"{what} of most tensors {moved} together: {times} usual, most in '{deviation.targets[worst[0]]}'",
             quantity=quantity,
             statistic=statistic,
             value=middle,
@@ -77,13 +83,16 @@ def tell(
             strength=abs(middle),
             others=tuple(deviation.targets[index] for index in worst[:MOST_TOLD]),
             since=None if since is None else int(np.nanmin(since[at])),
+            label=drop if has_dropped else "",
         )
         return
     for index in worst[:MOST_TOLD]:
         target = deviation.targets[index] + (f":{part}" if part else "")
         came_in = quantity == "activation" and target.startswith(f"{ROOT}:input")
+        has_dropped = bool(drop) and float(deviation.distance[index]) < 0
+        became = f"{'fell to' if has_dropped else 'is'} {number(deviation.values[index])}"
         yield Finding(
-            text=f"{what} of '{target}' is {number(deviation.values[index])}, {compared(deviation, int(index))}",
+            text=f"{what} of '{target}' {became}, {compared(deviation, int(index))}",
             quantity=quantity,
             target=target,
             statistic=statistic,
@@ -94,6 +103,7 @@ def tell(
             strength=abs(float(deviation.distance[index])),
             scope="batch" if came_in else "tensor",
             since=None if since is None else int(since[index]),
+            label=drop if has_dropped else "",
         )
 
 

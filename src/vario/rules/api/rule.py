@@ -62,6 +62,8 @@ class Finding:
     """Set if it differs from the default of the rule's kind."""
     cause: str = ""
     """The likely cause, if the rule can infer it from this step."""
+    label: str = ""
+    """What to call it, if the rule's name does not say it: `gradient drop`."""
 
 
 Look = Callable[..., Iterable[Finding]]
@@ -135,6 +137,7 @@ class Rule:
             others=finding.others,
             since=finding.since,
             cause=finding.cause,
+            label=finding.label,
         )
 
     def check_options(self, options: Mapping[str, Any]) -> None:

@@ -13,11 +13,12 @@ def in_one_line(incident: Incident, run: Path | None = None) -> str:
     """Format an incident for the training log."""
     where = f"step {incident.lead.step}" + ("" if incident.rank is None else f", rank {incident.rank}")
     if (later := incident.raised_by) is not None:
-        where = f"step {later.step}: {later.text} [{later.rule}]. It began at {where}"
+        where = f"step {later.step}: {later.text} [{later.label_or_rule}]. It began at {where}"
     more = len(incident.alerts) - 1
     rest = f" (and {more} more alert{'s' if more > 1 else ''})" if more else ""
     look = "" if run is None else f" More: vario diagnose {run}"
-    return f"{where}: {incident.lead.text} [{incident.lead.rule}]{rest}. Likely cause: {incident.cause}.{look}"
+    lead = incident.lead
+    return f"{where}: {lead.text} [{lead.label_or_rule}]{rest}. Likely cause: {incident.cause}.{look}"
 
 
 FOLLOWERS_NAMED = 4
@@ -32,13 +33,13 @@ def in_a_paragraph(incident: Incident, remarks: Sequence[str] = (), chain: Seque
     where = f"At step {lead.step}" + ("" if incident.rank is None else f" on rank {incident.rank}")
     # The chain below says more about the consequences.
     seen = lead.text.partition("; then ")[0] if chain else lead.text
-    sentences = [f"{where} {seen}{_range(lead)} (rule {lead.rule}, {lead.kind})"]
+    sentences = [f"{where} {seen}{_range(lead)} ({_finder(lead)})"]
     if lead.began < lead.step:
         sentences.append(f"It began at step {lead.began}")
     if lead.step > incident.step:
         sentences.append(f"Its first alert was raised at step {incident.step}: {incident.alerts[0].text}")
     if (later := incident.raised_by) is not None:
-        sentences.append(f"It became urgent at step {later.step}: {later.text} (rule {later.rule}, {later.kind})")
+        sentences.append(f"It became urgent at step {later.step}: {later.text} ({_finder(later)})")
     sentences += remarks
     followers = list(chain) or list(_followers(incident))
     if followers:
@@ -55,6 +56,10 @@ def place_of(alert: Alert) -> str:
     if alert.target is None:
         return f"{_noun(alert.quantity)} of most tensors" if alert.others else f"{_noun(alert.quantity)} of all tensors"
     return alert.target if alert.quantity == "scalar" else f"{_noun(alert.quantity)} of '{alert.target}'"
+
+
+def _finder(alert: Alert) -> str:
+    return f"{alert.label or f'rule {alert.rule}'}, {alert.kind}"
 
 
 def _noun(quantity: str) -> str:
@@ -85,7 +90,7 @@ def _followers(incident: Incident) -> Iterator[str]:
         if key in seen or alert.step < incident.lead.step:
             continue
         seen.add(key)
-        remarks = [alert.rule] + ([f"step {alert.step}"] if alert.step != step else [])
+        remarks = [alert.label_or_rule] + ([f"step {alert.step}"] if alert.step != step else [])
         step = alert.step
         yield f"{place_of(alert)} ({', '.join(remarks)})"
 

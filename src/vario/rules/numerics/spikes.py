@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vario.rules import Finding, Step, rule
+from vario.rules.api.alerts import GRADIENT_DROP
 from vario.rules.api.findings import HUGE, left_the_past, moved_together, tell
 from vario.rules.api.series_state import YOUNG, Deviation, Flags, Last, Streak, Values
 
@@ -18,11 +19,13 @@ SMALL = 3
 
 @rule("relative", needs="gradient")
 def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Iterator[Finding]:
-    """A gradient that is suddenly several times larger or smaller than usual.
+    """A gradient that is suddenly several times larger than usual, or smaller: a gradient drop.
 
-    Why: a loss spike often starts a few steps earlier as a spike of one gradient, often the embedding's.
+    Why: a loss spike often starts a few steps earlier as a spike of one gradient, often the embedding's. Behind a drop,
+    the layer hardly learns.
 
-    Cause: the gradient changed at this layer: an unusual batch, or the layer is becoming unstable
+    Cause: the gradient changed at this layer: an unusual batch, or a layer that becomes unstable (larger)
+    or saturates (smaller)
 
     Cause (global): all gradients moved together: the loss scale, how the loss or the micro-steps are averaged,
     gradients that are not zeroed, or an unusual batch
@@ -33,8 +36,8 @@ def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Itera
 
     Points to (batch): data 3
 
-    Next: Look at the batch of this step. If spikes recur with other batches, look at the layer named and clip gradients
-    (in PyTorch: `torch.nn.utils.clip_grad_norm_`).
+    Next: Look at the batch of this step. If it recurs with other batches, look at the layer named; clip gradients that
+    grow (in PyTorch: `torch.nn.utils.clip_grad_norm_`).
     """
     deviation = step.trend("gradient", "rms")
     if deviation is None or step.was_skipped:
@@ -44,7 +47,17 @@ def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Itera
     flagged, since = _unless_small_once(step, deviation, flagged, size)
     together = moved_together(deviation, flagged, size)
     order = step.rows("gradient").order
-    yield from tell(deviation, flagged, "gradient", "rms", "gradient", together=together, order=order, since=since)
+    yield from tell(
+        deviation,
+        flagged,
+        "gradient",
+        "rms",
+        "gradient",
+        together=together,
+        order=order,
+        since=since,
+        drop=GRADIENT_DROP,
+    )
 
 
 def _unless_small_once(step: Step, deviation: Deviation, flagged: Flags, size: float) -> tuple[Flags, Values]:

@@ -86,7 +86,7 @@ def _checked(found: Alert) -> Alert:
     target = "" if found.target is None else found.target
     _check_words(
         *(found.rule, found.quantity, found.text, found.statistic, found.kind, found.scope, target),
-        *(found.part, found.incident, *found.others),
+        *(found.part, found.label, found.incident, *found.others),
     )
     for whole in (found.step, found.micro_step, found.stage, found.rank, found.since, found.unseen_from):
         # Null means "all ranks" and "from this step"; other false values are invalid.

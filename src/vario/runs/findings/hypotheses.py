@@ -103,7 +103,7 @@ def _of_alerts(incident: Incident) -> Iterator[Clue]:
 
 def _of_alert(alert: Alert, rule: Rule | None, factor: float) -> Iterator[Clue]:
     for name, weight in (rule.points(alert.scope) if rule is not None else {}).items():
-        yield Clue(name, factor * weight, f"{alert.text} (step {alert.step}, {alert.rule})")
+        yield Clue(name, factor * weight, f"{alert.text} (step {alert.step}, {alert.label_or_rule})")
 
 
 def _look(name: str, run: RunReader, incident: Incident) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy.typing as npt
 from vario.runs.files.rollups import settled
 from vario.runs.files.row_files import Wanted
 from vario.runs.reader import RunReader
-from vario.runs.views.curves import read_curve
 from vario.runs.views.heat_table import Columns, HeatTable, distinct, even_columns, wide_columns
 from vario.runs.views.merged_series import Steps, Values, folded_numbers, merged_numbers
 from vario.runs.views.model_order import model_order
@@ -53,6 +53,8 @@ class Heat:
     kinds: tuple[str, ...] = ()
     """For each row `indices` or `mask` if its numbers are no sizes, else empty; none if all are sizes. A mask is `bad`
     only where it has NaN."""
+    left_out: tuple[str, ...] = ()
+    """Token ids and masks that share a row with sizes: of their numbers only NaN is in the row."""
 
 
 def read_heat(
@@ -94,14 +96,26 @@ def _read(
     names = matching(model_order(run, quantity, source.targets()), search)
     bounds = np.linspace(0, len(names), min(len(names), max(1, rows)) + 1).astype(np.int64)
     level = choose_level(source.views, source.wanted, columns, MOST_ROWS, MOST_FILES)
-    fill = _from_rows if level == 0 else _from_rollups
-    found = fill(source, names, bounds, columns, level)
     shown, sizes = tuple(names[at] for at in bounds[:-1]), tuple(np.diff(bounds).tolist())
-    alone = [name for name, size in zip(shown, sizes, strict=True) if size == 1]
-    known = row_kinds(run, quantity, alone, rank) if finds_kinds else {}
-    kinds = tuple(known.get(name, "") for name in shown) if known else ()
-    if source.statistic != "nans":
-        _excuse_masks(run, found, wanted, rank, [(row, shown[row]) for row, kind in enumerate(kinds) if kind == MASK])
+    places = _places(names, bounds)
+    known = row_kinds(run, quantity, names, rank) if finds_kinds else {}
+    # A row has the kind of its targets only if none of them is a size.
+    num_known = Counter(places[name] for name in known)
+    has_kind = [num_known[row] == size for row, size in enumerate(sizes)]
+    kinds = tuple(known[name] if is_one else "" for name, is_one in zip(shown, has_kind, strict=True)) if known else ()
+    # How many NaN there are is of interest in any target.
+    is_size = source.statistic != "nans"
+    left_out = tuple(name for name in names if is_size and name in known and not has_kind[places[name]])
+    fill = _from_rows if level == 0 else _from_rollups
+    found = fill(source, names, bounds, columns, level, frozenset(left_out))
+    if is_size and (masks := [name for name in names if known.get(name) == MASK]):
+        # Masks contain -inf on purpose: they are bad only where they contain NaN.
+        rows_of = np.array([places[name] for name in masks], np.int64)
+        found.bad[[row for row in rows_of.tolist() if has_kind[row]]] = False
+        nans = open_source(run, quantity, "nans", rank, wanted)
+        counts = fill(nans, masks, np.arange(len(masks) + 1), columns, level, frozenset())
+        at, when = np.nonzero(counts.high > 0)
+        found.bad[rows_of[at], found.columns.of(counts.columns.last[when])] = True
     return Heat(
         quantity,
         source.statistic,
@@ -115,17 +129,8 @@ def _read(
         found.has.astype(np.uint8),
         level > 0,
         kinds,
+        left_out,
     )
-
-
-def _excuse_masks(
-    run: RunReader, table: HeatTable, wanted: Wanted, rank: int | str, masks: Sequence[tuple[int, str]]
-) -> None:
-    """Masks contain -inf on purpose: they are bad only where they contain NaN."""
-    for row, name in masks:
-        table.bad[row] = False
-        nans = read_curve(run, name, "activation", "nans", rank, wanted.first, wanted.last, len(table.columns) or 1)
-        table.bad[row, table.columns.of(nans.steps[nans.high > 0])] = True
 
 
 def _in_float32(values: Values) -> npt.NDArray[np.float32]:
@@ -133,11 +138,13 @@ def _in_float32(values: Values) -> npt.NDArray[np.float32]:
     return np.clip(values, -most, most).astype(np.float32)
 
 
-def _from_rows(source: Source, names: Sequence[str], bounds: Steps, limit: int, level: int) -> HeatTable:
+def _from_rows(
+    source: Source, names: Sequence[str], bounds: Steps, limit: int, level: int, left_out: Set[str]
+) -> HeatTable:
     chunks = list(source.points())
     steps = distinct(np.concatenate([np.zeros(0, np.int64), *(distinct(points.steps) for points in chunks)]))
     table = HeatTable(len(bounds) - 1, even_columns(np.stack([steps, steps], axis=1), limit), source.is_signed)
-    place = _places(names, bounds)
+    place = _places(names, bounds, left_out)
     for points in chunks:
         row_of = np.array([place.get(name, -1) for name in points.names], np.int64)
         values = np.where(np.isfinite(points.values), points.values, np.nan)
@@ -145,22 +152,25 @@ def _from_rows(source: Source, names: Sequence[str], bounds: Steps, limit: int, 
     return table
 
 
-def _from_rollups(source: Source, names: Sequence[str], bounds: Steps, limit: int, level: int) -> HeatTable:
+def _from_rollups(
+    source: Source, names: Sequence[str], bounds: Steps, limit: int, level: int, left_out: Set[str]
+) -> HeatTable:
     """Each rank by itself, then what they come to together."""
     rollups = {view.rank: RankRollups(source, view, level) for view in source.views}
     columns = _columns(list(rollups.values()), source.wanted, limit)
     if len(rollups) == 1:
         (only,) = rollups.values()
         table = HeatTable(len(bounds) - 1, columns, source.is_signed)
-        only.add_to(table, _places(names, bounds))
+        only.add_to(table, _places(names, bounds, left_out))
         return table
-    each = _places(names, np.arange(len(names) + 1))
+    each = _places(names, np.arange(len(names) + 1), left_out)
     tables: dict[int, HeatTable] = {}
     for rank, found in rollups.items():
         groups = source.groups(names, rank)
         for group in np.unique(groups[groups >= 0]).tolist():
             table = HeatTable(len(names), columns, source.is_signed)
-            found.add_to(table, {name: each[name] for name, own in zip(names, groups, strict=True) if own == group})
+            own = {name for name, one in zip(names, groups, strict=True) if one == group}
+            found.add_to(table, {name: row for name, row in each.items() if name in own})
             if group in tables:
                 tables[group].fill(table)
             else:
@@ -192,10 +202,10 @@ def _columns(rollups: Sequence[RankRollups], wanted: Wanted, limit: int) -> Colu
     return wide_columns(spans[np.argsort(spans[:, 1], kind="stable")], width, limit)
 
 
-def _places(names: Sequence[str], bounds: Steps) -> dict[str, int]:
-    """The row of each name."""
+def _places(names: Sequence[str], bounds: Steps, left_out: Set[str] = frozenset()) -> dict[str, int]:
+    """The row of each name, without those that are left out."""
     rows = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-    return dict(zip(names, rows.tolist(), strict=True))
+    return {name: row for name, row in zip(names, rows.tolist(), strict=True) if name not in left_out}
 
 
 def _fewer_rows(table: HeatTable, bounds: Steps) -> HeatTable:

@@ -35,6 +35,8 @@ class _HeatShape(TypedDict):
     """The last step."""
     kinds: Sequence[str]
     """For each row `indices` (token ids) or `mask` if its numbers are no sizes, else empty; empty if all are sizes."""
+    left_out: Sequence[str]
+    """Token ids and masks that share a row with sizes: of their numbers only NaN is in the row."""
 
 
 class HeatHead(_HeatShape, total=False):

@@ -19,6 +19,8 @@ class Incident(TypedDict):
     first_step: int
     last_step: int
     rule: str
+    label: str
+    """What to call it: the name of the rule, or what fits better, as `gradient drop`."""
     severity: Severity
     place: str | None
     """The module or parameter to look at; null if there is no single one."""
@@ -42,6 +44,8 @@ class Alert(TypedDict):
 
     step: int
     rule: str
+    label: str
+    """What to call it: the name of the rule, or what fits better, as `gradient drop`."""
     kind: Kind
     severity: Severity
     rank: int | None
@@ -67,6 +71,8 @@ class ChainLink(TypedDict):
     target: str | None
     quantity: str
     rule: str
+    label: str
+    """What to call it: the name of the rule, or what fits better, as `gradient drop`."""
     text: str
     series: str | None
 
