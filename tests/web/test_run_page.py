@@ -1,6 +1,7 @@
 """A run without a server: in a notebook, and as one HTML file."""
 
 import base64
+import dataclasses
 import json
 import re
 import struct
@@ -16,7 +17,7 @@ import made_runs
 import vario
 from vario.cli import main
 from vario.runs.views.heat import read_heat
-from vario.runs.views.heat_png import BAD, NUM_COLOURS, heat_png
+from vario.runs.views.heat_png import BAD, NO_SIZE, NUM_COLOURS, heat_png
 from vario.web import report
 
 
@@ -66,6 +67,15 @@ def test_a_heat_map_becomes_a_picture_with_its_own_colour_for_what_is_bad(folder
     assert pixels[row, column] == NUM_COLOURS - 1
     brightness = palette[:NUM_COLOURS].astype(int) @ [3, 6, 1]
     assert (np.diff(brightness) >= 0).all()
+
+
+def test_token_ids_and_masks_are_grey_and_do_not_stretch_the_scale(folder):
+    heat = read_heat(vario.open_run(folder / "deeper" / "broken"), "gradient", last=40)
+    sized = dataclasses.replace(heat, values=heat.values.copy(), kinds=("mask", *[""] * (len(heat.targets) - 1)))
+    sized.values[0] = 3.4e38
+    palette, pixels = picture(heat_png(sized))
+    assert (palette[pixels[0]] == NO_SIZE).all()
+    assert pixels[1:].max() == NUM_COLOURS - 1
 
 
 def test_a_notebook_shows_how_a_run_fares_without_a_script(folder):

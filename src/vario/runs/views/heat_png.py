@@ -16,14 +16,20 @@ NUM_COLOURS = 200
 BAD = (224, 16, 144)
 """The colour of NaN and Inf, outside the scale."""
 NOTHING = (228, 230, 234)
+NO_SIZE = (188, 192, 199)
+"""The colour of token ids and masks, whose numbers are no sizes."""
 LEAST_DECADES = 0.2
 
 
 def heat_png(heat: Heat) -> bytes:
-    """One pixel for each target and bucket of steps: its size on a log scale, NaN and Inf in their own colour."""
+    """One pixel for each target and bucket of steps: its size on a log scale, NaN and Inf in their own colour.
+
+    Token ids and masks are grey.
+    """
     indices = np.full(heat.values.shape, NUM_COLOURS + 1, np.uint8)
     sizes = np.abs(heat.values.astype(np.float64))
-    shown = np.isfinite(sizes) & (sizes > 0)
+    is_size = ~np.array([bool(kind) for kind in heat.kinds] or [False] * len(sizes), bool)[:, None]
+    shown = np.isfinite(sizes) & (sizes > 0) & is_size
     if shown.any():
         with np.errstate(all="ignore"):
             logs = np.log10(sizes)
@@ -32,8 +38,9 @@ def heat_png(heat: Heat) -> bytes:
         scaled = (np.where(shown, logs, low) - low) / max(high - low, LEAST_DECADES)
         indices[shown] = (np.clip(scaled, 0, 1) * (NUM_COLOURS - 1)).astype(np.uint8)[shown]
     indices[(heat.values == 0) & (heat.has > 0)] = 0
+    indices[(heat.has > 0) & ~is_size] = NUM_COLOURS + 2
     indices[heat.bad > 0] = NUM_COLOURS
-    return _indexed_png(indices, [*_scale(), BAD, NOTHING])
+    return _indexed_png(indices, [*_scale(), BAD, NOTHING, NO_SIZE])
 
 
 def _scale() -> list[tuple[int, int, int]]:
