@@ -1,5 +1,7 @@
 """Many runs as a table: columns, filters, sorting and groups, on the thirty runs of a sweep."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,12 @@ def test_figures_of_a_number_are_those_of_its_series(runs, sweep):
     ):
         name = key.partition(":")[0]
         assert column(runs, key) == [expected(series(sweep, run.run, name)) for run in runs]
+
+
+def test_a_column_is_found_by_its_title(runs):
+    found = Columns(runs).find("best val_loss")
+    assert found == dataclasses.replace(Columns(runs).find("val_loss:best"), read=found.read)
+    assert column(runs, "best val_loss") == column(runs, "val_loss:best")
 
 
 def test_hyper_parameters_are_columns_also_by_their_last_part(runs):

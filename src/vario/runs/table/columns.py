@@ -97,6 +97,9 @@ class Columns:
         number, _, figure = name.rpartition(":")
         if figure in FIGURES and number in self._numbers:
             return self._number(name, number, figure)
+        word, _, rest = name.partition(" ")
+        if word in FIGURES and rest in self._numbers:
+            return self._number(f"{rest}:{word}", rest, word)  # the title of that column
         if (param := self._param(name)) is not None:
             return self._setting(name, param)
         if name in self._numbers:
