@@ -186,3 +186,11 @@ def test_a_streak_and_a_last_number_of_one_name_are_those_of_many():
     assert (values.tolist(), steps.tolist()) == ([3.0], [7.0])
     assert last.swap_one("a", 5.0, 11) == 4.0
     assert last.read("step", ("a",)).tolist() == [11.0]
+
+
+def test_one_field_of_a_series_beyond_the_first_sixteen() -> None:
+    kept = Last()
+    for index in range(100):
+        assert math.isnan(kept.one("step", f"series {index}"))
+        kept.swap_one(f"series {index}", float(index), 7)
+    assert [kept.one("value", f"series {index}") for index in (0, 16, 99)] == [0.0, 16.0, 99.0]

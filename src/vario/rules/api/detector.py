@@ -141,9 +141,9 @@ def _is_news(rule: Rule, finding: Finding, rank: int | None, step: Step | RanksS
     firing, intervals = step.memory.get("detector firing", Last()), step.memory.get(INTERVALS, Last())
     name = f"{rule.name} {finding.quantity} {finding.target} {rank}"
     # NaN means "never before" for all of them.
-    last = firing["step"].item(firing.row(name))
+    last = firing.one("step", name)
     firing.swap_one(name, float(finding.value), step.number)
-    interval = intervals["value"].item(intervals.row(finding.quantity))
+    interval = intervals.one("value", finding.quantity)
     if finding.quantity == SCALAR and last_there is not None and last >= last_there:
         return False
     quiet = max(QUIET_STEPS, 0 if math.isnan(interval) else 2 * interval)

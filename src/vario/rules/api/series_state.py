@@ -95,6 +95,11 @@ class PerSeries:
     def __getitem__(self, field: str) -> Values:
         return self._made()[field]
 
+    def one(self, field: str, name: str) -> float:
+        """Return one field of one series. A new series may move the vectors, so its row is found first."""
+        row = self.row(name)
+        return float(self._made()[field].item(row))
+
     def save(self) -> Saved:
         """Return all vectors as arrays."""
         names = np.array(list(self._rows), dtype=np.str_)

@@ -233,7 +233,7 @@ class Step:
         memory = self.memory.get("lr_change scheduled", Last())
         if (now := self.scalars.get("lr_scheduled")) is not None:
             memory.swap_one("lr", now, self.number)
-        return memory["value"].item(memory.row("lr")) == 1
+        return memory.one("value", "lr") == 1
 
     @cached_property
     def is_warming_up(self) -> bool:

@@ -36,7 +36,7 @@ def batch_repeat(step: Step, share: float = 0.5, distance: float = 0.1, steps: i
     is_whole = repeated >= MOST
     # What a model answers itself repeats more and more as it becomes sure, and some rows are alike by chance.
     part = step.memory.get("data_repeat part", Streak())
-    goes_on = part["count"].item(part.row("batch")) > 0
+    goes_on = part.one("count", "batch") > 0
     looks = part.follow("batch", count > 0 and (is_new or goes_on))
     began = step.memory.get("data_repeat began", Last())
     row = began.row("batch")

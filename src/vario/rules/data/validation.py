@@ -45,7 +45,7 @@ def validation_shift(step: Step, threshold: float = 8.0, share: float = 0.15) ->
         training.swap_one("loss", step.loss[1].fast, step.number)
     for name in (name for name in step.scalars if _is_validation(name)):
         value = step.scalars[name]
-        now = training["value"].item(training.row("loss"))
+        now = training.one("value", "loss")
         past, then = _remembered(step, name, value, now)
         if len(past) < LEAST_KNOWN or not math.isfinite(now):
             continue

@@ -154,7 +154,7 @@ def _note_peak(step: Step, moves: Mapping[str, Move]) -> None:
 def _peak(step: Step) -> float:
     """The highest rate so far; NaN if there is none."""
     memory = step.memory.get("lr_change peak", Last())
-    return memory["value"].item(memory.row("peak"))
+    return memory.one("value", "peak")
 
 
 def _severity(step: Step, rate: float, factor: float) -> Severity:

@@ -31,7 +31,7 @@ def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Fin
         return
     middle = float(np.median(ratios))
     begun = step.memory.get("update_high begun", Last())
-    first = begun["value"].item(begun.row("step"))
+    first = begun.one("value", "step")
     if np.isnan(first):
         first = begun["value"][begun.row("step")] = float(step.number)
     high = max(limit, 0.0 if _loss_rises(step, int(step.number - first)) else AT_FIRST / (step.number - first + 1))
@@ -41,11 +41,11 @@ def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Fin
     # The first update of weights that do not start at zero says whether the rate is far too high, if it did harm.
     is_first = (
         FIRST_LOOK <= step.number - first <= 2 * FIRST_LOOK
-        and begun["value"].item(begun.row("ratio")) > FIRST_LIMIT
+        and begun.one("value", "ratio") > FIRST_LIMIT
         and _loss_rises(step, int(step.number - first), HARMED, at_once=True)
     )
     if is_first or count >= (steps if middle < FAR * high else 2):
-        share = begun["value"].item(begun.row("ratio")) if is_first else middle
+        share = begun.one("value", "ratio") if is_first else middle
         what = "the first update was" if is_first else "updates are"
         yield Finding(
             f"{what} {number(100 * share, 3)} % of the weights (median of {len(ratios)} matrices)",
