@@ -154,6 +154,18 @@ def test_frozen_param_says_which_and_why(kept, reason):
     assert said[0].step == 4
 
 
+@pytest.mark.parametrize(("end", "says"), [(1e-7, []), (1e-3, [LAYER])])
+def test_updates_that_round_to_zero_at_the_end_of_a_schedule_are_expected(end, says):
+    course = Course(["frozen_param"])
+    change = {f"{name}:change": summary(1e-3) for name in PARAMETERS}
+    frames = [("gradient", course.healthy("", PARAMETERS)), ("update", change)]
+    for index in range(40):
+        assert not course.step(*frames, scalars={"lr": 1e-2 * 0.99**index})
+    change[f"{LAYER}:change"] = summary(0.0, low=0.0, high=0.0, zeros=1.0)
+    found = [alert.target for _ in range(12) for alert in course.step(*frames, scalars={"lr": end})]
+    assert found == says
+
+
 def test_zero_grad_waits_five_steps():
     course = Course(["zero_grad"])
     said = fed(course, 12, lambda: [gradients(course, **{LAYER: summary(0.0, low=0.0, high=0.0, zeros=1.0)})])

@@ -21,6 +21,8 @@ SCALARS = "scalar"
 INTERVALS = "detector intervals"
 """Where the detector remembers how often each quantity is watched."""
 
+SPENT = 1e-3
+"""Below this share of its highest value the learning rate hardly moves the weights."""
 
 Parts = dict[tuple[str, str], tuple[tuple[str, ...], npt.NDArray[np.int64], tuple[str, ...]]]
 """Where the rows of each part of a quantity were last time: they rarely move."""
@@ -245,6 +247,14 @@ class Step:
         before = last.read("value", ("peak",))[0]
         last.swap(("peak",), np.array([np.fmax(before, rate)]), self.number)
         return not rate <= before
+
+    @property
+    def is_rate_spent(self) -> bool:
+        """Whether a schedule has brought the learning rate close to zero: updates that round to zero are expected."""
+        rate = self.scalars.get("lr")
+        if rate is None or self.is_warming_up:
+            return False
+        return rate < SPENT * self.memory.get("warm-up", Last()).one("value", "peak")
 
     def rows(self, quantity: str, part: str = "") -> Rows:
         """Return all rows of a quantity, or those named `...:part`; none if it was not watched in this step."""

@@ -34,7 +34,7 @@ def frozen_param(step: Step, steps: int = 5) -> Iterator[Finding]:
     """
     change = step.rows("update", "change")
     gradient = step.rows("gradient")
-    if not len(change) or not len(gradient) or step.was_skipped or step.scalars.get("lr", 1.0) == 0:
+    if not len(change) or not len(gradient) or step.was_skipped or _is_at_rest(step):
         return
     moved = dict(zip(change.targets, change.statistic("absmax") > 0, strict=True))
     sizes = gradient.statistic("absmax")
@@ -101,6 +101,10 @@ def _are_rounding(targets: Sequence[str], sizes: Values) -> Flags:
     return sizes < ROUNDING * np.array([largest[module] for module in modules])
 
 
+def _is_at_rest(step: Step) -> bool:
+    return step.scalars.get("lr") == 0 or step.is_rate_spent
+
+
 def _is_short(dtype: str) -> bool:
     return dtype in LOW_PRECISION
 
@@ -122,7 +126,7 @@ def lost_updates(step: Step, share: float = 0.6, steps: int = 10) -> Iterator[Fi
     change = step.rows("update", "change")
     short = np.array([_is_short(step.facts.dtypes.get(name, "")) for name in change.targets], np.bool_)
     judged = short & step.facts.are_matrices(change.targets)
-    if not judged.any() or step.was_skipped:
+    if not judged.any() or step.was_skipped or step.is_rate_spent:
         return
     unchanged = change.statistic("zeros")[judged]
     middle = float(np.median(unchanged))
