@@ -59,7 +59,7 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
         return
     losses = remembered(step.memory, f"loss_shift {name}", step.scalars[name])
     newest = losses.tolist()
-    if not may_have_shifted(newest, None, share):
+    if not may_have_shifted(newest, None, share, threshold):
         return
     found = lasting_shift(losses, threshold)
     if found is None or (found.size < 0 and not _fell_at_once(newest)):

@@ -48,7 +48,7 @@ def gradient_scale(step: Step, threshold: float = 6.0, factor: float = 1.6) -> I
     values = remembered(step.memory, "gradient_scale", middle)
     rates = remembered(step.memory, "gradient_scale rate", step.scalars.get("lr", math.nan))
     size = math.log(factor)
-    if not may_have_shifted(values.tolist(), size, 0.0):
+    if not may_have_shifted(values.tolist(), size, 0.0, threshold):
         return
     found = lasting_shift(values, threshold)
     if found is None or abs(found.size) < size or not _is_calm(step, rates) or not _is_common(step, found.size):
