@@ -45,10 +45,21 @@ class Frames:
         return taken
 
 
+class Loop:
+    """A loop that is light in every step that may be, if it is regular."""
+
+    def __init__(self, costs, is_regular=False):
+        self.clock, self.costs, self.is_regular = Clock(), costs, is_regular
+
+    @property
+    def is_light(self):
+        return self.is_regular and self.clock.step % self.costs.every > 1
+
+
 def run(kept, observers, costs, steps, seconds):
     """Steps of so many seconds beside what each quantity costs where it is watched."""
     total = 0.0
-    for step in range(kept._clock.step, kept._clock.step + steps):
+    for step in range(kept._loop.clock.step, kept._loop.clock.step + steps):
         spent = 0.0
         for one in observers:
             one.watching = step % one.every == 0
@@ -58,13 +69,13 @@ def run(kept, observers, costs, steps, seconds):
         total += spent
         kept.step_ended(seconds + spent)
         kept.wrote(0.0, [])
-        kept._clock.step += 1
+        kept._loop.clock.step += 1
     return total
 
 
-def made(share, *observers, is_behind=lambda: False, ranks=None):
+def made(share, *observers, is_behind=lambda: False, ranks=None, is_regular=False):
     costs, frames = Costs(), Frames()
-    return Budget(share, observers, costs, frames, is_behind, Clock(), ranks), costs, frames
+    return Budget(share, observers, costs, frames, is_behind, Loop(costs, is_regular), ranks), costs, frames
 
 
 def test_cheap_quantities_keep_their_intervals():

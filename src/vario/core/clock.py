@@ -54,6 +54,11 @@ class Clock:
         return bool(self._passes)
 
     @property
+    def backward_seen(self) -> bool:
+        """Whether a backward pass has followed the latest forward pass."""
+        return self._backward_seen
+
+    @property
     def awaits_pass(self) -> bool:
         """Whether the next forward call starts a new pass: there was none yet, or its backward pass or update is
         done."""

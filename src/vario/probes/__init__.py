@@ -60,7 +60,12 @@ class Recorder(Protocol):
 
 
 class Probe(Protocol):
-    """Records one quantity. It may also have `needs`: the capabilities without which it is not attached."""
+    """Records one quantity. It may also have `needs`: the capabilities without which it is not attached.
+
+    A probe of plain numbers that can do without the events that light steps leave out (see
+    `vario.backends.protocols.events`) has `sees_light_steps = True`; with any other one, no step is light. A probe of
+    tensors needs no events in steps that its Observer does not watch.
+    """
 
     quantity: ClassVar[str]
     every: ClassVar[int]

@@ -32,6 +32,7 @@ class Batches:
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (offered.Batches,)
 
     def __init__(self) -> None:

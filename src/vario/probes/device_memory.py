@@ -17,6 +17,7 @@ class DeviceMemory:
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (offered.DeviceMemory,)
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:
@@ -34,6 +35,7 @@ class ProcessMemory:
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Log memory at the end of each step, if the system reports it."""

@@ -18,6 +18,7 @@ class Experts:
 
     quantity: ClassVar[str] = "expert"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (Routers,)
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:
@@ -27,6 +28,8 @@ class Experts:
             routers = modules.modules_matching(named) if named else modules.routers()
         except ConfigError as error:
             raise ConfigError(f"experts: {error}") from None
+        if not routers:
+            return
         observer = recorder.observer(self.quantity)
         silent: set[str] = set()
 

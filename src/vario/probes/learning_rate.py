@@ -18,6 +18,7 @@ class LearningRate:
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (OptimizerState,)
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:
@@ -48,5 +49,5 @@ class LearningRate:
             if fetches:
                 recorder.frames.log_when(recorder.guarded("learning_rate", fill))
 
-        backend.on_update_called(recorder.guarded("learning_rate", update_called))
+        backend.on_update_called(recorder.guarded("learning_rate", update_called), even_light=True)
         recorder.on_step_ended(recorder.guarded("learning_rate", step_ended))

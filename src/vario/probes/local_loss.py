@@ -48,6 +48,7 @@ class LocalLoss:
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (Losses,)
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class LocalLoss:
         backend.on_pass_ended(recorder.guarded(LOSS_LOCAL, self._pass_ended))
         losses.on_backward_loss(recorder.guarded(LOSS_LOCAL, self._backward_reached))
         backend.on_update_called(recorder.guarded(LOSS_LOCAL, self._update_called))
-        backend.on_update_ended(recorder.guarded(LOSS_LOCAL, self._update_ended))
+        backend.on_update_ended(recorder.guarded(LOSS_LOCAL, self._update_ended), even_light=True)
         recorder.on_step_ended(recorder.guarded(LOSS_LOCAL, self._step_ended))
 
     def _pass_began(self, root: str, inputs: Inputs) -> None:

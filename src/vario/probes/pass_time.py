@@ -23,6 +23,7 @@ class PassTime:
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (DeviceClock,)
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:

@@ -14,6 +14,7 @@ class Checksums:
 
     quantity: ClassVar[str] = "checksum"
     every: ClassVar[int] = 10
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (Replicas,)
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:

@@ -29,6 +29,7 @@ class Settings:
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (TrainingSettings,)
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Settings:
         self._switches = needed(backend, TrainingSettings)
         self._recorder = recorder
         # Not when the update is called: with a closure the pass, and `model.train()` before it, are still to come.
-        backend.on_update_began(recorder.guarded("optimizer_settings", self._look_at_optimizer))
+        backend.on_update_began(recorder.guarded("optimizer_settings", self._look_at_optimizer), even_light=True)
         backend.on_update_began(recorder.guarded("settings", self._look_at_model))
 
     def _look_at_optimizer(self, optimizer: Any) -> None:

@@ -13,6 +13,7 @@ class StepTime:
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Log the duration of each step."""

@@ -15,6 +15,7 @@ class TrainerReports:
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (offered.TrainerReports,)
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:

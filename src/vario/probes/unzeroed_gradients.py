@@ -14,6 +14,7 @@ class UnzeroedGradients:
 
     quantity: ClassVar[str] = "scalar"
     every: ClassVar[int] = 1
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (KeptGradients,)
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:

@@ -96,6 +96,20 @@ class Budgeted(Protocol):
         """Call `call` with the seconds since the previous step, when the step's updates are complete."""
 
 
+class Loop(Protocol):
+    """What a budget needs from the backend that follows the training loop."""
+
+    clock: Clock
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the step in progress is a light one."""
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the loop does the same in every step, so that some may be light."""
+
+
 def keep_within(
     config: Config, monitor: Budgeted, backend: Backend, observers: Sequence[QuantityObserver]
 ) -> Budget | None:
@@ -107,7 +121,7 @@ def keep_within(
         ranks = RankIntervals(monitor.path, backend.rank, min(config.ranks, default=0))
     device = backend.offer(DeviceClock)
     is_behind = (lambda: False) if device is None else device.is_behind
-    budget = Budget(config.overhead, observers, monitor.costs, monitor.frames, is_behind, backend.clock, ranks)
+    budget = Budget(config.overhead, observers, monitor.costs, monitor.frames, is_behind, backend, ranks)
     monitor.on_step_ended(monitor.guarded("overhead", budget.step_ended))
     is_free = GRADIENT in config.quantities and not config.fixes(GRADIENT)
     if is_free and "sum_squares" in columns_needed(config.statistics):
@@ -129,7 +143,7 @@ class Budget:
         costs: Costs,
         frames: StepFrames,
         is_behind: Callable[[], bool],
-        clock: Clock,
+        loop: Loop,
         ranks: RankIntervals | None = None,
     ) -> None:
         """`is_behind()`: whether the device still works on the previous step, so that host time costs nothing.
@@ -141,10 +155,14 @@ class Budget:
         self._costs = costs
         self._frames = frames
         self._is_behind = is_behind
-        self._clock = clock
+        self._loop = loop
         self._ranks = ranks
         self._looks: defaultdict[str, _Looks] = defaultdict(_Looks)
         self._floor: deque[float] = deque(maxlen=32)
+        self._light_floor: deque[float] = deque(maxlen=32)
+        self._was_sparse = False
+        self._saved = 0.0
+        """What a light step saves, beside what it does not record."""
         self._sparse: deque[float] = deque(maxlen=8)
         self._writer_floor: deque[float] = deque(maxlen=32)
         self._steps: deque[float] = deque(maxlen=32)
@@ -164,7 +182,7 @@ class Budget:
             self._until_decision = min(self._num_steps, LATER_DECISIONS)
             self._since_decision = 0.0
             self._log(self._decide())
-        if self._ranks is not None and (chosen := self._ranks.due(self._clock.step + 1)) is not None:
+        if self._ranks is not None and (chosen := self._ranks.due(self._loop.clock.step + 1)) is not None:
             self._log(self._apply(chosen))
 
     def _log(self, numbers: Mapping[str, float]) -> None:
@@ -181,7 +199,7 @@ class Budget:
         sparse = sum([spent[part] for part in SPARSE if part in spent])
         if sparse:
             self._sparse.append(sparse)
-        self._floor.append(host - sparse - looks)
+        (self._light_floor if self._loop.is_light else self._floor).append(host - sparse - looks)
         self._behind.append(bool(device) and self._is_behind())
         self._num_steps += 1
         if self._num_steps > 1:
@@ -215,12 +233,8 @@ class Budget:
         cost = max(self._host + self._writer if counts else 0.0, self._device)
         numbers = {"overhead": cost / self._window} if self._window else {}
         self._window = self._host = self._device = self._writer = 0.0
-        floor = _median(self._floor) + _median(self._writer_floor) if counts else 0.0
         limit = max(self.share * _median(self._steps), LEAST_SECONDS)
-        sparse = _median(self._sparse) if counts else 0.0
-        self._costs.every = _interval(2 * sparse, MOST_FOR_SPARSE * limit)
-        floor += sparse if self._costs.every == 1 else 2 * sparse / self._costs.every
-        room = max(limit - floor, LEAST_FOR_LOOKS * limit)
+        room = max(limit - (self._choose_sparse(limit) if counts else 0.0), LEAST_FOR_LOOKS * limit)
         for one in self._observers:
             # Every one of the first steps, unless a single look uses up what a step may cost.
             if one.quantity in self._looks and self._looks[one.quantity].cost(counts) > room:
@@ -235,8 +249,23 @@ class Budget:
         if self._ranks is None:
             return {**numbers, **self._apply(chosen)}
         if any(one.every != chosen[one.quantity] for one in _of(self._observers, chosen)):
-            self._ranks.propose(self._clock.step, _median(self._steps), chosen)
+            self._ranks.propose(self._loop.clock.step, _median(self._steps), chosen)
         return numbers
+
+    def _choose_sparse(self, limit: float) -> float:
+        """Choose how many steps do without sparse parts, and are light if they can be; return the fixed cost."""
+        floor, sparse = _median(self._floor), _median(self._sparse)
+        light = _median(self._light_floor) if self._light_floor else floor
+        if not self._light_floor and not self._was_sparse and self._loop.is_regular:
+            light = 0.0  # as it may turn out
+        self._saved = max(floor - light, 0.0)
+        extra = sparse + self._saved
+        every = self._costs.every = _interval(2 * extra, MOST_FOR_SPARSE * limit)
+        if every == 1:
+            self._saved = 0.0
+        self._was_sparse = every > 1 and self._loop.is_regular
+        fixed = floor + sparse if every == 1 else light + 2 * extra / every
+        return fixed + _median(self._writer_floor)
 
     def _apply(self, chosen: Mapping[str, int]) -> dict[str, float]:
         """Apply these intervals; return those that the run does not list yet."""
@@ -254,7 +283,8 @@ class Budget:
     def _intervals(self, room: float) -> dict[str, int]:
         """Return the shortest intervals that fit: the most expensive quantity is sampled less often until they do."""
         counts = self._host_counts
-        costs = {quantity: looks.cost(counts) for quantity, looks in self._looks.items()}
+        # A step in which anything is recorded is not light.
+        costs = {quantity: looks.cost(counts) + self._saved for quantity, looks in self._looks.items()}
         fixed = sum(costs[one.quantity] / one.every for one in _of(self._observers, costs) if one.is_fixed)
         free = {one.quantity: one.usual_every for one in _of(self._observers, costs) if not one.is_fixed}
         most = {name: self._most(name, every) for name, every in free.items()}

@@ -15,6 +15,11 @@ SPARSE = frozenset({"batches", "device_memory", "unzeroed_gradients", "pass_time
 _NONE: frozenset[str] = frozenset()
 
 
+def is_sparse(call: Callable[..., None]) -> bool:
+    """Whether a guarded call belongs to a part that can be skipped."""
+    return getattr(call, "is_sparse", False)
+
+
 class Costs:
     """Seconds the training thread spends in each part. Time in a nested part counts for that part only."""
 
@@ -31,6 +36,11 @@ class Costs:
     def begin_step(self, step: int) -> None:
         """Start a step: choose the parts to skip in it."""
         self._idle = SPARSE if step % self.every > 1 else _NONE
+
+    @property
+    def is_sparse_step(self) -> bool:
+        """Whether sparse parts are skipped in this step."""
+        return bool(self._idle)
 
     def guarded(
         self, part: str, call: Callable[..., None], off: Collection[str], failed: Callable[[str, Exception], None]
@@ -56,6 +66,7 @@ class Costs:
                 spent[part] += took - (self._inside - inside)
                 self._inside = inside + took
 
+        run.__dict__["is_sparse"] = part in SPARSE
         return run
 
     def add(self, part: str, seconds: float) -> None:

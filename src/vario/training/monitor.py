@@ -34,7 +34,7 @@ from vario.statistics import columns_needed
 from vario.training import succession
 from vario.training.actions import Reactions
 from vario.training.budget import keep_within
-from vario.training.costs import Costs
+from vario.training.costs import Costs, is_sparse
 from vario.training.folders import open_sinks, run_folder
 from vario.training.forks import let_go_in_forks
 from vario.training.found_params import FoundParams
@@ -78,7 +78,10 @@ class Monitor:
         self._parts_off = left_out()
         self._notes_are_new = bool(self._parts_off)
         self._observers: list[QuantityObserver] = []
+        self._allows_light_steps = True
+        self.may_be_light = False
         self._step_ended_calls: list[Callable[[float], None]] = []
+        self._light_step_ended_calls: list[Callable[[float], None]] = []
         self._step_recorded_calls: list[Callable[[int], None]] = []
         self._completed = self._closing = self._closed = self.has_trained = False
         self._writer_error: Exception | None = None
@@ -137,7 +140,9 @@ class Monitor:
         warn_of_chosen(self._not_offered, self.config)
         lacking = {entry["quantity"] for entry in self._not_offered}
         for probe in [*(made() for name, made in {**wanted, **always}.items() if name not in lacking), *more]:
+            watched = len(self._observers)
             probe.attach(self._backend, self)
+            self._allows_light_steps &= getattr(probe, "sees_light_steps", len(self._observers) > watched)
 
     # What users call
 
@@ -325,6 +330,7 @@ class Monitor:
     def on_step_ended(self, call: Callable[[float], None]) -> None:
         """Call `call` with the seconds since the previous step, when the step's updates are complete."""
         self._step_ended_calls.append(call)
+        self._light_step_ended_calls += [call] * (not is_sparse(call))
 
     def on_step_recorded(self, call: Callable[[int], None]) -> None:
         """Call `call` with the step's number once its record is on its way to the sinks; it may close the Monitor."""
@@ -336,7 +342,7 @@ class Monitor:
         if is_new:
             now = time.monotonic()
             took, self._step_began = now - self._step_began, now
-            for call in self._step_ended_calls:
+            for call in self._light_step_ended_calls if self.costs.is_sparse_step else self._step_ended_calls:
                 call(took)
             self._completed = self.has_trained = True
         self._hand_over()
@@ -375,7 +381,9 @@ class Monitor:
         self.costs.begin_step(self._clock.step)
         for observer in self._observers:
             observer.begin_step(self._clock.step)
-        self.frames.begin_step(observer.quantity for observer in self._observers if observer.watching)
+        watched = [observer.quantity for observer in self._observers if observer.watching]
+        self.may_be_light = self._allows_light_steps and self.costs.is_sparse_step and not watched
+        self.frames.begin_step(watched)
         self._backend.step_began()
 
     def _write(self, records: Sequence[StepRecord]) -> None:

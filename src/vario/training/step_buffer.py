@@ -352,6 +352,11 @@ class StepFrames:
         return bool(self._scalars or self._later_scalars)
 
     @property
+    def has_tensors(self) -> bool:
+        """Whether any tensor of this step was observed."""
+        return bool(self._frames)
+
+    @property
     def has_rows(self) -> bool:
         """Whether this step has any rows yet."""
         numbers = self._scalars or self._later_scalars or self._scalar_calls

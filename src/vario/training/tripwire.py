@@ -46,7 +46,7 @@ class Tripwire:
     ) -> None:
         """Check the norm after each backward pass."""
         self._gradient = gradient
-        self._backend.on_backward_ended(guarded("tripwire", self._backward_ended))
+        self._backend.on_backward_ended(guarded("tripwire", self._backward_ended), even_light=True)
 
     def incident_came(self, incident: Incident) -> None:
         """Record more because a rule found something. Called on the writer thread."""

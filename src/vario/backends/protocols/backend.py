@@ -29,6 +29,16 @@ class Backend(LoopEvents, ABC):
     clock: Clock
     """The step in progress; the backend advances it with the loop."""
 
+    @property
+    def is_light(self) -> bool:
+        """Whether the step in progress is a light one; see `protocols/events.py`."""
+        return False
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the loop does the same in every step, so that some may be light."""
+        return False
+
     @abstractmethod
     def summaries(self, eps: float, columns: frozenset[str]) -> Summaries:
         """Return what reduces this model's tensors."""

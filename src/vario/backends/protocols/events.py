@@ -13,6 +13,10 @@ optimizer.step()                       update_called
                                        update_returned
                                        update_ended         (new weights, new optimizer state)
 monitor.log(loss=...)                  (still the same step; it ends when the next pass begins)
+
+Where steps are short, telling all this takes longer than the budget allows. Then most steps are light: as long as the
+loop does the same in every step, a backend tells only the loss, and only subscribers that pass `even_light=True` of
+backward_ended, update_called, update_began and update_ended; the last three together, before the update.
 """
 
 from __future__ import annotations
@@ -39,6 +43,9 @@ class Events(Protocol):
     @property
     def frames(self) -> StepRows:
         """The rows of the step in progress."""
+
+    may_be_light: bool
+    """Whether the step in progress needs none of what a light step leaves out."""
 
     def update_completed(self) -> None:
         """All updates of this step have happened; values logged from now on may be late."""
@@ -72,6 +79,8 @@ class LoopCalls:
         self.update_began: list[Callable[[Any], None]] = []
         self.update_returned: list[Callable[[Any], None]] = []
         self.update_ended: list[Callable[[Any], None]] = []
+        self.light_gradients: list[Callable[[Gradients], None]] = []
+        self.light_update: list[Callable[[Any], None]] = []
 
 
 class LoopEvents:
@@ -109,26 +118,30 @@ class LoopEvents:
         """
         self._calls.gradients_computed.append(call)
 
-    def on_backward_ended(self, call: Callable[[Gradients], None]) -> None:
+    def on_backward_ended(self, call: Callable[[Gradients], None], even_light: bool = False) -> None:
         """Call `call` with the gradients when they are complete and not yet clipped."""
         self._calls.backward_ended.append(call)
+        self._calls.light_gradients += [call] * even_light
 
     def on_backward_failed(self, call: Callable[[], None]) -> None:
         """Call `call` when a backward pass is known to have raised: its forward passes belong to no step."""
         self._calls.backward_failed.append(call)
 
-    def on_update_called(self, call: Callable[[Any], None]) -> None:
+    def on_update_called(self, call: Callable[[Any], None], even_light: bool = False) -> None:
         """Call `call` with the optimizer before it does anything, also before a closure that it runs."""
         self._calls.update_called.append(call)
+        self._calls.light_update += [call] * even_light
 
-    def on_update_began(self, call: Callable[[Any], None]) -> None:
+    def on_update_began(self, call: Callable[[Any], None], even_light: bool = False) -> None:
         """Call `call` with the optimizer when it gets its gradients."""
         self._calls.update_began.append(call)
+        self._calls.light_update += [call] * even_light
 
     def on_update_returned(self, call: Callable[[Any], None]) -> None:
         """Call `call` with the optimizer when it is done, before vario reads what it did."""
         self._calls.update_returned.append(call)
 
-    def on_update_ended(self, call: Callable[[Any], None]) -> None:
+    def on_update_ended(self, call: Callable[[Any], None], even_light: bool = False) -> None:
         """Call `call` with the optimizer when it has updated the weights; None if the loop did so itself."""
         self._calls.update_ended.append(call)
+        self._calls.light_update += [call] * even_light

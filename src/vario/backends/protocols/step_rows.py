@@ -14,6 +14,10 @@ class StepRows(Protocol):
     is_of_next_step: bool
     """Whether `is_latest` rows are for the next step, since this step has had its update: its rows stay."""
 
+    @property
+    def has_tensors(self) -> bool:
+        """Whether any tensor of this step was observed."""
+
     def begin_pass(self, is_new: bool) -> None:
         """Start a training pass; `is_new` is False if others wait for the same backward pass."""
 

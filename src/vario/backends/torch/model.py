@@ -98,8 +98,9 @@ class TorchModel(TrainingLoop):
 
     def step_began(self) -> None:
         """Adapt to the quantities that are recorded in the step that begins."""
+        self._light.step_began()
         for sparse in self._sparse_hooks:
-            sparse.step_began()
+            sparse.step_began(self._light.is_regular)
 
     def _check_rank(self) -> None:
         """Warn once if a process group that was created later contradicts the launcher."""
@@ -132,9 +133,10 @@ class TorchModel(TrainingLoop):
     def _followed_updates(self) -> UpdateRows:
         if self._update_rows is None:
             self._update_rows = UpdateRows(self.targets, self.targets.optimizer_scale)
-            self.on_update_called(self._update_rows.called)
+            # Also of light steps: samples are compared with those of the next step, whatever it records.
+            self.on_update_called(self._update_rows.called, even_light=True)
             self.on_update_began(self._update_rows.began)
-            self.on_update_ended(self._update_rows.ended)
+            self.on_update_ended(self._update_rows.ended, even_light=True)
         return self._update_rows
 
     def is_busy_elsewhere(self) -> bool:

@@ -206,6 +206,10 @@ class Trend(PerSeries):
             known = self._table[:, row].tolist()
         return known
 
+    def latest(self, name: str) -> float:
+        """Return the recent mean of one plain number."""
+        return self.entries(name)[2]
+
     def follow(self, name: str, value: float, step: int | None = None) -> Departure | None:
         """`update` for one plain number, ten times as fast; None if it is not finite."""
         level, dev, fast, slow, usual_gap, peak, age, born, last = self.entries(name)

@@ -297,6 +297,16 @@ class Step:
             self._departures[name] = trend.follow(name, self.scalars[name], self.number)
         return self._departures[name]
 
+    @property
+    def latest_loss(self) -> float:
+        """The recent mean of the loss, in this step or the last that had one; NaN if none had."""
+        if self.loss is not None:
+            return self.loss[1].fast
+        for name in LOSSES:
+            if (trend := self.memory.find(f"{SCALARS}:{name}", Trend)) is not None:
+                return trend.latest(name)
+        return math.nan
+
     @cached_property
     def loss(self) -> tuple[str, Departure] | None:
         """The loss's name and how it compares with its own past: the logged loss, or else the one vario found."""

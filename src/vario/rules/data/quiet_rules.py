@@ -55,13 +55,13 @@ def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
     Next: Go back to the checkpoint with the lowest validation loss. Then add training data, dropout or weight decay, or
     train for fewer epochs.
     """
-    if step.loss is not None:
-        step.memory.get("overfitting", Last()).swap_one("loss", step.loss[1].fast, step.number)
+    now = step.latest_loss
+    if step.scalars.keys().isdisjoint(EVALUATION):
+        return
     for name in EVALUATION:
         value = step.scalars.get(name)
         if value is None or not np.isfinite(value):
             continue
-        now = step.memory.get("overfitting", Last()).read("value", ("loss",))[0]
         best = step.memory.get("overfitting best", Last())
         lowest = best.read("value", (name,))[0]
         if np.isnan(lowest) or value < lowest:

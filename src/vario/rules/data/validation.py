@@ -38,14 +38,9 @@ def validation_shift(step: Step, threshold: float = 8.0, share: float = 0.15) ->
     Next: Check the evaluation by repeating it with the last checkpoint before this step. If its loss is high too, the
     evaluation changed; otherwise compare running statistics and averaged weights of the two checkpoints.
     """
-    if step.loss is None and not any(map(_is_validation, step.scalars)):
-        return
-    training = step.memory.get("validation_shift training", Last())
-    if step.loss is not None:
-        training.swap_one("loss", step.loss[1].fast, step.number)
+    now = step.latest_loss
     for name in (name for name in step.scalars if _is_validation(name)):
         value = step.scalars[name]
-        now = training.one("value", "loss")
         past, then = _remembered(step, name, value, now)
         if len(past) < LEAST_KNOWN or not math.isfinite(now):
             continue

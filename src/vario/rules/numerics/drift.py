@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.core.quantities import LOSSES
 from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import MOST_TOLD, WARM, tell
@@ -21,7 +20,7 @@ CALM = 20
 """Observations in a row without drift."""
 
 
-@rule("relative", needs=" ".join(("activation", "weight", "gradient", "update", *LOSSES)))
+@rule("relative", needs="activation weight gradient update")
 def drift(
     step: Step,
     activation: float = 2.0,
@@ -47,8 +46,6 @@ def drift(
     show NAME` to see when it began.
     """
     learnt = _learnt(step)
-    if step.quantities.isdisjoint(("activation", "weight", "gradient", "update")):
-        return
     looked_at = (
         ("activation", "", "rms", activation),
         ("weight", "", "rms", weight),

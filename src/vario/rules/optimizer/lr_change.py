@@ -40,6 +40,8 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
         return
     _place(step)  # learns the usual value
     memory = step.memory.get("lr_change", Rates())
+    if names == ("lr",) and "lr_scheduled" not in step.scalars and memory.stays(step.scalars["lr"], step.number):
+        return
     first, known = memory.known("lr"), set(memory.names)
     moves = {name: memory.follow(name, step.scalars[name], step.number, first, ratio) for name in names}
     is_scheduled = step.is_scheduled
@@ -110,6 +112,15 @@ class Rates(PerSeries):
         """Return the last rate of a group, and its step."""
         row = self.row(name)
         return self["value"].item(row), self["step"].item(row)
+
+    def stays(self, rate: float, step: int) -> bool:
+        """Follow the rate of the only group if it has long been the same; return whether it has."""
+        row = self.row("lr")
+        last, when, change, _, _, shrinking, calm, rests, rising, evenly = self._table[:, row].tolist()
+        if rate != last or change != 1 or when != step - 1 or not rests or shrinking or rising or evenly:
+            return False
+        self["step"][row], self["calm"][row] = step, calm + 1
+        return True
 
     def follow(self, name: str, rate: float, step: int, first: tuple[float, float], ratio: float) -> Move:
         """Add the rate of one group; `first` is what is known about the first group."""

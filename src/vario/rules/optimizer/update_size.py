@@ -99,7 +99,7 @@ def _is_learnt(step: Step) -> bool:
     return bool(0 <= loss.fast < LEARNT * known)
 
 
-@rule("limit", needs="update lr")
+@rule("limit", needs="update")
 def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Finding]:
     """Updates that are negligible compared with the weights they change.
 
@@ -114,8 +114,6 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
     """
     ratios = _ratios(step)
     rate = step.scalars.get("lr", np.nan)
-    if not len(ratios) and np.isnan(rate):
-        return
     peak = step.memory.get("update_low", Last())
     row = peak.row("rate")
     known = peak["value"][row] = np.fmax(np.fmax(peak["value"][row], rate), 0.0)

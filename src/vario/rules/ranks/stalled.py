@@ -9,6 +9,10 @@ import numpy as np
 from vario.core.text import duration
 from vario.rules import Finding, Step, rule
 
+LEAST_LEARNT = 1.0
+"""Seconds of a step that is always compared with the others; of shorter ones, only one in so many."""
+LEARN_EVERY = 8
+
 
 @rule("exact", needs="step_seconds")
 def stalled(step: Step, times: float = 10.0, seconds: float = 60.0) -> Iterator[Finding]:
@@ -23,6 +27,8 @@ def stalled(step: Step, times: float = 10.0, seconds: float = 60.0) -> Iterator[
     Next: Find out what the slowest rank did in that time. Run `vario follow` alongside training: it names the rank
     while it hangs.
     """
+    if step.scalars["step_seconds"] < LEAST_LEARNT and step.number % LEARN_EVERY:
+        return  # short steps come fast
     found = step.scalar_trend("step_seconds")
     if found is None or found.age < 5:
         return

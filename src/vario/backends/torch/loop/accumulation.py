@@ -135,10 +135,16 @@ class Accumulation:
         """Start over: report only what is reached from now on."""
         self._fired.clear()
 
-    def _be_plain(self, is_plain: bool) -> None:
+    def be_plain(self, is_plain: bool) -> None:
         """Keep only the order of the parameters that this backward pass has yet to reach, or do everything."""
         self._is_plain = is_plain
         self._shared.run_meanwhile(self._fired.append if is_plain else None)
+
+    def end_plain(self, has_failed: bool) -> bool:
+        """End a backward pass of which nothing but the order was kept; return whether it reached any parameter."""
+        self.be_plain(False)
+        self._is_under_way = has_failed
+        return bool(self._fired)
 
     @property
     def backward_failed(self) -> bool:
@@ -148,17 +154,17 @@ class Accumulation:
     def drop_backward(self) -> None:
         """Forget a backward pass that raised."""
         self._is_under_way = False
-        self._be_plain(False)
+        self.be_plain(False)
         self._fired.clear()
 
     def forward_began(self) -> None:
         """Start a pass: which backward will be its outermost is not known yet."""
         self._outermost_backward_is_followed = False
-        self._be_plain(False)
+        self.be_plain(False)
 
     def update_began(self) -> None:
         """Note that an optimizer updates, maybe in the middle of a backward pass."""
-        self._be_plain(False)
+        self.be_plain(False)
 
     def forward_ended(self) -> None:
         """Look again: the graph now exists, and with it tensors that an engine has created."""
@@ -173,7 +179,7 @@ class Accumulation:
         backward = hooks.current_backward()
         if backward != self._backward:
             self._backward = backward
-            self._be_plain(False)
+            self.be_plain(False)
             self._outermost_backward_is_followed = self._is_under_way = True
             hooks.at_end_of_backward(self._backward_ended)
             for call in self._calls.backward_began:
@@ -181,7 +187,7 @@ class Accumulation:
 
     def _backward_ended(self) -> None:
         self._outermost_backward_is_followed = self._is_under_way = False
-        self._be_plain(False)
+        self.be_plain(False)
         self._second_hooks.backward_ended()
         if self._fired and len(self._last_reached) < _MOST_LAST:
             self._keep_last(self._fired[-1])
@@ -231,7 +237,7 @@ class Accumulation:
                 self._events.frames.is_of_next_step = False
         if self._outermost_backward_is_followed:
             # Nothing can happen at the other parameters of this pass that has not happened at this one.
-            self._be_plain(not (self._calls.accumulated_gradient or self._clock.has_update or releases.LOSES_HOOKS))
+            self.be_plain(not (self._calls.accumulated_gradient or self._clock.has_update or releases.LOSES_HOOKS))
             return
         backward = hooks.current_backward()
         if backward not in (self._backward, -1):

@@ -16,6 +16,7 @@ from vario.backends.protocols.events import Events, Undo
 from vario.backends.protocols.losses import BackwardLoss, Gradients
 from vario.backends.torch.loop import backward_passes
 from vario.backends.torch.loop.accumulation import Accumulation
+from vario.backends.torch.loop.light_steps import LightSteps
 from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.targets import Targets
@@ -61,6 +62,7 @@ class BackwardLosses:
         scale: Callable[[], torch.Tensor | None],
         tell: Callable[[BackwardLoss], None],
         turns: Turns,
+        light: LightSteps,
     ) -> None:
         self._parameters = targets.engine.names
         # A runtime that shards moves gradients itself between backward passes.
@@ -69,6 +71,7 @@ class BackwardLosses:
         self._scale = scale
         self._tell = tell
         self._turns = turns
+        self._light = light
         self._start: _Start | None = None
         self._reached: torch.Tensor | None = None
         self._last: Callable[[], Any] = lambda: None
@@ -76,26 +79,17 @@ class BackwardLosses:
 
     def attach(self, events: Events) -> Undo:
         """Start following."""
-        is_off: list[None] = []
-
-        def safely(call: Callable[..., None]) -> Callable[..., None]:
-            def run(*args: Any) -> None:
-                if is_off:
-                    return
-                try:
-                    call(*args)
-                except Exception as error:  # noqa: BLE001 - the failure policy: backward is the training's own
-                    is_off.append(None)
-                    events.switch_off(_PART, error)
-
-            return run
-
-        self._reach = safely(self._parameter_reached)
-        return backward_passes.follow(safely(self._began), safely(self._ended))
+        self._reach = events.guarded(_PART, self._parameter_reached)
+        return backward_passes.follow(events.guarded(_PART, self._began), events.guarded(_PART, self._ended))
 
     def _began(self, outputs: Sequence[Any], factors: Sequence[Any], inputs: Sequence[Any], accumulates: bool) -> None:
         if self._turns.is_elsewhere():
             return  # another model of the process runs backward, on its own thread
+        if self._light.takes_backward(outputs, factors, inputs, accumulates):
+            self._start = _Start(outputs, factors, None, *_division(outputs[0], None), "added")
+            self._mark = None
+            return
+        self._light.backward_came()
         self._start = self._reached = None
         if not outputs or not all(_is_number(output) for output in outputs):
             return  # tensors with given gradients: a stage of a pipeline, a loop that runs backward part by part
@@ -120,8 +114,13 @@ class BackwardLosses:
         if value is not None:
             self._tell(BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept))
 
-    def _ended(self) -> None:
+    def _ended(self, has_failed: bool) -> None:
         if self._turns.is_elsewhere():
+            return
+        if self._light.is_in_backward:
+            start, self._start = self._start, None
+            if self._light.ends_backward(has_failed) and start is not None:
+                self._tell_of(start, is_kept=True)
             return
         start, reached = self._start, self._reached
         self._start = self._reached = self._accumulation.first_reached = None
@@ -153,7 +152,7 @@ class EarlyLosses:
 
     def attach(self) -> None:
         """Start keeping them."""
-        self._undo = self._undo or backward_passes.follow(self._began, lambda: None)
+        self._undo = self._undo or backward_passes.follow(self._began, lambda has_failed: None)
 
     def detach(self) -> None:
         """Stop keeping more."""

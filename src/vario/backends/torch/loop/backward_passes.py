@@ -24,10 +24,13 @@ Began = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], bool], None]
 """Called with what backward starts from, the gradients it starts with, what it is restricted to, and whether gradients
 are added to leaves."""
 
-_followers: list[tuple[Began, Callable[[], None]]] = []
+Ended = Callable[[bool], None]
+"""Called with whether it raised."""
+
+_followers: list[tuple[Began, Ended]] = []
 
 
-def follow(began: Began, ended: Callable[[], None]) -> Undo:
+def follow(began: Began, ended: Ended) -> Undo:
     """Report every outermost backward pass; those that a checkpoint runs inside one are part of it."""
     namespace = vars(torch.autograd)
     if _FUNCTION not in namespace:
@@ -50,10 +53,13 @@ def _told(original: Callable[..., Any]) -> Callable[..., Any]:
         followers = tuple(_followers)
         for began, _ in followers:
             began(outputs, args[0], args[_INPUTS], bool(kwargs.get("accumulate_grad")))
+        has_failed = True
         try:
-            return original(outputs, *args, **kwargs)
+            result = original(outputs, *args, **kwargs)
+            has_failed = False
+            return result
         finally:
             for _, ended in followers:
-                ended()
+                ended(has_failed)
 
     return releases.run_eagerly(run_backward)

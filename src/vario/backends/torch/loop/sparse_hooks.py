@@ -2,6 +2,9 @@
 
 torch calls modules without hooks much faster. But compilers guard hooks, and a graph would be compiled again whenever
 they come and go. So they are present in the first three steps, to be compiled in, and stay if anything was compiled.
+
+A step may begin with a call of a part of the model: too late to hook that part. So its hooks stay as well, unless the
+loop has called the whole model in all of its latest steps.
 """
 
 from __future__ import annotations
@@ -29,41 +32,49 @@ class SparseHooks:
     def __init__(self, is_wanted: Callable[[], bool]) -> None:
         """`is_wanted()`: whether the step that begins is recorded."""
         self._is_wanted = is_wanted
-        self._hooked: list[tuple[torch.nn.Module, Hook]] = []
-        self._off: list[_Entry] = []
+        self._inner, self._entered = _Hooks(), _Hooks()
         self._num_steps = 0
 
-    def add(self, module: torch.nn.Module, hooks: Iterable[Hook]) -> None:
-        """Add hooks that a module now has."""
-        self._hooked += [(module, hook) for hook in hooks]
+    def add(self, module: torch.nn.Module, hooks: Iterable[Hook], may_begin: bool) -> None:
+        """Add hooks that a module now has; `may_begin`: whether a step may begin with a call of this module."""
+        (self._entered if may_begin else self._inner).hooked += [(module, hook) for hook in hooks]
 
     def clear(self) -> None:
         """Forget the hooks, which are being removed for good."""
-        self._hooked.clear()
-        self._off.clear()
+        self._inner, self._entered = _Hooks(), _Hooks()
 
-    def step_began(self) -> None:
-        """Add or remove the hooks, depending on whether this step wants them."""
+    def step_began(self, begins_with_whole: bool) -> None:
+        """Add or remove the hooks, depending on whether this step wants them and how it begins."""
         self._num_steps += 1
-        if self._is_wanted() or has_compiled():
-            self._put_on()
-        elif not self._off and self._num_steps > _FIRST_STEPS:
-            self._take_off()
+        is_wanted = self._is_wanted() or has_compiled()
+        for hooks, may_go in ((self._inner, True), (self._entered, begins_with_whole)):
+            if is_wanted or not may_go:
+                hooks.put_on()
+            elif not hooks.off and self._num_steps > _FIRST_STEPS:
+                hooks.take_off()
 
-    def _take_off(self) -> None:
-        for module, hook in self._hooked:
+
+class _Hooks:
+    """Hooks that come and go together."""
+
+    def __init__(self) -> None:
+        self.hooked: list[tuple[torch.nn.Module, Hook]] = []
+        self.off: list[_Entry] = []
+
+    def take_off(self) -> None:
+        for module, hook in self.hooked:
             key = key_of(hook)
             for name in (*_BEFORE, *_AFTER):
                 table = module.__dict__.get(name)
                 if table is not None and key in table:
-                    self._off.append((table, key, table.pop(key), name in _BEFORE))
+                    self.off.append((table, key, table.pop(key), name in _BEFORE))
 
-    def _put_on(self) -> None:
-        for table, key, value, is_first in self._off:
+    def put_on(self) -> None:
+        for table, key, value, is_first in self.off:
             table[key] = value
             if is_first:
                 table.move_to_end(key, last=False)
-        self._off.clear()
+        self.off.clear()
 
 
 def has_compiled() -> bool:

@@ -16,12 +16,13 @@ from vario.backends.torch.loop import discovery, hooks, module_hooks, operators,
 from vario.backends.torch.loop.accumulation import Accumulation
 from vario.backends.torch.loop.backward_losses import BackwardLosses
 from vario.backends.torch.loop.complete_gradients import CompleteGradients
+from vario.backends.torch.loop.light_steps import LightSteps
 from vario.backends.torch.loop.pipelining import Pipelines
 from vario.backends.torch.loop.scaling import LossScaling, SkippedSteps
 from vario.backends.torch.loop.subscriptions import Subscribing, Subscriptions
 from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.modules.activations import ModuleTensors
-from vario.backends.torch.naming import entered, entries, has_forward
+from vario.backends.torch.naming import entries, has_forward
 from vario.backends.torch.optimizer.updated_parts import UpdatedParts
 from vario.backends.torch.optimizer.weight_changes import WeightChanges
 from vario.backends.torch.reduce.tensors import leaves
@@ -59,7 +60,10 @@ class TrainingLoop(Subscribing):
         self._accumulation = Accumulation(
             targets, self.clock, self._calls, self.turns, end_step=self._end_step, backward_ended=self._backward_ended
         )
-        self._losses = BackwardLosses(targets, self._accumulation, self.loss_scale, self._tell_of_loss, self.turns)
+        self._light = LightSteps(targets, self.clock, self._calls, self._accumulation, self.complete_gradients)
+        self._losses = BackwardLosses(
+            targets, self._accumulation, self.loss_scale, self._tell_of_loss, self.turns, self._light
+        )
         self._reports = TrainerReports(targets, self.clock, partial(setattr, self, "losses_add_up", True))
         self._undo = hooks.Undos()
         self._module_tensors: ModuleTensors | None = None
@@ -85,7 +89,7 @@ class TrainingLoop(Subscribing):
             self._module_tensors = ModuleTensors(
                 calls.module_values, calls.module_gradients, self.clock, self.turns, calls.separates_gradients
             )
-            self._undo.add(self._module_tensors.attach(self.targets.modules, entered(self.targets.roots)))
+            self._undo.add(self._module_tensors.attach(self.targets.modules, self.targets.roots))
         self._undo.add(calls.module_calls.attach(self.targets.all_modules))
         # Last, so that its hooks run before those on the root's own inputs: the pass begins with them.
         for name, root in self.targets.roots.items():
@@ -93,6 +97,7 @@ class TrainingLoop(Subscribing):
         self._undo.add(self._accumulation.attach(events))
         if calls.backward_loss:
             self._undo.add(self._losses.attach(events))
+        self._light.attach(events)
         self._undo.add(self._reports.attach(events, self._reported))
         self._undo.add(self.engine.attach(self))
         guarded = partial(events.guarded, TRAINING_LOOP)
@@ -118,7 +123,12 @@ class TrainingLoop(Subscribing):
         def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             # torch calls this one also when forward raised, without an output.
             has_failed = output is None and bool(self._pass_trains) and sys.exc_info()[0] is not None
-            if not has_failed:
+            if has_failed:
+                self._light.leave()
+            elif self._light.is_on and self._pass_trains:
+                self._pass_trains = None
+                return
+            else:
                 self._tell_of_end(output)
             self._forward_ended(output)
             if has_failed:
@@ -156,7 +166,7 @@ class TrainingLoop(Subscribing):
         self._tell_of_end(losses[0] if losses else None)
 
     def _tell_of_end(self, output: Any) -> None:
-        if self._pass_trains and hooks.current_backward() == -1:
+        if self._pass_trains and not self._light.is_on and hooks.current_backward() == -1:
             for call in self._calls.pass_ended:
                 call(output)
 
@@ -172,6 +182,8 @@ class TrainingLoop(Subscribing):
     def _forward_began(self, root: str, with_gradients: bool, is_training: bool, inputs: Inputs = _UNSEEN) -> None:
         if hooks.current_backward() != -1:
             return  # a checkpoint around the whole model recomputes it
+        if self._light.is_regular and with_gradients and self._takes_light_pass(root, is_training):
+            return
         self._pipelines.look()
         # An evaluation may run with gradients enabled; a model trained in eval mode is never in the other mode.
         self._was_in_training_mode = self._was_in_training_mode or is_training
@@ -195,10 +207,20 @@ class TrainingLoop(Subscribing):
         is_new = self.clock.awaits_pass
         if self.clock.forward_began():
             self._end_step()
+        self._light.pass_came()
         self._pass = self.clock.pass_began(root)
         self._events.frames.begin_pass(is_new)
         for call in self._calls.pass_began:
             call(root, inputs)
+
+    def _takes_light_pass(self, root: str, is_training: bool) -> bool:
+        """Take the forward pass of a light step, and end the step before; return whether that was all."""
+        if (self._was_in_training_mode and not is_training) or self._accumulation.backward_failed:
+            return False
+        if self.clock.is_complete:
+            self._end_step()
+        self._pass_trains = self._light.takes_pass(root)
+        return self._pass_trains
 
     def _expect_optimizers(self) -> None:
         ours = [optimizer for optimizer in discovery.live_optimizers() if self.targets.are_updated_by(optimizer)]
@@ -227,6 +249,16 @@ class TrainingLoop(Subscribing):
             self._events.frames.forget_micro_step()
             for call in self._calls.backward_failed:
                 call()
+
+    @property
+    def is_light(self) -> bool:
+        """Whether only plain numbers are told of the step in progress."""
+        return self._light.is_on
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the loop does the same in every step."""
+        return self._light.is_regular
 
     def pass_began(self) -> None:
         """Start a training pass of a trainer that does not call the outermost module."""
@@ -305,6 +337,8 @@ class TrainingLoop(Subscribing):
         return self.targets.are_updated_by(optimizer)
 
     def _update_began(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._light.is_on and self.turns.takes_part() and self._light.takes_update(optimizer, args, kwargs):
+            return
         if not self._is_ours(optimizer):
             if any(optimizer is given for given in self._given_optimizers):
                 self._events.switch_off("optimizer", optimizers.taken_away(optimizer))
@@ -315,6 +349,7 @@ class TrainingLoop(Subscribing):
         self._accumulation.update_began()
         is_new, self._is_new = self._is_new, False
         has_closure = optimizers.has_closure(args, kwargs)
+        self._light.update_came(optimizer, has_closure)
         if self.clock.update_began(numbers := self.engine.parameter_ids(optimizer), has_closure):
             self._end_step_before_its_passes()
         elif self.clock.has_update:
@@ -341,6 +376,8 @@ class TrainingLoop(Subscribing):
         frames.take_up_pass()
 
     def _update_ended(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._light.is_on and self._light.ends_update(optimizer):
+            return
         if not self._is_ours(optimizer) or not self.turns.takes_part():
             return
         for told in self._calls.update_returned:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -20,6 +20,7 @@ from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.modules.input_gradients import CallInputs, Graph
 from vario.backends.torch.modules.seen_tensors import GradientRow, SeenTensor, has_place
 from vario.backends.torch.modules.waiting_tensors import WaitingTensors, waits_as_input, waits_as_output
+from vario.backends.torch.naming import entered
 from vario.backends.torch.reduce.tensors import inputs, leaves
 from vario.core.clock import Clock
 
@@ -64,15 +65,13 @@ class ModuleTensors:
         self._passes: Counter[str] = Counter()
         """Per target in a compiled graph: forward passes of this step whose gradient is still to come."""
 
-    def attach(self, modules: Mapping[str, torch.nn.Module], entered: Collection[torch.nn.Module]) -> Undo:
-        """Hook these modules; torch.compile may come before or after.
-
-        A step may begin with a call of one of those in `entered`: too late to hook that module.
-        """
+    def attach(self, modules: Mapping[str, torch.nn.Module], roots: Mapping[str, torch.nn.Module]) -> Undo:
+        """Hook these modules; torch.compile may come before or after."""
         undos = hooks.Undos()
         undos.add(guard_hooks_in_dynamo())
         operators.define()
         _attached.append(self)
+        outermost, first = set(roots.values()), set(entered(roots))
         undos.add(lambda: _attached.remove(self))
         for name, module in modules.items():
             self._waiting.add_module(name, module)
@@ -87,8 +86,8 @@ class ModuleTensors:
             before, after = _HOOKS[self._with_gradients]
             undos.add(module_hooks.before_forward(module, self._before(name), before))
             undos.add(module_hooks.after_forward(module, self._after(name), after))
-            if not any(module is one for one in entered):
-                self.hooks.add(module, (before, after))
+            if module not in outermost:
+                self.hooks.add(module, (before, after), module in first)
         undos.add(self.hooks.clear)
         undos.add(self._waiting.close)
         undos.add(self.forget)
@@ -160,8 +159,8 @@ class ModuleTensors:
     def _leave(self, name: str, output: Any) -> None:
         """Follow the gradients of the inputs of the call that ends; forget calls inside it that raised."""
         while self._call_inputs:
-            entered, call_inputs = self._call_inputs.pop()
-            if entered == name:
+            called, call_inputs = self._call_inputs.pop()
+            if called == name:
                 assert self._gradients is not None
                 call_inputs.follow(output, partial(self._through, name), self._gradients.failed)
                 return

@@ -18,7 +18,6 @@ from vario.backends.torch.modules.attention_calls import FoundAttention
 from vario.backends.torch.modules.module_calls import Call, ModuleCalls
 from vario.backends.torch.modules.routers import Routers
 from vario.backends.torch.modules.units import Units
-from vario.backends.torch.naming import entered
 from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.targets import Targets
 from vario.core.selector import modules_matching
@@ -44,7 +43,7 @@ class InsideModel:
         for attention in self._attention:
             undos.add(attention.attach(self._targets.modules, self._targets.roots))
         for units in self._units:
-            undos.add(units.attach(self._targets.modules, entered(self._targets.roots)))
+            undos.add(units.attach(self._targets.modules, self._targets.roots))
         return undos
 
     @property

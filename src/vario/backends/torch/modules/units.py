@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from vario.backends.protocols.events import Undo
 from vario.backends.protocols.observing import Observer
 from vario.backends.torch.loop import hooks, module_hooks
 from vario.backends.torch.loop.sparse_hooks import SparseHooks
+from vario.backends.torch.naming import entered
 from vario.backends.torch.reduce.tensors import aside, local_part
 
 MIN_ROWS = 8
@@ -61,13 +62,14 @@ class Units:
         self._activity: dict[str, _Activity] = {}
         self._seen: dict[int, _Seen] = {}
 
-    def attach(self, modules: Mapping[str, nn.Module], entered: Collection[nn.Module]) -> Undo:
+    def attach(self, modules: Mapping[str, nn.Module], roots: Mapping[str, nn.Module]) -> Undo:
         """Hook those of these modules that are activation functions or layers; inside compiled graphs hooks do nothing.
 
         There the compiler would have to keep tensors that it fuses away.
         """
         undos = hooks.Undos()
         undos.add(self.hooks.clear)
+        outermost, first = set(roots.values()), set(entered(roots))
         for name, module in modules.items():
             if is_activation(module):
                 undos.add(module_hooks.after_forward(module, self._after, _returned))
@@ -76,8 +78,8 @@ class Units:
             else:
                 continue
             self._names[id(module)] = name
-            if not any(module is one for one in entered):
-                self.hooks.add(module, (_called, _returned))
+            if module not in outermost:
+                self.hooks.add(module, (_called, _returned), module in first)
         return undos
 
     def dead(self) -> tuple[list[str], list[torch.Tensor]]:

@@ -17,6 +17,8 @@ from vario.backends.torch.reduce.async_copy import fetch_later
 def learning_rates(groups: Sequence[Mapping[str, Any]]) -> Later:
     """Return the current rate of each group, without waiting for one on a device; NaN if there is none."""
     rates: list[Any] = [group.get("lr") for group in groups]
+    if all(type(rate) is float for rate in rates):
+        return lambda: np.array(rates)
     on_device = [at for at, rate in enumerate(rates) if isinstance(rate, torch.Tensor) and rate.device.type != "cpu"]
     numbers = np.array([np.nan if at in on_device or rate is None else float(rate) for at, rate in enumerate(rates)])
     if not on_device:

@@ -30,6 +30,8 @@ class UpdatedParts:
 
     def name(self, optimizers: Collection[torch.optim.Optimizer]) -> str:
         """Return the part that these update together; empty if no other optimizer updates another part."""
+        if len(self._known) < 2:
+            return ""
         chosen = [self._known[optimizer] for optimizer in optimizers if optimizer in self._known]
         own = frozenset[int]().union(*(parameters for _, parameters in chosen))
         others = [parameters for optimizer, (_, parameters) in self._known.items() if optimizer not in optimizers]

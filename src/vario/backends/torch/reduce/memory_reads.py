@@ -60,7 +60,12 @@ def have_plain_memory(tensors: Sequence[torch.Tensor]) -> bool:
     """`has_plain_memory` for tensors that `are_plain` and not empty; no Python code runs per tensor."""
     if not all(map(torch.Tensor.is_contiguous, tensors)) or any(map(torch.Tensor.is_neg, tensors)):
         return False
-    if torch._C._functorch.peek_interpreter_stack() is not None or not all(map(torch.Tensor.data_ptr, tensors)):
+    return torch._C._functorch.peek_interpreter_stack() is None and are_allocated(tensors)
+
+
+def are_allocated(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether no tensor, none of them empty, has lost its memory: a runtime may have freed it."""
+    if not all(map(torch.Tensor.data_ptr, tensors)):
         return False
     has_offsets = any(map(torch.Tensor.storage_offset, tensors))
     return not has_offsets or all(map(torch.UntypedStorage.nbytes, map(torch.Tensor.untyped_storage, tensors)))

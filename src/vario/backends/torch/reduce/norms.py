@@ -8,7 +8,8 @@ from operator import attrgetter
 
 import torch
 
-from vario.backends.torch.reduce.small_tensors import blocks, end_to_end, small_sizes
+from vario.backends.torch.reduce import memory_reads
+from vario.backends.torch.reduce.small_tensors import SMALL
 from vario.backends.torch.reduce.tensors import flat, is_inside_transform, local_part, unseen
 
 _is_cpu, _dtype = attrgetter("is_cpu"), attrgetter("dtype")
@@ -16,19 +17,35 @@ _is_cpu, _dtype = attrgetter("is_cpu"), attrgetter("dtype")
 
 def norm_of_all(tensors: Sequence[torch.Tensor]) -> float | None:
     """Return the norm of dense tensors on the host, all together; None if one of them is elsewhere."""
-    if is_inside_transform() or not all(map(_is_cpu, tensors)):
+    if is_inside_transform():
         return None
     with torch.no_grad(), unseen():
-        if (sizes := small_sizes(tensors)) is not None and len(set(map(_dtype, tensors))) == 1:
-            # Concatenating small tensors takes less time than one operation for each.
-            elements = end_to_end(tensors, sizes)
-            squares = _squares(elements)
-            blocks.give_back(elements)
-            return math.sqrt(squares)
+        is_one_dtype = len(set(map(_dtype, tensors))) == 1
+        if is_one_dtype and memory_reads.are_plain(tensors) and memory_reads.are_allocated(tensors):
+            return math.sqrt(_squares_of_plain(tensors))
+        if not all(map(_is_cpu, tensors)):
+            return None
         parts = [part for tensor in tensors if (part := local_part(tensor)) is not None]
         if any(part.layout is not torch.strided for part in parts):
             return None
         return math.sqrt(sum(_squares(flat(part)) for part in parts))
+
+
+def _squares_of_plain(tensors: Sequence[torch.Tensor]) -> float:
+    sizes = list(map(torch.Tensor.numel, tensors))
+    if max(sizes) > SMALL:
+        small = [tensor for tensor, size in zip(tensors, sizes, strict=True) if size <= SMALL]
+        large = [flat(tensor) for tensor, size in zip(tensors, sizes, strict=True) if size > SMALL]
+    else:
+        small, large = list(tensors), []
+    if len(small) > 1:
+        # Concatenating small tensors takes less time than one operation for each.
+        places = None if large else memory_reads.places_of(small, sizes)
+        if places is None:
+            small = [torch._C._nn.flatten_dense_tensors(small)]
+        else:
+            small = [memory_reads.read(places, small[0].dtype)]
+    return sum([_squares(flat(tensor)) for tensor in (*small, *large)])
 
 
 def _squares(elements: torch.Tensor) -> float:

@@ -1,0 +1,182 @@
+"""Steps of which only plain numbers are told.
+
+Where steps are short, following one takes longer than the budget allows, even if no tensor of it is recorded. Most
+loops
+do the same in each step: one forward pass, one backward pass, one update by one optimizer. In a light step of such a
+loop, hooks only note that each of these came, and tell the loss, the gradients and the optimizer. Anything else that
+happens ends the light step: the rest of it is followed like any other.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from vario.backends.protocols.events import Events
+from vario.backends.protocols.gradients import Gradients
+from vario.backends.torch import releases
+from vario.backends.torch.engines import optimizers
+from vario.backends.torch.loop.accumulation import Accumulation
+from vario.backends.torch.loop.subscriptions import Subscriptions
+from vario.backends.torch.targets import Targets
+from vario.core.clock import Clock
+
+LEAST_REGULAR = 4
+"""Steps in a row that did the same before the first light step."""
+_ONE_OF_EACH = [1, 1, 1]
+
+
+class LightSteps:
+    """Knows whether a loop does the same in every step, and follows its light steps."""
+
+    def __init__(
+        self,
+        targets: Targets,
+        clock: Clock,
+        calls: Subscriptions,
+        accumulation: Accumulation,
+        gradients: Callable[[], Gradients],
+    ) -> None:
+        """`gradients()` returns those of the backward pass that has just ended."""
+        self._targets = targets
+        self._clock = clock
+        self._calls = calls
+        self._accumulation = accumulation
+        self._gradients = gradients
+        self._events: Events | None = None
+        self.is_on = False
+        """Whether the step in progress is light."""
+        self.is_regular = False
+        """Whether the loop has done the same in its latest steps, so that the next may be light."""
+        self.is_in_backward = False
+        """Whether the backward pass of a light step is under way."""
+        self._num_regular = 0
+        self._seen = [0, 0, 0]
+        """Forward passes, backward passes and updates of the step in progress, if it is not light."""
+        self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
+        self._numbers: frozenset[int] = frozenset()
+
+    def attach(self, events: Events) -> None:
+        """Start deciding, if gradients are tensors on the host that backward leaves in the parameters."""
+        is_on_host = all(parameter.is_cpu for parameter in self._targets.all_parameters.values())
+        is_plain = self._targets.engine.has_plain_gradients and not releases.LOSES_HOOKS
+        if is_on_host and is_plain and not (self._calls.local_gradient or self._calls.accumulated_gradient):
+            self._events = events
+
+    # What happens in other steps
+
+    def pass_came(self) -> None:
+        """Note a forward pass."""
+        self._seen[0] += 1
+
+    def backward_came(self) -> None:
+        """Note a backward pass, through whatever model."""
+        self._seen[1] += 1
+
+    def update_came(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
+        """Note an update."""
+        self._seen[2] += 1
+        if has_closure or optimizer is not self._optimizer():
+            self._num_regular = -1
+            self._optimizer = weakref.ref(optimizer)
+
+    def step_began(self) -> None:
+        """Decide whether the step that begins is light."""
+        if self._events is None:
+            return
+        if not self.is_on:
+            is_alike = self._seen == _ONE_OF_EACH and not self._clock.manual
+            self._num_regular = self._num_regular + 1 if is_alike else 0
+            self._seen = [0, 0, 0]
+            self.is_regular = self._num_regular >= LEAST_REGULAR
+        self.is_on = self.is_regular and self._events.may_be_light
+
+    def leave(self) -> None:
+        """Follow the rest of this step like any other."""
+        if self.is_on:
+            self.is_on = self.is_in_backward = self.is_regular = False
+            self._num_regular = 0
+            self._accumulation.be_plain(False)
+
+    # What happens in a light step: each returns whether that is all there is to do
+
+    def takes_pass(self, root: str) -> bool:
+        """Take a forward pass."""
+        if not self.is_on:
+            return False
+        if self._clock.has_pass or self._clock.update_failed:
+            self.leave()
+            return False
+        self._clock.pass_began(root)
+        return True
+
+    def takes_backward(
+        self, outputs: Sequence[Any], factors: Sequence[Any], inputs: Sequence[Any], accumulates: bool
+    ) -> bool:
+        """Take the start of a backward pass."""
+        if not self.is_on:
+            return False
+        is_next = self._clock.has_pass and not self._clock.backward_seen and not self._clock.has_update
+        if not (is_next and accumulates and not inputs and len(outputs) == 1 and _are_numbers_here(outputs, factors)):
+            self.leave()
+            return False
+        self._accumulation.be_plain(True)
+        self.is_in_backward = True
+        return True
+
+    def ends_backward(self, has_failed: bool) -> bool:
+        """Take the end of that backward pass; return whether it reached the model."""
+        self.is_in_backward = False
+        has_reached = self._accumulation.end_plain(has_failed)
+        if has_failed or not has_reached:
+            self.leave()
+            return has_reached
+        self._clock.gradients_came(())
+        if self._calls.light_gradients:
+            gradients = self._gradients()
+            for look in self._calls.light_gradients:
+                look(gradients)
+        self._accumulation.forget_fired()
+        if self._events is None or self._events.frames.has_tensors:
+            self.leave()  # the gradients ask for a closer look
+        return True
+
+    def takes_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> bool:
+        """Take the start of an update."""
+        if not self.is_on:
+            return False
+        clock = self._clock
+        is_usual = optimizer is self._optimizer() and not optimizers.has_closure(args, kwargs)
+        if not is_usual or not clock.backward_seen or clock.has_update:
+            if self._targets.are_updated_by(optimizer):
+                self.leave()
+            return False
+        self._numbers = frozenset(self._targets.engine.parameter_ids(optimizer))
+        clock.update_began(self._numbers)
+        for call in self._calls.light_update:
+            call(optimizer)
+        return True
+
+    def ends_update(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Take the end of an update."""
+        if not self.is_on or optimizer is not self._optimizer() or self._events is None:
+            return False
+        self._clock.update_ended(self._numbers)
+        if self._clock.is_complete:
+            # Last: a subscriber may end the watching.
+            self._events.update_completed()
+        else:
+            self.leave()  # an optimizer of the step before is missing
+        return True
+
+
+def _are_numbers_here(outputs: Sequence[Any], factors: Sequence[Any]) -> bool:
+    """Whether each is one number on the host, so that reading it waits for nothing."""
+    return all(
+        tensor is None
+        or (type(tensor) is torch.Tensor and tensor.numel() == 1 and tensor.is_cpu and tensor.is_floating_point())
+        for tensor in (*outputs, *factors)
+    )

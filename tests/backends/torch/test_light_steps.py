@@ -1,0 +1,242 @@
+"""Short steps of a regular loop are told by plain numbers alone, and whatever is not regular ends that."""
+
+import math
+
+import pytest
+import torch
+
+import vario
+from vario.probes.gradients import Gradients
+from vario.training.monitor import Monitor
+
+STEPS = 600
+
+
+def model_of(kind):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
+    return model, kind(model.parameters())
+
+
+def batches(num=STEPS):
+    made = torch.Generator().manual_seed(1)
+    return [torch.randn(4, 8, generator=made) for _ in range(num)]
+
+
+def loss_of(model, inputs):
+    return (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+
+
+class Seen:
+    """Which steps were light."""
+
+    def __init__(self, monitor):
+        self.monitor, self.steps = monitor, {}
+
+    def note(self):
+        self.steps[self.monitor.step_number] = self.monitor._backend.is_light
+
+    @property
+    def light(self):
+        return [step for step, is_light in self.steps.items() if is_light]
+
+
+def train(tmp_path, name, body, steps=STEPS, kind=lambda p: torch.optim.AdamW(p, lr=0.01), **options):
+    """Train with `body(step, inputs, model, optimizer)`; return the run, the losses, the weights and what was light."""
+    model, optimizer = model_of(kind)
+    losses = []
+    with vario.watch(model, optimizer, directory=tmp_path, name=name, strict=True, **options) as monitor:
+        seen = Seen(monitor)
+        for step, inputs in enumerate(batches(steps)):
+            losses.append(body(step, inputs, model, optimizer))
+            seen.note()
+    return vario.open_run(tmp_path / name), losses, [one.detach().clone() for one in model.parameters()], seen
+
+
+def plain(step, inputs, model, optimizer):
+    loss = loss_of(model, inputs)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+TIGHT = {"overhead": 1e-6}
+"""No budget but the tenth of a millisecond that a step may always cost."""
+
+
+def test_light_steps_tell_the_numbers_of_others(tmp_path):
+    light, losses, weights, seen = train(tmp_path, "light", plain, **TIGHT)
+    full, expected, expected_weights, never = train(tmp_path, "full", plain, overhead="off", every=1)
+    assert len(seen.light) > STEPS / 4
+    assert not never.light
+    assert losses == expected
+    assert all(map(torch.equal, weights, expected_weights))
+    for name in ("loss_backward", "lr", "step_seconds"):
+        assert list(light.series(name, "scalar").steps) == list(range(STEPS))
+    assert list(light.series("loss_backward", "scalar").values) == losses
+    norms = light.series("gradient_norm", "scalar").values
+    assert norms == pytest.approx(_norms(full), rel=1e-5)
+
+
+def _norms(run):
+    names = ["0.weight", "0.bias", "2.weight", "2.bias"]
+    each = [run.series(name, "gradient", "norm").values for name in names]
+    return [math.sqrt(sum(value**2 for value in values)) for values in zip(*each, strict=True)]
+
+
+def test_a_schedule_is_seen_in_every_step(tmp_path):
+    def decaying(step, inputs, model, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.01 * 0.999**step
+        return plain(step, inputs, model, optimizer)
+
+    run, _, _, seen = train(tmp_path, "lr", decaying, **TIGHT)
+    assert seen.light
+    assert run.series("lr", "scalar").values == pytest.approx([0.01 * 0.999**step for step in range(STEPS)])
+
+
+def accumulating(step, inputs, model, optimizer):
+    optimizer.zero_grad()
+    total = 0.0
+    for part in inputs.chunk(2):
+        loss = loss_of(model, part) / 2
+        loss.backward()
+        total += loss.item()
+    optimizer.step()
+    return total
+
+
+def with_a_second_look(step, inputs, model, optimizer):
+    loss = plain(step, inputs, model, optimizer)
+    model(inputs)  # gradients are on, and nothing comes of it
+    return loss
+
+
+def with_an_evaluation(step, inputs, model, optimizer):
+    loss = plain(step, inputs, model, optimizer)
+    model.eval()
+    with torch.no_grad():
+        model(inputs)
+    model.train()
+    return loss
+
+
+def with_a_failure(step, inputs, model, optimizer):
+    loss = loss_of(model, inputs)
+    handle = loss.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss.backward()
+    handle.remove()
+    return plain(step, inputs, model, optimizer)
+
+
+def with_a_closure(step, inputs, model, optimizer):
+    found = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(model, inputs)
+        loss.backward()
+        found.append(loss.item())
+        return loss
+
+    optimizer.step(closure)
+    return found[0]
+
+
+@pytest.mark.parametrize("odd", [accumulating, with_a_second_look, with_an_evaluation, with_a_failure, with_a_closure])
+def test_what_is_not_regular_is_followed(tmp_path, odd):
+    def body(step, inputs, model, optimizer):
+        return (odd if step % 50 == 49 else plain)(step, inputs, model, optimizer)
+
+    light, losses, _, seen = train(tmp_path, "light", body, **TIGHT)
+    full, expected, _, _ = train(tmp_path, "full", body, overhead="off", every=1)
+    assert seen.light
+    assert losses == expected
+    assert light.last_step == full.last_step
+    found, whole = light.series("loss_backward", "scalar"), full.series("loss_backward", "scalar")
+    assert list(found.steps) == list(whole.steps)
+    assert found.values == pytest.approx(whole.values)
+
+
+def test_a_gradient_that_breaks_is_recorded_at_once(tmp_path):
+    broken = 550
+
+    def body(step, inputs, model, optimizer):
+        loss = loss_of(model, inputs) * (math.nan if step == broken else 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        if step != broken:
+            optimizer.step()
+        else:
+            optimizer.zero_grad()
+            loss_of(model, inputs).backward()
+            optimizer.step()
+        return loss.item()
+
+    run, _, _, seen = train(tmp_path, "nan", body, **TIGHT)
+    assert seen.light
+    assert not seen.steps[broken]
+    gradients = run.series("0.weight", "gradient", "norm")
+    assert broken in list(gradients.steps) or broken + 1 in list(gradients.steps)
+    first = vario.first_bad(run)
+    assert first is not None
+    assert first.step == broken
+
+
+def test_another_optimizer_ends_regularity(tmp_path):
+    others = []
+
+    def body(step, inputs, model, optimizer):
+        if step == 400:
+            others.append(torch.optim.SGD(model.parameters(), lr=0.001))
+        return plain(step, inputs, model, others[0] if others else optimizer)
+
+    run, losses, _, seen = train(tmp_path, "other", body, **TIGHT)
+    assert run.last_step == STEPS - 1
+    rates = dict(zip(run.series("lr", "scalar").steps, run.series("lr", "scalar").values, strict=True))
+    assert rates[399] == pytest.approx(0.01)
+    assert rates[400] == pytest.approx(0.001)
+    assert list(run.series("loss_backward", "scalar").values) == losses
+    assert any(step > 410 for step in seen.light)
+
+
+def test_weights_changed_between_light_steps_do_not_count_as_updates(tmp_path):
+    """Samples of an earlier step are not compared with those after further updates."""
+    run, _, _, seen = train(tmp_path, "samples", plain, **TIGHT)
+    assert seen.light
+    assert not [alert for alert in run.alerts if alert.rule == "unexplained_change"]
+
+
+class Counting:
+    """A probe of another package, which wants to hear of every update."""
+
+    quantity = "scalar"
+    every = 1
+
+    def attach(self, backend, recorder):
+        self.num = 0
+
+        def count(optimizer):
+            self.num += 1
+
+        backend.on_update_ended(recorder.guarded("counting", count))
+
+
+def test_a_probe_that_needs_every_event_gets_them(tmp_path):
+    probe = Counting()
+    model, optimizer = model_of(lambda p: torch.optim.AdamW(p, lr=0.01))
+    config = vario.Config(directory=str(tmp_path), **TIGHT)
+    with Monitor(model, optimizer, config, probes=[probe]) as monitor:
+        seen = Seen(monitor)
+        for step, inputs in enumerate(batches()):
+            plain(step, inputs, model, optimizer)
+            seen.note()
+    assert probe.num == STEPS
+    assert not seen.light
+
+
+def test_a_quantity_of_every_step_keeps_steps_whole(tmp_path):
+    run, _, _, seen = train(tmp_path, "gradients", plain, every={Gradients.quantity: 1}, **TIGHT)
+    assert not seen.light
+    assert len(run.series("0.weight", "gradient", "norm").steps) == STEPS
