@@ -44,6 +44,11 @@ def add_row(rows: Rows, target: str, row: int, order: int) -> None:
         rows[target] = [*before, row, order]
 
 
+def copied(rows: Rows) -> Rows:
+    """Return a copy to which rows can be added."""
+    return {target: list(seen) for target, seen in rows.items()}
+
+
 def list_number(known: list[Sequence[str]], targets: Sequence[str]) -> int:
     """Return the position of a list of targets among the known ones; a new one is added to them."""
     for number, names in enumerate(known):
@@ -245,7 +250,7 @@ def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, 
     return Frame(quantity, step, micro_step, targets, order, summaries, described)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class EndedStep:
     """Everything that one step has observed."""
 

@@ -44,7 +44,7 @@ from vario.training.not_offered import not_offered, warn_of_chosen
 from vario.training.observer import QuantityObserver, Skips
 from vario.training.plugins import left_out
 from vario.training.step_buffer import StepFrames
-from vario.training.writer import Writer
+from vario.training.writer import Writer, give_to_sinks
 
 log = logging.getLogger("vario")
 
@@ -81,7 +81,6 @@ class Monitor:
         self._allows_light_steps = True
         self.may_be_light = False
         self._step_ended_calls: list[Callable[[float], None]] = []
-        self._light_step_ended_calls: list[Callable[[float], None]] = []
         self._step_recorded_calls: list[Callable[[int], None]] = []
         self._completed = self._closing = self._closed = self.has_trained = False
         self._writer_error: Exception | None = None
@@ -330,7 +329,6 @@ class Monitor:
     def on_step_ended(self, call: Callable[[float], None]) -> None:
         """Call `call` with the seconds since the previous step, when the step's updates are complete."""
         self._step_ended_calls.append(call)
-        self._light_step_ended_calls += [call] * (not is_sparse(call))
 
     def on_step_recorded(self, call: Callable[[int], None]) -> None:
         """Call `call` with the step's number once its record is on its way to the sinks; it may close the Monitor."""
@@ -342,8 +340,9 @@ class Monitor:
         if is_new:
             now = time.monotonic()
             took, self._step_began = now - self._step_began, now
-            for call in self._light_step_ended_calls if self.costs.is_sparse_step else self._step_ended_calls:
-                call(took)
+            for call in self._step_ended_calls:
+                if not (self.costs.is_sparse_step and is_sparse(call)):
+                    call(took)
             self._completed = self.has_trained = True
         self._hand_over()
         if is_new and not self._closing:
@@ -388,16 +387,7 @@ class Monitor:
 
     def _write(self, records: Sequence[StepRecord]) -> None:
         """Give these steps to every sink. Runs on the writer thread."""
-        one_by_one = []
-        for name, sink in self.sinks.items():
-            write_all = getattr(sink, "write_all", None)
-            if write_all is None:
-                one_by_one.append(self.guarded(f"sink {name}", sink.write))
-            else:
-                self.guarded(f"sink {name}", write_all)(records)
-        for record in records:
-            for write in one_by_one:
-                write(record)
+        give_to_sinks(self.sinks, records, self.guarded)
         self._note()
 
     def _note(self) -> None:

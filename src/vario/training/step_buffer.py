@@ -19,6 +19,7 @@ from vario.training.frame_rows import (
     build_frames,
     build_late,
     build_others,
+    copied,
     divided,
     list_number,
 )
@@ -359,13 +360,12 @@ class StepFrames:
     @property
     def has_rows(self) -> bool:
         """Whether this step has any rows yet."""
-        numbers = self._scalars or self._later_scalars or self._scalar_calls
-        return bool(self._frames or numbers or self._kept or self._placed or self._late or self._returned)
+        others = self._scalar_calls or self._kept or self._placed or self._late or self._returned
+        return self.has_tensors or self.has_numbers or bool(others)
 
     def log(self, name: str, value: Any) -> None:
         """Log a plain number: a Python number or a one-element tensor. Does not wait for the device."""
-        number = self._summaries.plain_number(value)
-        if number is not None:
+        if (number := self._summaries.plain_number(value)) is not None:
             self._scalars[name] = number
         elif (row := self._summaries.observe(value)) is not None:
             self._later_scalars[name] = row
@@ -380,8 +380,8 @@ class StepFrames:
             fetch = self._summaries.collect()
             for aside in self._open:
                 aside.fetch = fetch
-            frames = {key: rows for key, rows in self._frames.items() if key[1] != _NEXT}
-            rows = frames, self._listed, self._specs, self._kept, self._placed, self._late, self._returned
+            own = {key: rows for key, rows in self._frames.items() if key[1] != _NEXT}
+            rows = own, self._listed, self._specs, self._kept, self._placed, self._late, self._returned
             numbers = self._scalars, self._later_scalars, self._scalar_calls, self.keeps_norm, self.derivations
             ended = EndedStep(step, time, fetch, *rows, self._conditional, self._collectives, *numbers)
             self._begin()
@@ -392,12 +392,9 @@ class StepFrames:
         self._unfold(*list(self._listed))
         with self._lock:
             kept = {key: dict(rows) for key, rows in self._kept.items()}
-            placed: dict[tuple[str, StepId], Rows] = {
-                key: {name: list(seen) for name, seen in rows.items()} for key, rows in self._placed.items()
-            }
+            placed = {key: copied(rows) for key, rows in self._placed.items()}
             fetch = self._summaries.collect(keep=True)
-        table = fetch()
-        frames = {key: rows for key, rows in self._frames.items() if key[1] != _NEXT}
+        frames, table = {key: rows for key, rows in self._frames.items() if key[1] != _NEXT}, fetch()
         found = [*build_frames(frames, step, table, self._specs), *build_others(kept, placed, table, self._specs)]
         found += [frame for part in self._returned for frame in part.build(step)]
         return [*found, *build_late(self._late, step)]

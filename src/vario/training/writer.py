@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vario.core.at_work import at_work, let_forks_pass, prepare
 from vario.core.records import StepRecord
+from vario.sinks import Sink
 
 MAX_WAITING_STEPS = 16
 """Steps that may wait to be written: the most that a kill can lose."""
@@ -134,3 +135,21 @@ class Writer:
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
+
+
+def give_to_sinks(
+    sinks: Mapping[str, Sink],
+    records: Sequence[StepRecord],
+    guarded: Callable[[str, Callable[..., None]], Callable[..., None]],
+) -> None:
+    """Pass some steps to every sink: all at once to one that takes them so, to the others step by step."""
+    one_by_one = []
+    for name, sink in sinks.items():
+        write_all = getattr(sink, "write_all", None)
+        if write_all is None:
+            one_by_one.append(guarded(f"sink {name}", sink.write))
+        else:
+            guarded(f"sink {name}", write_all)(records)
+    for record in records:
+        for write in one_by_one:
+            write(record)

@@ -17,7 +17,7 @@ from vario.backends.protocols.msprobe_wishes import MsprobeFeatures, MsprobeMome
 from vario.backends.protocols.observing import Later, Observer, RowHashes, TimeMark
 from vario.backends.torch import process
 from vario.backends.torch.collectives import tap
-from vario.backends.torch.loop import discovery, model_outputs
+from vario.backends.torch.loop import model_outputs
 from vario.backends.torch.loop.sparse_hooks import SparseHooks
 from vario.backends.torch.loop.training_loop import TrainingLoop
 from vario.backends.torch.modules.module_internals import InsideModel
@@ -96,6 +96,16 @@ class TorchModel(TrainingLoop):
             self.detach()  # a caller that catches it continues with the model as it was
             raise
 
+    @property
+    def is_light(self) -> bool:
+        """Whether only plain numbers are told of the step in progress."""
+        return self._light.is_on
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the loop does the same in every step."""
+        return self._light.is_regular
+
     def step_began(self) -> None:
         """Adapt to the quantities that are recorded in the step that begins."""
         self._light.step_began()
@@ -146,7 +156,7 @@ class TorchModel(TrainingLoop):
     def losses_came(self, losses: Sequence[BackwardLoss]) -> None:
         """Report the losses of backward passes from before the model was watched."""
         for loss in losses:
-            self._tell_of_loss(loss)
+            self._calls.tell_of_loss(loss)
 
     def summaries(self, eps: float, columns: frozenset[str]) -> TorchSummaries:
         """Return what reduces this model's tensors."""
@@ -211,8 +221,8 @@ class TorchModel(TrainingLoop):
 
     def kept_of(self, names: Sequence[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield what this rank keeps for these parameters: `name:weight`, `name:gradient`, and optimizer state."""
-        known = self._given_optimizers or discovery.live_optimizers()
-        return host_copy.kept_of(self.engine, [each for each in known if self._is_ours(each)], names)
+        known = [each for each in self.updaters.known() if self._is_ours(each)]
+        return host_copy.kept_of(self.engine, known, names)
 
     def host_copy(self, tensor: torch.Tensor, most_bytes: int, sample_bytes: int) -> HostCopy | None:
         """Return a copy on the host, sampled down if it takes more bytes than that; None if it cannot be read."""

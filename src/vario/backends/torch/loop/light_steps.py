@@ -38,9 +38,12 @@ class LightSteps:
         clock: Clock,
         calls: Subscriptions,
         accumulation: Accumulation,
+        *,
         gradients: Callable[[], Gradients],
+        scale: Callable[[], torch.Tensor | None],
     ) -> None:
-        """`gradients()` returns those of the backward pass that has just ended."""
+        """`gradients()` returns those of the backward pass that has just ended, `scale()` the scale of losses."""
+        self._scale = scale
         self._targets = targets
         self._clock = clock
         self._calls = calls
@@ -88,7 +91,7 @@ class LightSteps:
         if self._events is None:
             return
         if not self.is_on:
-            is_alike = self._seen == _ONE_OF_EACH and not self._clock.manual
+            is_alike = self._seen == _ONE_OF_EACH and not self._clock.manual and self._scale() is None
             self._num_regular = self._num_regular + 1 if is_alike else 0
             self._seen = [0, 0, 0]
             self.is_regular = self._num_regular >= LEAST_REGULAR
@@ -120,7 +123,8 @@ class LightSteps:
         if not self.is_on:
             return False
         is_next = self._clock.has_pass and not self._clock.backward_seen and not self._clock.has_update
-        if not (is_next and accumulates and not inputs and len(outputs) == 1 and _are_numbers_here(outputs, factors)):
+        is_usual = accumulates and not inputs and len(outputs) == 1 and self._scale() is None
+        if not (is_next and is_usual and _are_numbers_here(outputs, factors)):
             self.leave()
             return False
         self._accumulation.be_plain(True)

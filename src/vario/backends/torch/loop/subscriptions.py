@@ -29,6 +29,16 @@ class Subscriptions(LoopCalls):
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.backward_loss: list[Callable[[BackwardLoss], None]] = []
 
+    def tell_of_loss(self, loss: BackwardLoss) -> None:
+        """Pass on the number that backward was called on."""
+        for call in self.backward_loss:
+            call(loss)
+
+    def tell_what_was_reported(self, numbers: Mapping[str, Any]) -> None:
+        """Pass on what a trainer of another package reports."""
+        for call in self.reported:
+            call(numbers)
+
 
 class Subscribing(Backend):
     """How to subscribe to what torch shows beyond the events of every training loop."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from vario.backends.protocols.events import TRAINING_LOOP, Events, Inputs
-from vario.backends.protocols.losses import BackwardLoss
 from vario.backends.torch.engines import optimizers
-from vario.backends.torch.loop import discovery, hooks, module_hooks, operators, pass_hooks
+from vario.backends.torch.loop import hooks, module_hooks, operators, pass_hooks
 from vario.backends.torch.loop.accumulation import Accumulation
 from vario.backends.torch.loop.backward_losses import BackwardLosses
 from vario.backends.torch.loop.complete_gradients import CompleteGradients
@@ -21,10 +20,9 @@ from vario.backends.torch.loop.pipelining import Pipelines
 from vario.backends.torch.loop.scaling import LossScaling, SkippedSteps
 from vario.backends.torch.loop.subscriptions import Subscribing, Subscriptions
 from vario.backends.torch.loop.training_threads import Turns
+from vario.backends.torch.loop.updaters import Updaters
 from vario.backends.torch.modules.activations import ModuleTensors
 from vario.backends.torch.naming import entries, has_forward
-from vario.backends.torch.optimizer.updated_parts import UpdatedParts
-from vario.backends.torch.optimizer.weight_changes import WeightChanges
 from vario.backends.torch.reduce.tensors import leaves
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.trainers import TrainerReports
@@ -43,26 +41,21 @@ class TrainingLoop(Subscribing):
         self.targets = targets
         self.engine = targets.engine
         self.clock.calls_are_passes = self.engine.calls_are_passes
-        self._given_optimizers = self.engine.torch_optimizers()
         self._names = targets.engine.names
         if targets.parameters is not targets.all_parameters:
             self._names = {id(parameter): name for name, parameter in targets.parameters.items()}
-        self._parts = UpdatedParts(targets)
+        self.updaters = Updaters(targets, self.clock)
         self._device = next(iter(targets.all_parameters.values())).device
         self.returns_loss = False
         self.losses_add_up = False
-        for optimizer in self._given_optimizers:
-            self.targets.check_optimizer(optimizer)
-            self.clock.expect(self.engine.parameter_ids(optimizer))
-            self._parts.note(optimizer)
-        self._expects_optimizers = bool(self._given_optimizers)
         self._scaling = LossScaling(scaler, self._after_scaler_step)
         self._accumulation = Accumulation(
             targets, self.clock, self._calls, self.turns, end_step=self._end_step, backward_ended=self._backward_ended
         )
-        self._light = LightSteps(targets, self.clock, self._calls, self._accumulation, self.complete_gradients)
+        known = (targets, self.clock, self._calls, self._accumulation)
+        self._light = LightSteps(*known, gradients=self.complete_gradients, scale=self.loss_scale)
         self._losses = BackwardLosses(
-            targets, self._accumulation, self.loss_scale, self._tell_of_loss, self.turns, self._light
+            targets, self._accumulation, self.loss_scale, self._calls.tell_of_loss, self.turns, self._light
         )
         self._reports = TrainerReports(targets, self.clock, partial(setattr, self, "losses_add_up", True))
         self._undo = hooks.Undos()
@@ -73,8 +66,6 @@ class TrainingLoop(Subscribing):
         self._updated_since_scaler_step = False
         self._follows_entries = False
         self._is_new = True
-        self._by_hand: WeightChanges | None = None
-        """If no optimizer has the model: detects the updates that the loop makes itself."""
         self._skipped = SkippedSteps(self.clock)
 
     def attach(self, events: Events) -> None:
@@ -98,7 +89,7 @@ class TrainingLoop(Subscribing):
         if calls.backward_loss:
             self._undo.add(self._losses.attach(events))
         self._light.attach(events)
-        self._undo.add(self._reports.attach(events, self._reported))
+        self._undo.add(self._reports.attach(events, self._calls.tell_what_was_reported))
         self._undo.add(self.engine.attach(self))
         guarded = partial(events.guarded, TRAINING_LOOP)
         self._pipelines = Pipelines(self.targets.roots, self.clock, self._look_at_gradients, guarded)
@@ -112,7 +103,9 @@ class TrainingLoop(Subscribing):
         self._accumulation.look()
 
     def _follow_root(self, name: str, root: torch.nn.Module) -> None:
-        slot = operators.new_pass_slot(partial(self._compiled_forward_began, name), self._compiled_forward_ended)
+        slot = operators.new_pass_slot(
+            partial(self._compiled_forward_began, name), lambda losses: self._tell_of_end(losses[0] if losses else None)
+        )
         self._undo.add(lambda: operators.free_slot(slot))
         root.__dict__[pass_hooks.SLOT] = slot
         self._undo.add(lambda: root.__dict__.pop(pass_hooks.SLOT, None))
@@ -162,9 +155,6 @@ class TrainingLoop(Subscribing):
     ) -> None:
         self._forward_began(root, with_gradients, is_training, (tuple(tensors), {}))
 
-    def _compiled_forward_ended(self, losses: Sequence[torch.Tensor]) -> None:
-        self._tell_of_end(losses[0] if losses else None)
-
     def _tell_of_end(self, output: Any) -> None:
         if self._pass_trains and not self._light.is_on and hooks.current_backward() == -1:
             for call in self._calls.pass_ended:
@@ -196,9 +186,7 @@ class TrainingLoop(Subscribing):
             return
         self._scaling.forward_began()
         self._reports.forward_began()
-        if not self._expects_optimizers:
-            self._expects_optimizers = True
-            self._expect_optimizers()
+        self.updaters.forward_began()
         self._is_new = False
         self._see_update_by_hand()
         self.look_for_accumulators()
@@ -222,18 +210,8 @@ class TrainingLoop(Subscribing):
         self._pass_trains = self._light.takes_pass(root)
         return self._pass_trains
 
-    def _expect_optimizers(self) -> None:
-        ours = [optimizer for optimizer in discovery.live_optimizers() if self.targets.are_updated_by(optimizer)]
-        for optimizer in ours:
-            self.clock.expect(self.engine.parameter_ids(optimizer))
-            self._parts.note(optimizer)
-        if not ours and self.engine.keeps_parameters:
-            self._by_hand = WeightChanges(self.targets.all_parameters.values())
-            self._by_hand.note()
-
     def _see_update_by_hand(self) -> None:
-        """End the step when weights have changed, if there is no optimizer and the loop does not mark its steps."""
-        if self._by_hand is not None and not self.clock.manual and self._by_hand.changed():
+        if self.updaters.has_updated_by_hand():
             self.updated_by_hand()
             self._end_step()
 
@@ -249,16 +227,6 @@ class TrainingLoop(Subscribing):
             self._events.frames.forget_micro_step()
             for call in self._calls.backward_failed:
                 call()
-
-    @property
-    def is_light(self) -> bool:
-        """Whether only plain numbers are told of the step in progress."""
-        return self._light.is_on
-
-    @property
-    def is_regular(self) -> bool:
-        """Whether the loop does the same in every step."""
-        return self._light.is_regular
 
     def pass_began(self) -> None:
         """Start a training pass of a trainer that does not call the outermost module."""
@@ -288,14 +256,6 @@ class TrainingLoop(Subscribing):
             except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
                 self._events.switch_off("model output", error)
 
-    def _tell_of_loss(self, loss: BackwardLoss) -> None:
-        for call in self._calls.backward_loss:
-            call(loss)
-
-    def _reported(self, numbers: Mapping[str, Any]) -> None:
-        for call in self._calls.reported:
-            call(numbers)
-
     def loss_scale(self) -> torch.Tensor | None:
         """Return what the loss of this step is multiplied by."""
         scale = self.engine.loss_scale()
@@ -303,7 +263,7 @@ class TrainingLoop(Subscribing):
 
     def part_updated_by(self, optimizers: Collection[torch.optim.Optimizer]) -> str:
         """Return the part of the model that these update together; empty if no other optimizer updates another part."""
-        return self._parts.name(optimizers)
+        return self.updaters.part_updated_by(optimizers)
 
     def _backward_ended(self) -> None:
         if self._module_tensors is not None:
@@ -340,12 +300,12 @@ class TrainingLoop(Subscribing):
         if self._light.is_on and self.turns.takes_part() and self._light.takes_update(optimizer, args, kwargs):
             return
         if not self._is_ours(optimizer):
-            if any(optimizer is given for given in self._given_optimizers):
+            if self.updaters.is_given(optimizer):
                 self._events.switch_off("optimizer", optimizers.taken_away(optimizer))
             return
         if not self.turns.takes_part():
             return
-        self._by_hand = None
+        self.updaters.update_began()
         self._accumulation.update_began()
         is_new, self._is_new = self._is_new, False
         has_closure = optimizers.has_closure(args, kwargs)
@@ -385,7 +345,7 @@ class TrainingLoop(Subscribing):
         if optimizers.has_closure(args, kwargs):
             for call in self._calls.update_began:
                 call(optimizer)
-        self._parts.note(optimizer)
+        self.updaters.update_ended(optimizer)
         for call in self._calls.update_ended:
             call(optimizer)
         self._updated_since_scaler_step = True
@@ -396,10 +356,8 @@ class TrainingLoop(Subscribing):
     def _finish_update(self, optimizer: torch.optim.Optimizer) -> None:
         self.clock.update_ended(self.engine.parameter_ids(optimizer))
         self._events.frames.seal()
-        if self.clock.is_complete:
-            self._complete_step()
-
-    def _complete_step(self) -> None:
+        if not self.clock.is_complete:
+            return
         # Gradients that another model's backward left in parameters without an update do not belong to this step.
         if idle := self.clock.not_updated(self._names):
             self._events.frames.set_aside("gradient", idle)
@@ -413,14 +371,15 @@ class TrainingLoop(Subscribing):
     def updated_by_hand(self) -> None:
         """Take an update that the loop reports itself."""
         if not self.clock.has_update:
-            for call in (*self._calls.update_called, *self._calls.update_began, *self._calls.update_ended):
+            calls = self._calls
+            whole = (*calls.update_called, *calls.update_began, *calls.update_ended)
+            for call in calls.light_update if self._events.may_be_light else whole:
                 call(None)
 
     def update_was_skipped(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Drop this step's gradients, which a runtime with its own loss scale has discarded."""
         self._skipped.log(torch.ones((), device="cpu"), self._events.log)
-        all_there_are = self._given_optimizers or discovery.live_optimizers()
-        for each in all_there_are if optimizer is None else [optimizer]:
+        for each in self.updaters.known() if optimizer is None else [optimizer]:
             if self._is_ours(each):
                 self._finish_update(each)
 
