@@ -53,7 +53,8 @@ def main() -> None:
             found = losses(printed)
             differ = [step for step in healthy if healthy[step] != found.get(step)]
             first = differ[0] if differ else None
-            fine = (first is not None and first >= begin) or (first is None and printed[-1:] != twin[-1:])
+            late = first >= begin if first is not None else printed[-1:] != twin[-1:]
+            fine = late and len(found) == end
             near = [mean(found, at, at + 30) / mean(healthy, at, at + 30) for at in (begin, max(begin, end - 30))]
             print(
                 f"  {'ok  ' if fine else 'BAD '} {fault}: begins {begin}, first difference {first}, loss of 30 steps "

@@ -49,8 +49,8 @@ class UNet(nn.Module):
         first = self.down1(x, time)
         second = self.down2(F.avg_pool2d(first, 2), time)
         y = self.middle(F.avg_pool2d(second, 2), time)
-        y = self.up2(torch.cat([F.interpolate(y, scale_factor=2.0), second * self.skip], dim=1), time)
-        y = self.up1(torch.cat([F.interpolate(y, scale_factor=2.0), first], dim=1), time)
+        y = self.up2(torch.cat([F.interpolate(y, scale_factor=2.0), second], dim=1), time)
+        y = self.up1(torch.cat([F.interpolate(y, scale_factor=2.0), first * self.skip], dim=1), time)
         return self.out(y)
 
 

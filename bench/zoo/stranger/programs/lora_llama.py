@@ -47,12 +47,14 @@ def main() -> None:
         if job.on("mask-inverted", step):
             mask = 1 - mask
         if job.once("adapters-off", step):
-            model.base_model.disable_adapter_layers()
+            for module in model.modules():
+                if hasattr(module, "lora_A"):
+                    module.enable_adapters(False)
         if job.once("merged", step):
             model.merge_adapter()
         if job.once("scaling-high", step):
             for module in model.modules():
-                if hasattr(module, "scaling"):
+                if hasattr(module, "lora_A"):
                     module.scaling["default"] *= 8
         if job.once("adapters-blank", step):
             for module in model.modules():

@@ -86,14 +86,16 @@ def main() -> None:
         if job.on("residual-dropped", step):
             model.layers[3].residual = False
         if job.once("norm-eps-large", step):
-            model.layers[2].norm2.eps = 10.0
+            model.layers[2].norm2.eps = 300.0
         if job.once("moments-swapped", step):
             first, second = model.layers[1].mlp[0].weight, model.layers[4].mlp[0].weight
             optimizer.state[first], optimizer.state[second] = optimizer.state[second], optimizer.state[first]
         if job.once("moment-bit", step):
             flip_bit(optimizer.state[model.layers[3].qkv.weight]["exp_avg"], 2021, 30)
         if job.once("partial-load", step):
-            model.load_state_dict({name: part for name, part in start.items() if "layers.4" in name}, strict=False)
+            model.load_state_dict(
+                {name: part for name, part in start.items() if name.startswith(("patch", "layers.0"))}, strict=False
+            )
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = model(batch)
         loss = F.cross_entropy(logits.float(), classes, label_smoothing=0.05)
