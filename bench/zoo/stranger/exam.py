@@ -50,7 +50,8 @@ class Result:
     usable: bool = False
     place: bool = False
     cause: bool = False
-    first_hypothesis: bool = False
+    cause_with_first_title: bool = False
+    cause_without_titles: bool = False
     delay: int | None = None
     severity: str = ""
     rules: list[str] = field(default_factory=list)
@@ -189,15 +190,17 @@ def judge(directory: Path, row: dict[str, Any], recorded: dict[str, Any], twin: 
         result.severity = max((found.severity for found in true), key=("note", "warn", "page").index)
     diagnosis = vario.diagnose(run)
     result.said = str(diagnosis)
-    result.hypotheses = [f"{reason.share:.0%} {reason.name}" for reason in diagnosis.hypotheses]
+    result.hypotheses = [f"{reason.share:.0%} {reason.title}" for reason in diagnosis.hypotheses]
     first = diagnosis.first
     if first is None or not true or not begin - 1 <= began(first) <= last:
         return result
-    text = f"{first.lead.text}\n{first.lead.cause}\n{first.cause}"
-    names = [reason.name for reason in diagnosis.hypotheses]
+    likely = re.findall(r"Likely cause: (.*?)(?: Next: |$)", result.said, re.DOTALL)
+    text = "\n".join([first.lead.text, first.lead.cause, first.cause, *likely])
+    titles = [reason.title for reason in diagnosis.hypotheses]
     result.place = place_is_right(first, row)
-    result.cause = matches(row["patterns"], "\n".join([text, *names]))
-    result.first_hypothesis = matches(row["patterns"], "\n".join([text, *names[:1]]))
+    result.cause = matches(row["patterns"], "\n".join([text, *titles]))
+    result.cause_with_first_title = matches(row["patterns"], "\n".join([text, *titles[:1]]))
+    result.cause_without_titles = matches(row["patterns"], text)
     return result
 
 
@@ -274,7 +277,7 @@ def main() -> None:
     results = score_faults(directory, truth, options.only)
     steps, counts, planned = score_healthy(directory, truth, options.only)
     print("\nfaults")
-    for label in ("found", "usable", "place", "cause", "first_hypothesis"):
+    for label in ("found", "usable", "place", "cause", "cause_with_first_title", "cause_without_titles"):
         print(f"  {label.replace('_', ' ')}: {percent(results, label)}")
     for scope in sorted({row["scope"] for row in truth["faults"]}):
         names = {(row["program"], row["fault"]) for row in truth["faults"] if row["scope"] == scope}

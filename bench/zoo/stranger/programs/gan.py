@@ -10,6 +10,37 @@ from torch import nn
 NOISE = 24
 
 
+class Generator(nn.Sequential):
+    """Noise to images."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Linear(NOISE, 64 * 16),
+            nn.Unflatten(1, (64, 4, 4)),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.ConvTranspose2d(64, 32, 4, 2, 1),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.ConvTranspose2d(32, 1, 4, 2, 1),
+        )
+
+
+class Critic(nn.Sequential):
+    """Images to how real they look."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 24, 4, 2, 1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(24, 48, 4, 2, 1),
+            nn.LeakyReLU(0.2),
+            nn.Flatten(),
+            nn.Dropout(0.2),
+            nn.Linear(48 * 16, 1),
+        )
+
+
 def main() -> None:
     job = Job(
         steps=320,
@@ -17,25 +48,7 @@ def main() -> None:
     )
     images, _ = class_images(3000, 16, 1, 4, job.seed)
     sampler = Sampler(len(images), job.seed)
-    generator = nn.Sequential(
-        nn.Linear(NOISE, 64 * 16),
-        nn.Unflatten(1, (64, 4, 4)),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.ConvTranspose2d(64, 32, 4, 2, 1),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.ConvTranspose2d(32, 1, 4, 2, 1),
-    )
-    critic = nn.Sequential(
-        nn.Conv2d(1, 24, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.Conv2d(24, 48, 4, 2, 1),
-        nn.LeakyReLU(0.2),
-        nn.Flatten(),
-        nn.Dropout(0.2),
-        nn.Linear(48 * 16, 1),
-    )
+    generator, critic = Generator(), Critic()
     make_steps = torch.optim.Adam(generator.parameters(), lr=1e-3, betas=(0.5, 0.999))
     judge_steps = torch.optim.Adam(critic.parameters(), lr=4e-4, betas=(0.5, 0.999))
     ones, zeros = torch.full((32, 1), 0.9), torch.zeros(32, 1)
