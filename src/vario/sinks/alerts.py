@@ -24,7 +24,8 @@ from vario.rules.api.alerts import Alert, Incident
 from vario.rules.api.detector import Detector
 from vario.rules.api.incidents import Incidents
 from vario.rules.api.series_state import Memory
-from vario.rules.api.step_view import Facts, Step, StepAssembler
+from vario.rules.api.step_assembler import StepAssembler
+from vario.rules.api.step_view import Facts, Step
 from vario.rules.api.wording import in_one_line
 from vario.sinks import PartsOff
 from vario.statistics import columns_needed

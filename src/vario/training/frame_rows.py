@@ -282,11 +282,14 @@ class EndedStep:
             fill(scalars)
         if self.conditional is not None:
             add_if_wanted(self.conditional, table, scalars, self.frames)
-        elif self.keeps_norm:
+        elif self.keeps_norm and self.frames:
             scalars.update(norm_of_gradients(self.frames, self.listed, table))
-        found = build_frames(self.frames, self.step, table, self.specs, self.listed)
-        found = [*found, *build_others(self.kept, self.placed, table, self.specs), *build_late(self.late, self.step)]
-        found += [frame for part in self.returned for frame in part.build(self.step)]
+        found: list[Frame] = []
+        if self.frames or self.kept or self.placed or self.late or self.returned:
+            found += build_frames(self.frames, self.step, table, self.specs, self.listed)
+            found += build_others(self.kept, self.placed, table, self.specs)
+            found += build_late(self.late, self.step)
+            found += [frame for part in self.returned for frame in part.build(self.step)]
         for derive in self.derivations:
             derive(found, scalars)
         return StepRecord(self.step, found, Scalars(self.step, self.time, scalars), self.collectives)

@@ -81,6 +81,7 @@ class Monitor:
         self._allows_light_steps = True
         self.may_be_light = False
         self._step_ended_calls: list[Callable[[float], None]] = []
+        self._light_step_ended_calls: list[Callable[[float], None]] = []
         self._step_recorded_calls: list[Callable[[int], None]] = []
         self._completed = self._closing = self._closed = self.has_trained = False
         self._writer_error: Exception | None = None
@@ -329,6 +330,7 @@ class Monitor:
     def on_step_ended(self, call: Callable[[float], None]) -> None:
         """Call `call` with the seconds since the previous step, when the step's updates are complete."""
         self._step_ended_calls.append(call)
+        self._light_step_ended_calls += [call] * (not is_sparse(call))
 
     def on_step_recorded(self, call: Callable[[int], None]) -> None:
         """Call `call` with the step's number once its record is on its way to the sinks; it may close the Monitor."""
@@ -340,9 +342,8 @@ class Monitor:
         if is_new:
             now = time.monotonic()
             took, self._step_began = now - self._step_began, now
-            for call in self._step_ended_calls:
-                if not (self.costs.is_sparse_step and is_sparse(call)):
-                    call(took)
+            for call in self._step_ended_calls if not self.costs.is_sparse_step else self._light_step_ended_calls:
+                call(took)
             self._completed = self.has_trained = True
         self._hand_over()
         if is_new and not self._closing:

@@ -18,7 +18,7 @@ from vario.backends.protocols.observing import Later, Observer, RowHashes, TimeM
 from vario.backends.torch import process
 from vario.backends.torch.collectives import tap
 from vario.backends.torch.loop import model_outputs
-from vario.backends.torch.loop.sparse_hooks import SparseHooks
+from vario.backends.torch.loop.sparse_hooks import SparseHooks, has_compiled
 from vario.backends.torch.loop.training_loop import TrainingLoop
 from vario.backends.torch.modules.module_internals import InsideModel
 from vario.backends.torch.modules.spectra import SpectralNorms, stable_rank
@@ -109,8 +109,9 @@ class TorchModel(TrainingLoop):
     def step_began(self) -> None:
         """Adapt to the quantities that are recorded in the step that begins."""
         self._light.step_began()
+        is_compiled = has_compiled()
         for sparse in self._sparse_hooks:
-            sparse.step_began(self._light.is_regular)
+            sparse.step_began(is_compiled, self._light.is_regular)
 
     def _check_rank(self) -> None:
         """Warn once if a process group that was created later contradicts the launcher."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from vario.core.parameter_list import by_kind
 from vario.core.quantities import LOSSES
-from vario.core.records import COLUMNS, Frame, StepRecord, Table, merge
+from vario.core.records import COLUMNS, Frame, Table, merge
 from vario.rules.api.series_state import Departure, Deviation, Flags, Last, Memory, Trend, Values
 from vario.statistics import STATISTICS
 
@@ -191,6 +191,16 @@ class Step:
         self._parts: dict[tuple[str, str], Rows] = {}
         self._deviations: dict[str, Deviation | None] = {}
         self._departures: dict[str, Departure | None] = {}
+        self._loss: tuple[str, Departure] | None = None
+        self._has_loss = any(name in scalars for name in LOSSES)
+
+    @property
+    def is_one_of_many(self) -> bool:
+        """Whether a rule that looks for lasting changes may leave this step to the next ones.
+
+        Steps of plain numbers alone come fast: one in four is enough.
+        """
+        return not self.frames and self.number % 4 != 0
 
     @property
     def was_skipped(self) -> bool:
@@ -307,13 +317,16 @@ class Step:
                 return trend.latest(name)
         return math.nan
 
-    @cached_property
+    @property
     def loss(self) -> tuple[str, Departure] | None:
         """The loss's name and how it compares with its own past: the logged loss, or else the one vario found."""
-        for name in LOSSES:
-            if (found := self.scalar_trend(name, linear=True, floor=1e-6)) is not None:
-                return name, found
-        return None
+        if self._has_loss:
+            self._has_loss = False  # looked up once
+            for name in LOSSES:
+                if (found := self.scalar_trend(name, linear=True, floor=1e-6)) is not None:
+                    self._loss = name, found
+                    break
+        return self._loss
 
 
 def _merge(frames: Sequence[Frame], quantity: str) -> Rows:
@@ -328,45 +341,6 @@ def _merge(frames: Sequence[Frame], quantity: str) -> Rows:
     np.minimum.at(order, groups, np.concatenate([frame.order for frame in frames]))
     merged = merge(np.concatenate([frame.summaries for frame in frames]), groups, len(rows))
     return Rows(quantity, tuple(rows), order, merged)
-
-
-class StepAssembler:
-    """Collects the records of a step, which is complete when the next one begins."""
-
-    def __init__(self, facts: Facts, memory: Memory) -> None:
-        self._facts = facts
-        self._memory = memory
-        self._missing = [at for at, name in enumerate(COLUMNS) if name not in facts.columns]
-        self._waiting: list[StepRecord] = []
-
-    def add(self, record: StepRecord) -> Iterator[Step]:
-        """Add a record; yield the previous step if this completes it."""
-        if self._waiting and record.step != self._waiting[-1].step:
-            yield from self.flush()
-        self._waiting.append(record)
-
-    def flush(self) -> Iterator[Step]:
-        """Yield the step in progress, with the records so far."""
-        records, self._waiting = self._waiting, []
-        if records:
-            number = records[-1].step
-            # Late frames of an asynchronous collective belong to a step that was already checked.
-            frames = [frame for record in records for frame in record.frames if frame.step == number]
-            scalars: dict[str, float] = {}
-            for record in records:
-                scalars.update(record.scalars.values)
-            yield Step(
-                number, records[-1].scalars.time, scalars, list(self._blanked(frames)), self._facts, self._memory
-            )
-
-    def _blanked(self, frames: Iterable[Frame]) -> Iterator[Frame]:
-        """Set columns that were not requested to NaN: their content is undefined."""
-        for frame in frames:
-            if self._missing:
-                summaries = frame.summaries.copy()
-                summaries[:, self._missing] = np.nan
-                frame = Frame(frame.quantity, frame.step, frame.micro_step, frame.targets, frame.order, summaries)
-            yield frame
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,8 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
     if name is None:
         return
     losses = remembered(step.memory, f"loss_shift {name}", step.scalars[name])
-    if not step.frames and step.number % LOOK_EVERY:
-        return  # steps of plain numbers come fast
+    if step.is_one_of_many:
+        return
     newest = losses.tolist()
     if not may_have_shifted(newest, None, share, threshold):
         return
@@ -83,7 +83,6 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
         )
 
 
-LOOK_EVERY = 4
 UNSEEN = (
     "the data, the labels or a term of the loss changed, or the model itself: no activation has been recorded since "
     "step {}"

@@ -24,7 +24,7 @@ def plateau(step: Step, steps: int = 500, share: float = 0.005) -> Iterator[Find
     Next: Check with `vario show lr` whether the learning rate is still high enough. If it is, try a larger model, and
     estimate how low this loss can get.
     """
-    if step.loss is None:
+    if step.loss is None or step.is_one_of_many:
         return
     _, loss = step.loss
     best = step.memory.get("plateau best", Last())

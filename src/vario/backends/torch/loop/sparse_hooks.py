@@ -43,10 +43,10 @@ class SparseHooks:
         """Forget the hooks, which are being removed for good."""
         self._inner, self._entered = _Hooks(), _Hooks()
 
-    def step_began(self, begins_with_whole: bool) -> None:
+    def step_began(self, is_compiled: bool, begins_with_whole: bool) -> None:
         """Add or remove the hooks, depending on whether this step wants them and how it begins."""
         self._num_steps += 1
-        is_wanted = self._is_wanted() or has_compiled()
+        is_wanted = is_compiled or self._is_wanted()
         for hooks, may_go in ((self._inner, True), (self._entered, begins_with_whole)):
             if is_wanted or not may_go:
                 hooks.put_on()
