@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from vario.core.text import duration
-from vario.rules.api.series_state import Flags, Last, PerSeries, Values
+from vario.rules.api.series_state import Last, PerSeries, Positions, Values
 from vario.rules.api.step_view import RanksStep
 
 OWN = {
@@ -114,7 +114,7 @@ class _Recent:
         found = self.numbers[STEP][np.isfinite(self.numbers[STEP])]
         return float(np.median(found)) if len(found) else 0.0
 
-    def at(self, chosen: Flags | slice) -> _Recent:
+    def at(self, chosen: Positions | slice) -> _Recent:
         """These observations alone."""
         numbers = {name: values[:, chosen] for name, values in self.numbers.items()}
         return _Recent(self.ranks, self.steps[chosen], self.times[chosen], numbers)
@@ -122,7 +122,9 @@ class _Recent:
     def in_blocks(self) -> _Recent:
         """Means of several steps in place of each one, with the first step of each."""
         found = self.at(slice(len(self.steps) % BLOCK, None))
-        means = {name: values.reshape(len(self.ranks), -1, BLOCK).mean(axis=2) for name, values in found.numbers.items()}
+        means = {
+            name: values.reshape(len(self.ranks), -1, BLOCK).mean(axis=2) for name, values in found.numbers.items()
+        }
         return _Recent(self.ranks, found.steps[::BLOCK], found.times[::BLOCK], means)
 
 
@@ -144,7 +146,7 @@ def _in_own_parts(step: RanksStep, share: float, seconds: float) -> Iterator[Slo
     names = [] if recent is None else _parts_of(recent.at(slice(-WINDOW, None)))
     if recent is None or not names:
         return
-    recent = recent.at(np.isfinite([recent.numbers[name] for name in names]).all(axis=(0, 1)))
+    recent = recent.at(np.flatnonzero(np.isfinite([recent.numbers[name] for name in names]).all(axis=(0, 1))))
     looks = [recent.at(slice(-WINDOW, None))]
     if len(recent.steps) >= MOST * KEPT:
         looks.append(recent.in_blocks())

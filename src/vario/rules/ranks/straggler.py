@@ -16,9 +16,9 @@ CAUSES = {
 }
 
 
-@rule("limit", over="ranks")
+@rule("limit", over="ranks", needs="update_seconds wait_seconds forward_seconds backward_seconds communication")
 def straggler(step: RanksStep, share: float = 0.08, seconds: float = 0.005) -> Iterator[Finding]:
-    """A rank that the others wait for: it takes longer for its own part of a step, or always arrives last at a collective.
+    """A rank that the others wait for: slower in its own part of a step, or always last at a collective.
 
     Why: all ranks wait for the slowest one.
 

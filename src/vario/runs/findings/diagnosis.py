@@ -8,7 +8,7 @@ from pathlib import Path
 from vario.core.errors import ConfigError
 from vario.rules.api.alerts import SEVERITIES, Incident
 from vario.runs.findings.change_points import ChangePoint, began_with
-from vario.runs.findings.check import Check, Source, check, num_steps, stored_check
+from vario.runs.findings.check import Check, Source, check, found_check, num_steps, stored_check
 from vario.runs.findings.diagnosis_text import began_text, diagnosis_text, others_text
 from vario.runs.findings.hypotheses import Hypothesis, hypotheses, telling_apart
 from vario.runs.findings.onset import Onset, onset_at
@@ -33,7 +33,7 @@ class Diagnosis:
     missing: str
     """What rules did not cover during training; empty: nothing."""
     replayed: tuple[str, ...]
-    """The rules that ran now: all, none, or the ones that compare ranks."""
+    """The rules that ran over the stored rows: all, none, or the ones that compare ranks."""
     num_bytes: int
     """Size of the run's rows."""
     rules: tuple[str, ...]
@@ -65,15 +65,16 @@ class Diagnosis:
 def diagnose(run: RunReader, source: Source | None = None) -> Diagnosis:
     """Find the root cause of what went wrong in a run, over all ranks, from what was found during training.
 
-    If that is incomplete (no rules ran, or ranks were not compared), rules are replayed like in `check`, over rows of
-    up to 32 MiB. Set `source` to force a replay, or to use only what was stored.
+    If that is incomplete (no rules ran, or ranks were not compared), rules run as in `check`, over rows of up to 32
+    MiB; of more rows, only rules that compare ranks run, as far as that takes seconds. Set `source` to force a replay,
+    or to use only what was stored.
     """
     if source not in (None, "replay", "stored"):
         raise ConfigError(f"source: expected 'replay', 'stored' or None, got {source!r}")
     is_small = rows_bytes(run) <= REPLAYED_BYTES
     if source == "replay" or (source is None and is_small):
         return diagnosis_of(run, check(run, failed=warn_of_failure, replay=source == "replay"))
-    return diagnosis_of(run, stored_check(run))
+    return diagnosis_of(run, stored_check(run) if source == "stored" else found_check(run))
 
 
 def diagnosis_of(run: RunReader, found: Check) -> Diagnosis:
