@@ -64,8 +64,8 @@ class SlowRank:
     """The same on the others."""
     lost_seconds: float
     """How long the others wait for it, in each step."""
-    share: float
-    """The same as a share of a step."""
+    share: float | None
+    """The same as a share of a step; None if nobody measured that."""
     since: int
     """The step since which it is slow."""
 
@@ -255,7 +255,7 @@ def _in_collectives(step: RanksStep) -> Iterator[SlowRank]:
             rank, target = recent.ranks[last], f"{names[at]}:seconds"
             since = _since(step, recent, rank, waits, last, -1.0)
             if since is not None:
-                share = lost / step_seconds if step_seconds > 0 else np.nan
+                share = lost / step_seconds if step_seconds > 0 else None
                 yield SlowRank(rank, "communication", target, waited, waited_by_others, lost, share, since)
                 return  # a rank that is late at one collective is late at those after it
 
@@ -265,11 +265,12 @@ def _observe(step: RanksStep, numbers: Mapping[str, Values]) -> _Recent | None:
     ranks = step.ranks
     if np.isnan([*numbers.values()]).all():
         return None
-    place = f"{ranks[0]}/{next(iter(numbers))}"
-    names = (*(f"{rank}/{name}" for name in numbers for rank in ranks), f"{place} step", f"{place} time")
+    # A step that some ranks do not have is no observation of the others either: those go on side by side.
+    which = f"{len(ranks)} from {ranks[0]} to {ranks[-1]}, {next(iter(numbers))}"
+    names = (*(f"{rank}/{name}" for name in numbers for rank in ranks), "step", "time")
     times = [step.steps[rank].time for rank in ranks]
     now = np.concatenate([*numbers.values(), [step.number, max(times)]])
-    kept = step.memory.get("slow ranks", Window()).push(names, now)
+    kept = step.memory.get(f"slow ranks: {which}", Window()).push(names, now)
     kept = kept[:, np.isfinite(kept[-2])]
     values = kept[:-2].reshape(len(numbers), len(ranks), -1)
     is_enough = kept.shape[1] >= WINDOW

@@ -44,7 +44,7 @@ def _finding(slow: SlowRank) -> Finding:
         high=slow.usual_seconds if is_part else None,
         scope="rank",
         rank=slow.rank,
-        strength=float(np.log1p(slow.share)) if np.isfinite(slow.share) else 0.0,
+        strength=float(np.log1p(slow.share or 0.0)),
         since=slow.since,
         cause=CAUSES.get(slow.target, ""),
     )

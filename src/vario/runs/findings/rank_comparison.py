@@ -104,6 +104,15 @@ def place_of_comparison(run: Path) -> tuple[str, int, int] | None:
     return path.name, stat.st_size, stat.st_mtime_ns
 
 
+def has_many_ranks(run: RunReader) -> bool:
+    """Whether a run has too many steps of too many ranks to replay them in seconds."""
+    return len(run.ranks) > 1 and _num_rank_steps(run) > MOST_RANK_STEPS
+
+
+def _num_rank_steps(run: RunReader) -> int:
+    return len(run.ranks) * len(run.steps("scalar", run.ranks[0]))
+
+
 def _has_ended(run: RunReader) -> bool:
     return run.state not in ("running", "stalled")
 
@@ -118,10 +127,10 @@ def _compared(run: RunReader, chosen: Sequence[Chosen], failed: Failed | None) -
 
 def _compared_in_time(run: RunReader, chosen: Sequence[Chosen], failed: Failed | None) -> Comparison:
     """Run the rules whose rows are few enough, those with the fewest first."""
-    num_steps = len(run.steps("scalar", run.ranks[0]))
-    if len(run.ranks) * num_steps > MOST_RANK_STEPS:
+    if has_many_ranks(run):
         names = tuple(entry.rule.name for entry in chosen)
-        return Comparison((), (), names, f"{num_steps:,} steps of {len(run.ranks):,} ranks")
+        num_ranks = len(run.ranks)
+        return Comparison((), (), names, f"{_num_rank_steps(run) // num_ranks:,} steps of {num_ranks:,} ranks")
     sizes = {quantity: rows_bytes(run, quantity) for quantity in run.quantities("all")}
     few: list[Chosen] = []
     left: dict[str, int] = {}
