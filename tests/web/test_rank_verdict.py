@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from web_client import serving
 
+import made_runs
 import vario
 from starting import run_ranks
 from vario.cli import main
+from vario.web.served import Served
+from vario.web.watching import RunLooks
 
 TESTS = Path(__file__).parents[1]
 LATE_FROM = 40
@@ -126,6 +129,22 @@ def test_of_two_ranks_that_are_alike_nobody_names_one(runs, capsys):
     with serving(runs) as client:
         verdict = client.get("/api/ranks", run="first step")["verdict"]
     assert (verdict["kind"], verdict["slow"]) == ("even", [])
+
+
+def test_a_page_that_shows_a_run_learns_at_its_end_what_the_ranks_compared_show(tmp_path):
+    stores = []
+    for rank in range(2):
+        stores.append(made_runs.Store())
+        stores[-1].open(made_runs.header(tmp_path / "job", rank=rank, world_size=2))
+        for step in range(60):
+            stores[-1].write(made_runs.record(step, forward_seconds=0.2 if rank else 0.1, step_seconds=0.3))
+    looks = RunLooks(Served(tmp_path), "job")
+    assert (looks.look().state, looks.look().incidents) == ("running", [])
+    for store in stores:
+        store.close("finished", None)
+    over = looks.look()
+    assert over.is_over
+    assert [(one["rule"], one["rank"]) for one in over.incidents] == [("straggler", 1)]
 
 
 def test_the_json_of_a_report_has_the_verdict(runs, capsys):
