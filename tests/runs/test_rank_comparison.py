@@ -4,6 +4,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 import made_runs
@@ -17,12 +18,16 @@ STEPS = 60
 COMPARING = {entry.name for entry in RULES if entry.part.over == "ranks"}
 
 
-def write(path, ranks=2, steps=STEPS, slow=1, close="finished", **changes):
+def slow_forward(step, rank):
+    return made_runs.record(step, forward_seconds=0.2 if rank == 1 else 0.1, step_seconds=0.3)
+
+
+def write(path, ranks=2, steps=STEPS, close="finished", rules=None, record=slow_forward, **changes):
     """A job in which one rank is slow in forward, and every rank left the trace of rules."""
-    config = {**made_runs.header(path).config, "rules": {entry.name: {} for entry in RULES}}
+    rules = {entry.name: {} for entry in RULES} if rules is None else rules
+    config = {**made_runs.header(path).config, "rules": rules}
     for rank in range(ranks):
-        seconds = 0.2 if rank == slow else 0.1
-        records = [made_runs.record(step, forward_seconds=seconds, step_seconds=0.3) for step in range(steps)]
+        records = [record(step, rank) for step in range(steps)]
         made_runs.write_run(path, records, close=close, rank=rank, world_size=ranks, config=config, **changes)
         (path / f"rank{rank}" / "alerts.jsonl").touch()
     return path
@@ -99,8 +104,7 @@ def test_a_run_that_is_resumed_is_compared_again(tmp_path):
     path = write(tmp_path / "job", steps=20)
     assert vario.open_run(path).incidents == []
     for rank in range(2):
-        seconds = 0.2 if rank == 1 else 0.1
-        records = [made_runs.record(step, forward_seconds=seconds, step_seconds=0.3) for step in range(20, 80)]
+        records = [slow_forward(step, rank) for step in range(20, 80)]
         config = vario.open_run(path).config
         made_runs.write_run(
             path, records, rank=rank, world_size=2, config=config, resume=True, first_step=20, started=1e9 + 1
@@ -149,6 +153,33 @@ def test_rules_whose_rows_are_few_run_though_others_have_many(tmp_path, monkeypa
     check = found_check(vario.open_run(path))
     assert "straggler" in check.replayed
     assert "would take long" in check.missing
+
+
+def test_only_what_the_rules_need_is_read_and_they_find_what_they_find_in_all_of_it(tmp_path):
+    def record(step, rank):
+        is_odd, differs = (step, rank) == (50, 2), (step, rank) == (30, 0)
+        activations = {name: made_runs.tensor(step, name) * (100 if is_odd else 1) for name in made_runs.NAMES}
+        sums = {f"{name}:weight": np.full(4, float(differs)) for name in made_runs.NAMES}
+        frames = [
+            made_runs.frame(step, "activation", tensors=activations),
+            made_runs.frame(step, "checksum", list(sums), tensors=sums),
+            made_runs.frame(step, "weight"),
+        ]
+        return made_runs.record(step, *frames, loss=1.0)
+
+    parameters = [{"name": name, "shape": [4, 4], "dtype": "float32", "replicas": 0} for name in made_runs.NAMES]
+    structure = {"modules": [], "parameters": parameters, "groups": [[0, 1, 2]]}
+    path = write(tmp_path / "job", ranks=3, record=record, structure=structure)
+    everything = vario.check(vario.open_run(path), sorted(COMPARING))
+    found = vario.open_run(path).alerts
+    assert {alert.rule for alert in found} >= {"rank_outlier", "replica_desync"}
+    assert [alert.to_json() for alert in found] == [alert.to_json() for alert in everything.alerts]
+
+
+def test_a_run_that_was_watched_without_rules_is_compared_only_on_request(tmp_path):
+    path = write(tmp_path / "job", rules={})
+    assert vario.open_run(path).incidents == []
+    assert leads(vario.check(vario.open_run(path)).incidents) == SLOW
 
 
 def test_a_list_of_runs_tells_what_was_found_and_compares_nothing(tmp_path, capsys):

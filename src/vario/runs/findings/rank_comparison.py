@@ -68,11 +68,11 @@ def compare_ranks(
 ) -> Comparison | None:
     """Return what a comparison of the ranks finds, compared now if nobody has; None if there is nothing to compare.
 
-    What would take more than seconds is left out, unless it is to be done `however_long`. A run that goes on is
-    compared only then, and nothing is stored of it.
+    What would take more than seconds is left out, unless it is to be done `however_long`. Only then is a run compared
+    that goes on, of which nothing is stored, or one that was watched without rules.
     """
     chosen = comparing_rules(run)
-    if not chosen:
+    if not chosen or (not however_long and run.config.get("rules") == {}):
         return None
     if not _has_ended(run):
         return _compared(run, chosen, failed) if however_long else None
