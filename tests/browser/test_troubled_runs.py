@@ -24,7 +24,7 @@ torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 if dist.get_rank() == 1:
-    model.module[1].register_forward_hook(lambda *_: time.sleep(0.05))
+    model.module[1].register_forward_hook(lambda *_: time.sleep(0.12))
 with vario.watch(model, optimizer, every=1, name="two") as monitor:
     for step in range(100):
         if step == 12 and dist.get_rank() == 1:
@@ -47,7 +47,7 @@ def test_a_slow_rank_and_one_that_differs_are_named(visit_below, tmp_path):
     page = visit_below("?run=vario_runs/two&screen=ranks")
     slow = page.get_by_role("region", name="Straggler")
     expect(slow).to_contain_text("Rank 1 is slow")
-    expect(slow).to_contain_text("forward takes 5")
+    expect(slow).to_contain_text("forward takes 12")
     expect(slow).to_contain_text("in each step")
     times = page.get_by_role("region", name="Time of each rank")
     expect(times.get_by_role("columnheader", name="Forward")).to_be_visible()
@@ -63,6 +63,7 @@ def test_a_slow_rank_and_one_that_differs_are_named(visit_below, tmp_path):
 def test_ranks_that_are_alike_are_said_to_be(visit_below, tmp_path):
     # Long parts, so that what a busy machine adds does not matter.
     alike = TWO_RANKS.replace("if dist.get_rank() == 1:", "if True:").replace("if step == 12", "if step == -1")
+    alike = alike.replace("range(100)", "range(50)")
     (tmp_path / "train.py").write_text(alike)
     done = run_ranks(["train.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr

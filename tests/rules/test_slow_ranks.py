@@ -102,6 +102,28 @@ def test_of_four_ranks_two_are_slow():
     assert found == {1: ("forward_seconds", 60), 3: ("backward_seconds", 60)}
 
 
+def test_what_one_rank_does_between_steps_does_not_hide_another_that_is_slow_in_forward():
+    def times(step, rank, chance):
+        return {0: {"wait_seconds": 0.035}, 2: {"forward_seconds": 0.12}}.get(rank, {}) | {"step_seconds": 0.2}
+
+    assert {(alert.rank, alert.target) for alert in told(times, 4, spread=0.01)} == {(2, "forward_seconds")}
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_ranks_that_measure_some_steps_each_and_not_the_same(slow):
+    course, chance = Course(["straggler"], ranks=3), np.random.default_rng(0)
+    said = []
+    for step in range(600):
+        found = []
+        for rank in range(3):
+            seconds = (0.15 if slow and rank == 1 and step >= 200 else 0.1) * np.exp(chance.normal(0, 0.1))
+            is_measured = chance.random() < 0.25
+            found.append({"step_seconds": 0.3, **({"forward_seconds": seconds} if is_measured else {})})
+        said += course.step_of_ranks([[]] * 3, found)
+    assert [alert.rank for alert in said] == ([1] if slow else [])
+    assert all(195 <= alert.began <= 215 for alert in said)
+
+
 def test_the_limits_can_be_set():
     course = Course({"straggler": {"share": 0.5}}, ranks=2)
     for _ in range(100):

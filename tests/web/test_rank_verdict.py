@@ -18,7 +18,7 @@ from vario.web.served import Served
 from vario.web.watching import RunLooks
 
 TESTS = Path(__file__).parents[1]
-LATE_FROM = 40
+LATE_FROM = 20
 TRAIN = """
 import sys, time
 import torch, vario

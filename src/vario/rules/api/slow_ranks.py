@@ -7,38 +7,25 @@ two things are asked: that it lasts (in most steps of a window, and far beyond i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from vario.core.text import duration
-from vario.rules.api.series_state import Last, PerSeries, Positions, Values
+from vario.rules.api.rank_observations import KEPT, OWN, STEP, WINDOW, Observed, Recent, gathered, recent, which
+from vario.rules.api.series_state import Last, Memory, Values
 from vario.rules.api.step_view import RanksStep
 
-OWN = {
-    "update_seconds": "the optimizer",
-    "wait_seconds": "loading data, or other work between steps,",
-    "forward_seconds": "forward",
-    "backward_seconds": "backward",
-}
-"""The parts of a step that a rank does alone, in order after the reduction of gradients, and what to call them."""
 WAIT = "wait_seconds"
-STEP = "step_seconds"
-
-WINDOW = 32
-"""The last steps that count."""
 MOST = 0.8
 """The share of them in which a rank must be behind by more than half of what it usually is."""
-BLOCK, BLOCKS = 8, 16
-"""Means of so many steps count as one, if the steps alone show nothing: several workers that load slowly are all late
-at the same step, and the steps after that find their batches ready."""
-KEPT = BLOCK * BLOCKS
+MOST_RANKS = 8
+"""The ranks that may be slow at once: those that are furthest behind."""
 SPREADS = 6.0
 """How many standard errors the median distance must be away from none, and spreads from where the others are."""
-LASTING_SECONDS = 2.0
-"""How long it must last: another process on the same processor takes turns for a part of a second."""
+LASTING_SECONDS = 10.0
+"""How long it must last: another program on the same processor slows a rank down for seconds."""
 WAIT_SHARE, WAIT_SECONDS = 0.15, 0.03
 """What counts between steps: the loop's own work there varies, and the monitor does most of its own on one rank."""
 
@@ -81,51 +68,14 @@ class SlowRank:
         return f"rank {self.rank} is slow: {said}, since step {self.since}"
 
 
-class Window(PerSeries):
-    """The last observations of each series, the newest last."""
-
-    fields: ClassVar[Mapping[str, float]] = dict.fromkeys(map(str, range(KEPT)), np.nan)
-
-    def push(self, names: tuple[str, ...], values: Values) -> Values:
-        """Add one observation of each series; return their last ones, by series and observation."""
-        rows = self.at(names)
-        self._made()
-        kept = self._table[:, rows]
-        kept[:-1] = kept[1:]
-        kept[-1] = values
-        self._table[:, rows] = kept
-        return kept.T
-
-
 @dataclass(frozen=True)
-class _Recent:
-    """The last observations of some numbers on all ranks."""
+class _OwnParts:
+    """What the parts that ranks do alone show."""
 
-    ranks: list[int]
-    steps: Values
-    times: Values
-    """When these steps ended."""
-    numbers: Mapping[str, Values]
-    """By rank and observation."""
-
-    @property
-    def step_seconds(self) -> float:
-        """What a step takes; 0 if nobody measured it."""
-        found = self.numbers[STEP][np.isfinite(self.numbers[STEP])]
-        return float(np.median(found)) if len(found) else 0.0
-
-    def at(self, chosen: Positions | slice) -> _Recent:
-        """These observations alone."""
-        numbers = {name: values[:, chosen] for name, values in self.numbers.items()}
-        return _Recent(self.ranks, self.steps[chosen], self.times[chosen], numbers)
-
-    def in_blocks(self) -> _Recent:
-        """Means of several steps in place of each one, with the first step of each."""
-        found = self.at(slice(len(self.steps) % BLOCK, None))
-        means = {
-            name: values.reshape(len(self.ranks), -1, BLOCK).mean(axis=2) for name, values in found.numbers.items()
-        }
-        return _Recent(self.ranks, found.steps[::BLOCK], found.times[::BLOCK], means)
+    slow: tuple[SlowRank, ...] = ()
+    behind: frozenset[int] = frozenset()
+    """The ranks that are far enough behind: also those of which it is not known yet whether that lasts."""
+    is_compared: bool = False
 
 
 def slow_ranks(step: RanksStep, share: float, seconds: float) -> list[SlowRank]:
@@ -133,50 +83,67 @@ def slow_ranks(step: RanksStep, share: float, seconds: float) -> list[SlowRank]:
 
     A rank is slow from `share` of a step and this many `seconds` on. Steps have to come in order, with one memory.
     """
-    found = list(_in_own_parts(step, share, seconds))
-    behind = step.memory.get("slow ranks: behind", Last())
-    explained = {rank for rank in step.ranks if behind.one("step", str(rank)) == step.number}
-    found += [one for one in _in_collectives(step) if one.rank not in explained]
-    return sorted(found, key=lambda one: -one.lost_seconds)
+    own = _of_own_parts(step, share, seconds)
+    late = [one for one in _in_collectives(step) if one.rank not in own.behind]
+    return sorted([*own.slow, *late], key=lambda one: -one.lost_seconds)
 
 
-def _in_own_parts(step: RanksStep, share: float, seconds: float) -> Iterator[SlowRank]:
-    """Ranks that are behind the others when all have done what each does alone."""
-    recent = _observe(step, {name: _scalars(step, name) for name in (*OWN, STEP)})
-    names = [] if recent is None else _parts_of(recent.at(slice(-WINDOW, None)))
-    if recent is None or not names:
-        return
-    recent = recent.at(np.flatnonzero(np.isfinite([recent.numbers[name] for name in names]).all(axis=(0, 1))))
-    looks = [recent.at(slice(-WINDOW, None))]
-    if len(recent.steps) >= MOST * KEPT:
-        looks.append(recent.in_blocks())
-    told: set[int] = set()
+def are_compared(memory: Memory, ranks: list[int]) -> bool:
+    """Whether enough is known of the parts of these ranks' steps to say that none is slow."""
+    found = memory.worked_out.get(which(ranks))
+    return isinstance(found, _OwnParts) and found.is_compared
+
+
+def _of_own_parts(step: RanksStep, share: float, seconds: float) -> _OwnParts:
+    """Ranks that are behind the others when all have done what each does alone; as before until there is more."""
+    key = which(step.ranks)
+    observed = gathered(step)
+    if observed is not None:
+        found = recent(step, "own parts", observed)
+        step.memory.worked_out[key] = _OwnParts() if found is None else _compared(step, found, share, seconds)
+    before = step.memory.worked_out.get(key)
+    return before if isinstance(before, _OwnParts) else _OwnParts()
+
+
+def _compared(step: RanksStep, found: Recent, share: float, seconds: float) -> _OwnParts:
+    names = _parts_of(found.at(slice(-WINDOW, None)))
+    if not names:
+        return _OwnParts()
+    found = found.at(np.flatnonzero(np.isfinite([found.numbers[name] for name in names]).all(axis=(0, 1))))
+    looks = [found.at(slice(-WINDOW, None))]
+    if len(found.steps) >= MOST * KEPT:
+        looks.append(found.in_blocks())
+    behind: set[int] = set()
+    slow: dict[int, SlowRank] = {}
     for look in looks:
-        for one in _behind(step, look, names, share, seconds):
-            if one.rank not in told:
-                told.add(one.rank)
-                yield one
+        for one in _behind(step, look, names, share, seconds, behind):
+            slow.setdefault(one.rank, one)
+    return _OwnParts(tuple(slow.values()), frozenset(behind), True)
 
 
-def _behind(step: RanksStep, recent: _Recent, names: list[str], share: float, seconds: float) -> Iterator[SlowRank]:
-    own = np.stack([recent.numbers[name] for name in names])
-    step_seconds = recent.step_seconds or float(np.median(own.sum(axis=0)))
-    left = list(range(len(recent.ranks)))
-    while len(left) > 1:
-        at, behind, lost_in = _last_of(own[:, left])
-        rank, lost = recent.ranks[left[at]], float(np.median(behind))
+def _behind(
+    step: RanksStep, found: Recent, names: list[str], share: float, seconds: float, behind: set[int]
+) -> Iterator[SlowRank]:
+    """Yield the slow ranks; adds those that may be to `behind`."""
+    own = np.stack([found.numbers[name] for name in names])
+    step_seconds = found.step_seconds or float(np.median(own.sum(axis=0)))
+    left = list(range(len(found.ranks)))
+    for _ in range(min(MOST_RANKS, len(left) - 1)):
+        those = own[:, left]
+        at, away, lost_in = _last_of(those)
+        rank, lost = found.ranks[left.pop(at)], float(np.median(away))
+        if lost < max(share * step_seconds, seconds):
+            return
         part = _part(step, rank, names, lost_in)
         if lost < _least(names[part], share, seconds, step_seconds):
-            return
-        step.memory.get("slow ranks: behind", Last()).swap_one(str(rank), lost, step.number)
-        if not _lasts(behind, lost) or not _stands_out(own[:, left], at, lost):
-            return
-        usual, takes = np.median(np.delete(own[part, left], at, axis=0)), np.median(own[part, left[at]])
-        since = _since(step, recent, rank, own[: part + 1, left].sum(axis=0), at, 1.0)
+            continue
+        behind.add(rank)
+        if not _lasts(away, lost) or not _stands_out(those, at, lost):
+            continue
+        since = _since(step, found, rank, those[: part + 1].sum(axis=0), at, 1.0)
         if since is not None:
-            share_of_step = lost / step_seconds
-            yield SlowRank(rank, "scalar", names[part], float(takes), float(usual), lost, share_of_step, since)
-        left.pop(at)
+            takes, usual = float(np.median(those[part, at])), float(np.median(np.delete(those[part], at, axis=0)))
+            yield SlowRank(rank, "scalar", names[part], takes, usual, lost, lost / step_seconds, since)
 
 
 def _part(step: RanksStep, rank: int, names: list[str], lost_in: Values) -> int:
@@ -191,14 +158,10 @@ def _part(step: RanksStep, rank: int, names: list[str], lost_in: Values) -> int:
     return worst
 
 
-def _scalars(step: RanksStep, name: str) -> Values:
-    return np.array([step.steps[rank].scalars.get(name, np.nan) for rank in step.ranks])
-
-
-def _parts_of(recent: _Recent) -> list[str]:
+def _parts_of(found: Recent) -> list[str]:
     """The parts that all ranks have in most steps; none if too few steps have all of them."""
-    having = {name: np.isfinite(recent.numbers[name]).all(axis=0) for name in OWN}
-    names = [name for name, found in having.items() if found.mean() >= MOST]
+    having = {name: np.isfinite(found.numbers[name]).all(axis=0) for name in OWN}
+    names = [name for name, is_there in having.items() if is_there.mean() >= MOST]
     is_enough = names and np.all([having[name] for name in names], axis=0).mean() >= MOST
     return names if is_enough else []
 
@@ -235,62 +198,54 @@ def _stands_out(own: Values, at: int, lost: float) -> bool:
     return len(others) < 3 or lost > SPREADS * 1.4826 * float(np.median(np.abs(others - np.median(others))))
 
 
-def _in_collectives(step: RanksStep) -> Iterator[SlowRank]:
-    """Ranks that all others wait for in a collective, wherever they lose the time."""
+def _in_collectives(step: RanksStep) -> list[SlowRank]:
+    """The rank that all others wait for in a collective, wherever it loses the time."""
     names, seconds = step.table("communication", "max", "seconds")
     if np.isnan(seconds).all():
         names, seconds = step.table("communication", "mean", "seconds")
-    step_seconds = float(np.median(_scalars(step, STEP)))
-    for at in [at for at, name in enumerate(names) if name.startswith(SYMMETRIC)][:MOST_CALLS]:
-        recent = _observe(step, {names[at]: seconds[:, at]})
-        if recent is None or len(recent.ranks) < 2:
-            continue
-        recent = recent.at(slice(-WINDOW, None))
-        waits = recent.numbers[names[at]]
-        last = int(np.argmin(np.median(waits, axis=1)))
-        others = np.delete(waits, last, axis=0).min(axis=0)
-        waited, waited_by_others = float(np.median(waits[last])), float(np.median(others))
-        lost = waited_by_others - waited
-        if lost > max(LATE_SHARE * step_seconds, LATE_SECONDS) and (waits[last] < LATE_RATIO * others).mean() >= MOST:
-            rank, target = recent.ranks[last], f"{names[at]}:seconds"
-            since = _since(step, recent, rank, waits, last, -1.0)
-            if since is not None:
-                share = lost / step_seconds if step_seconds > 0 else None
-                yield SlowRank(rank, "communication", target, waited, waited_by_others, lost, share, since)
-                return  # a rank that is late at one collective is late at those after it
+    steps = [step.steps[rank].scalars.get(STEP, np.nan) for rank in step.ranks]
+    step_seconds = float(np.nan_to_num(np.median(steps)))
+    known = [at for at, name in enumerate(names) if name.startswith(SYMMETRIC) and np.isfinite(seconds[:, at]).all()]
+    late = [_last_at(step, names[at], seconds[:, at], step_seconds) for at in known[:MOST_CALLS]]
+    # A rank that is late at one collective is late at those after it.
+    return [one for one in late if one is not None][:1]
 
 
-def _observe(step: RanksStep, numbers: Mapping[str, Values]) -> _Recent | None:
-    """Add what was measured in a step; return the last observations, or None until there are enough."""
-    ranks = step.ranks
-    if np.isnan([*numbers.values()]).all():
+def _last_at(step: RanksStep, call: str, seconds: Values, step_seconds: float) -> SlowRank | None:
+    found = recent(step, call, Observed(step.number, {call: seconds}))
+    if found is None:
         return None
-    # A step that some ranks do not have is no observation of the others either: those go on side by side.
-    which = f"{len(ranks)} from {ranks[0]} to {ranks[-1]}, {next(iter(numbers))}"
-    names = (*(f"{rank}/{name}" for name in numbers for rank in ranks), "step", "time")
-    times = [step.steps[rank].time for rank in ranks]
-    now = np.concatenate([*numbers.values(), [step.number, max(times)]])
-    kept = step.memory.get(f"slow ranks: {which}", Window()).push(names, now)
-    kept = kept[:, np.isfinite(kept[-2])]
-    values = kept[:-2].reshape(len(numbers), len(ranks), -1)
-    is_enough = kept.shape[1] >= WINDOW
-    return _Recent(ranks, kept[-2], kept[-1], dict(zip(numbers, values, strict=True))) if is_enough else None
+    found = found.at(slice(-WINDOW, None))
+    waits = found.numbers[call]
+    last = int(np.argmin(np.median(waits, axis=1)))
+    others = np.delete(waits, last, axis=0).min(axis=0)
+    waited, waited_by_others = float(np.median(waits[last])), float(np.median(others))
+    lost = waited_by_others - waited
+    is_late = lost > max(LATE_SHARE * step_seconds, LATE_SECONDS)
+    if not is_late or (waits[last] < LATE_RATIO * others).mean() < MOST:
+        return None
+    rank = found.ranks[last]
+    since = _since(step, found, rank, waits, last, -1.0)
+    share = lost / step_seconds if step_seconds > 0 else None
+    if since is None:
+        return None
+    return SlowRank(rank, "communication", f"{call}:seconds", waited, waited_by_others, lost, share, since)
 
 
-def _since(step: RanksStep, recent: _Recent, rank: int, values: Values, at: int, sign: float) -> int | None:
+def _since(step: RanksStep, found: Recent, rank: int, values: Values, at: int, sign: float) -> int | None:
     """The step since which a rank is slow; None if that is not long ago."""
     name = str(rank)
     begun, when = (step.memory.get(f"slow ranks: {which}", Last()) for which in ("since", "when"))
     seen = begun.one("step", name)
     first = _onset(values, at, sign)
     # One odd step does not interrupt it.
-    if not (seen >= recent.steps[0] and (seen >= recent.steps[-2] or first == 0)):
-        when.swap_one(name, float(recent.times[first]), step.number)
-        begun.swap_one(name, float(recent.steps[first]), step.number)
+    if not (seen >= found.steps[0] and (seen >= found.steps[-2] or first == 0)):
+        when.swap_one(name, float(found.times[first]), step.number)
+        begun.swap_one(name, float(found.steps[first]), step.number)
     else:
         begun.swap_one(name, begun.one("value", name), step.number)
-    lasted = float(recent.times[-1]) - when.one("value", name)
-    is_timed = recent.times[-1] > 0  # not in every imported run
+    lasted = float(found.times[-1]) - when.one("value", name)
+    is_timed = found.times[-1] > 0  # not in every imported run
     return None if is_timed and lasted < LASTING_SECONDS else int(begun.one("value", name))
 
 

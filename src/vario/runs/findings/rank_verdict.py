@@ -17,8 +17,9 @@ from vario.core.records import Frame
 from vario.core.text import duration
 from vario.rules import RULES
 from vario.rules.api.alerts import Alert
+from vario.rules.api.rank_observations import OWN, STEP, WINDOW
 from vario.rules.api.series_state import Memory, Values
-from vario.rules.api.slow_ranks import OWN, STEP, WINDOW, SlowRank, slow_ranks
+from vario.rules.api.slow_ranks import SlowRank, are_compared, slow_ranks
 from vario.rules.api.step_view import Facts, RanksStep, Step
 from vario.runs.files import status
 from vario.runs.files.arrays import numbers, take
@@ -93,7 +94,8 @@ def rank_verdict(run: RunReader, alerts: Iterable[Alert] = ()) -> RankVerdict | 
     memory = Memory()
     slow: list[SlowRank] = []
     steps: set[int] = set()
-    for group in _groups(run):
+    groups = _groups(run)
+    for group in groups:
         together = sorted(set.intersection(*(set(read[rank]) for rank in group)))
         steps.update(together)
         found: list[SlowRank] = []
@@ -101,9 +103,10 @@ def rank_verdict(run: RunReader, alerts: Iterable[Alert] = ()) -> RankVerdict | 
             step = RanksStep(number, {rank: read[rank][number] for rank in group}, memory)
             found = slow_ranks(step, **_options(run))
         slow += [_since_when(one, together[0], known) for one in found]
-    times = tuple(_times(rank, [read[rank][number] for number in sorted(read[rank])][-WINDOW:]) for rank in ranks)
+    times = tuple(_times(rank, [read[rank][number] for number in sorted(read[rank])]) for rank in ranks)
     slow.sort(key=lambda one: -one.lost_seconds)
-    kind, text = _said(slow, times, known, steps)
+    is_known = all(are_compared(memory, group) for group in groups)
+    kind, text = _said(slow, times, known, steps, is_known)
     return RankVerdict(kind, text, tuple(slow), times, min(steps, default=None), max(steps, default=None))
 
 
@@ -186,14 +189,14 @@ def _communication(step: Step) -> float:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    """The mean without the highest and lowest; None if nothing is known."""
-    known: Values = np.sort([value for value in values if np.isfinite(value)])
+    """The mean of the last ones that are known, without the highest and lowest; None if nothing is known."""
+    known: Values = np.sort([value for value in values if np.isfinite(value)][-WINDOW:])
     cut = int(TRIMMED * len(known))
     return float(known[cut : len(known) - cut].mean()) if len(known) else None
 
 
 def _said(
-    slow: Sequence[SlowRank], times: Sequence[RankTimes], known: Sequence[Alert], steps: set[int]
+    slow: Sequence[SlowRank], times: Sequence[RankTimes], known: Sequence[Alert], steps: set[int], is_known: bool
 ) -> tuple[Kind, str]:
     """The kind of verdict, and its text."""
     if slow:
@@ -201,8 +204,10 @@ def _said(
         share = f" ({100 * slow[0].share:.0f} % of it)" if slow[0].share is not None else ""
         return "slow", " ".join([*(f"{_sentence(one.text)}" for one in slow), f"{waits}{share}."])
     earlier = list(_earlier(known))
-    if len(steps) < WINDOW:
-        return "unknown", " ".join([f"Ranks are compared once they have {WINDOW} steps in common.", *earlier])
+    if not is_known:
+        why = f"Of too few of these {len(steps)} steps it is known what each rank did in them."
+        early = f"Ranks are compared once they have {WINDOW} steps in common."
+        return "unknown", " ".join([early if len(steps) < WINDOW else why, *earlier])
     said = f"No rank is slow (steps {min(steps)} to {max(steps)})."
     waiting = _waiting(times)
     return ("communication" if waiting else "even"), " ".join([said, *([waiting] if waiting else []), *earlier])
