@@ -161,7 +161,7 @@ ROOMS = {
     "files": set(),
     "reader": {"files"},
     "views": {"files", "reader"},
-    "findings": {"files", "reader", "views"},
+    "findings": {"files", "reader", "views", "notes"},
     "compare": {"files", "reader", "views", "findings"},
     "live": {"files", "reader", "views", "findings"},
     "notes": {"files"},

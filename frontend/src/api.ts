@@ -524,12 +524,40 @@ export interface RankState {
   victim_of: Maybe;
 }
 
+/** What a rank does with a step, in seconds: means of the last steps; None where it was not measured. */
+export interface RankTimes {
+  rank: number;
+  step_seconds: Maybe;
+  wait_seconds: Maybe;
+  forward_seconds: Maybe;
+  backward_seconds: Maybe;
+  /** What is not hidden behind the other parts; None unless `communication` is recorded. */
+  communication_seconds: Maybe;
+  update_seconds: Maybe;
+  /** Everything else, such as waiting for other ranks; with communication, if that is not recorded. */
+  rest_seconds: Maybe;
+}
+
+/** Which rank the others wait for, or that there is none. */
+export interface RankVerdict {
+  kind: "slow" | "communication" | "even" | "unknown";
+  /** One or a few sentences. */
+  text: string;
+  /** Slowest first. */
+  slow: SlowRank[];
+  times: RankTimes[];
+  first_step: Maybe;
+  /** The steps it is about. */
+  last_step: Maybe;
+}
+
 /** All ranks of a run, compared. */
 export interface Ranks {
   ranks: RankState[];
   world_size: number;
   curves: RankCurve[];
-  slowest: Slowest | null;
+  /** Which rank the others wait for, and what each does with a step; null if there is one rank. */
+  verdict: RankVerdict | null;
   desync: Desync | null;
 }
 
@@ -716,16 +744,22 @@ export interface SeverityCounts {
   page: number;
 }
 
-/** The rank that the others wait for. */
-export interface Slowest {
+/** A rank that the others wait for. */
+export interface SlowRank {
   rank: number;
-  host: string;
-  /** How much slower it is than the others' median: 0.5 is 50 % slower. */
-  share: Maybe;
+  quantity: string;
+  /** The part of a step in which it loses most, or the collective at which it arrives last. */
+  target: string;
+  /** What that part takes on this rank, as a median; of a collective, how long it waits there. */
   seconds: Maybe;
+  /** The same on the others. */
   usual_seconds: Maybe;
-  /** The plain number that shows it. */
-  by: string;
+  /** How long the others wait for it, in each step. */
+  lost_seconds: Maybe;
+  /** The same as a share of a step; None if nobody measured that. */
+  share: Maybe;
+  /** The step since which it is slow. */
+  since: number;
 }
 
 /** The charts that were stored for the served folder. */

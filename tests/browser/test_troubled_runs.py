@@ -24,9 +24,9 @@ torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 if dist.get_rank() == 1:
-    model.module[1].register_forward_hook(lambda *_: time.sleep(0.03))
+    model.module[1].register_forward_hook(lambda *_: time.sleep(0.12))
 with vario.watch(model, optimizer, every=1, name="two") as monitor:
-    for step in range(20):
+    for step in range(100):
         if step == 12 and dist.get_rank() == 1:
             with torch.no_grad():
                 model.module[2].weight[0, 3] += 0.5
@@ -47,12 +47,30 @@ def test_a_slow_rank_and_one_that_differs_are_named(visit_below, tmp_path):
     page = visit_below("?run=vario_runs/two&screen=ranks")
     slow = page.get_by_role("region", name="Straggler")
     expect(slow).to_contain_text("Rank 1 is slow")
-    expect(slow).to_contain_text("Its forward takes")
+    expect(slow).to_contain_text("forward takes 12")
+    expect(slow).to_contain_text("in each step")
+    times = page.get_by_role("region", name="Time of each rank")
+    expect(times.get_by_role("columnheader", name="Forward")).to_be_visible()
+    expect(times.get_by_role("row").nth(2).locator(".amber-text")).to_contain_text("ms")
+    expect(times.get_by_role("row").nth(1).locator(".amber-text")).to_have_count(0)
     different = page.get_by_role("region", name="Desync")
     expect(different).to_contain_text("Ranks differ since step 12: weight of 2.weight")
     expect(different).to_contain_text("Rank 1 differs from most")
     slow.get_by_role("button", name="Show it").click()
     expect(page.get_by_role("figure")).to_contain_text("forward time, seconds")
+
+
+def test_ranks_that_are_alike_are_said_to_be(visit_below, tmp_path):
+    # Long parts, so that what a busy machine adds does not matter.
+    alike = TWO_RANKS.replace("if dist.get_rank() == 1:", "if True:").replace("if step == 12", "if step == -1")
+    alike = alike.replace("range(100)", "range(50)")
+    (tmp_path / "train.py").write_text(alike)
+    done = run_ranks(["train.py"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = visit_below("?run=vario_runs/two&screen=ranks")
+    expect(page.get_by_role("region", name="Time of each rank")).to_contain_text("No rank is slow")
+    expect(page.get_by_role("region", name="Straggler")).to_have_count(0)
+    expect(page.get_by_role("region", name="Desync")).to_have_count(0)
 
 
 def test_a_drop_of_gradients_is_not_called_a_spike(visit_below, tmp_path):

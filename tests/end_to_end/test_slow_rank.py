@@ -46,7 +46,7 @@ model = DistributedDataParallel(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 options = dict(directory="runs", name="job", every=1, quantities=["gradient", "communication"])
 with vario.watch(model, optimizer, **options):
-    for step in range(75):
+    for step in range(150):
         model(torch.randn(4, 16)).square().mean().backward()
         lose_time("clipping")
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -75,18 +75,19 @@ class Course:
         """One step, the same on all ranks: frames are (quantity, rows)."""
         return self.step_of_ranks([frames] * self.ranks, [scalars or {}] * self.ranks)
 
-    def step_of_ranks(self, frames, scalars):
-        """One step of each rank."""
+    def step_of_ranks(self, frames, scalars, time=None, gone=()):
+        """One step of each rank but those that are gone; it takes a second, unless `time` says when it ended."""
         steps = {
             rank: Step(
                 self.number,
-                float(self.number),
+                float(self.number) if time is None else time,
                 scalars[rank],
                 [frame(quantity, self.number, rows) for quantity, rows in frames[rank]],
                 self.facts[rank],
                 self.memories[rank],
             )
             for rank in range(self.ranks)
+            if rank not in gone
         }
         found = []
         for rank, step in steps.items():

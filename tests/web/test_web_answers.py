@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv
-from web_client import SCRIPT_NAME
+from web_client import SCRIPT_NAME, write_ranks
 
 import little_trainings
 import made_runs
@@ -224,17 +224,26 @@ def test_rules_can_be_replayed_over_a_run_that_stored_no_alerts(serve, tmp_path)
     assert found["incidents"][0]["step"] == 30
 
 
-def test_ranks_stand_beside_each_other_and_the_slow_one_is_named(client):
+def test_ranks_stand_beside_each_other_and_the_slow_one_is_named(client, serve, tmp_path):
     found = client.get("/api/ranks", run="ranks")
     assert [rank["state"] for rank in found["ranks"]] == ["finished", "finished"]
     assert [curve["rank"] for curve in found["curves"]] == [0, 1]
-    assert found["slowest"]["rank"] == 1
-    assert found["slowest"]["by"] == "forward_seconds"
-    assert found["slowest"]["share"] == pytest.approx(1.0)
+    # Twelve steps are too few to tell.
+    assert (found["verdict"]["kind"], found["verdict"]["slow"]) == ("unknown", [])
     assert found["desync"] is None
     own = client.get("/api/ranks", run="ranks", quantity="gradient", target="head.weight", statistic="mean")
     assert own["curves"][0]["last"] != own["curves"][1]["last"]
-    assert client.get("/api/ranks", run="healthy")["slowest"] is None
+    assert client.get("/api/ranks", run="healthy")["verdict"] is None
+    write_ranks(tmp_path / "longer", steps=60)
+    with serve(tmp_path) as longer:
+        verdict = longer.get("/api/ranks", run="longer")["verdict"]
+    [slow] = verdict["slow"]
+    assert (slow["rank"], slow["target"], slow["since"]) == (1, "forward_seconds", 0)
+    assert slow["lost_seconds"] == pytest.approx(0.1)
+    assert slow["share"] == pytest.approx(1 / 3)
+    assert [one["forward_seconds"] for one in verdict["times"]] == pytest.approx([0.1, 0.2])
+    assert [one["rest_seconds"] for one in verdict["times"]] == pytest.approx([0.2, 0.1])
+    assert verdict["times"][0]["communication_seconds"] is None
 
 
 def test_two_runs_are_compared_layer_by_layer(serve, tmp_path):

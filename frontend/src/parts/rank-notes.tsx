@@ -1,28 +1,24 @@
 /** What is wrong with a rank: the one that is slow, and those that differ. */
 
 import type { ComponentChildren } from "preact";
-import type { Desync, RunHome, Slowest } from "../api";
+import type { Desync, RankState, RankVerdict, RunHome } from "../api";
 import { link } from "../navigation";
 import { isReport, useAnswer } from "../server";
-import { duration, percent, whole } from "../format";
+import { whole } from "../format";
 import { SeverityIcon } from "./severity-icon";
 
-/** On the home screen only a rank that is this much slower is named: a few per cent are noise. */
-const CLEARLY = 0.2;
-
-export function Straggler(props: { slowest: Slowest; children?: ComponentChildren }) {
-  const { slowest } = props;
+export function Straggler(props: { verdict: RankVerdict; ranks: readonly RankState[]; children?: ComponentChildren }) {
+  const { verdict, ranks } = props;
+  const slow = verdict.slow.map((one) => one.rank);
+  const hosts = slow.length === 1 ? ranks.filter((one) => one.rank === slow[0] && one.host).map((one) => one.host) : [];
   return (
     <section class="cause is-warn" aria-label="Straggler">
       <SeverityIcon severity="warn" />
       <div>
-        <h2>
-          Rank {slowest.rank} is slow: {percent(slowest.share)} slower than most
-        </h2>
+        <h2>{slow.length > 1 ? `Ranks ${slow.join(", ")} are slow` : `Rank ${slow[0]} is slow`}</h2>
         <p>
-          Its {slowest.by.replace("_seconds", "").replaceAll("_", " ")} takes {duration(slowest.seconds)}, usually{" "}
-          {duration(slowest.usual_seconds)}
-          {slowest.host ? `, on ${slowest.host}` : ""}. The others wait for it at every step.
+          {verdict.text}
+          {hosts.length === 1 && ` It is on ${hosts[0]}.`}
         </p>
       </div>
       <div class="cause-links">{props.children}</div>
@@ -59,11 +55,16 @@ export function RankNotes(props: { home: RunHome }) {
       Show the ranks
     </a>
   );
-  const { slowest, desync } = answer.value ?? {};
+  const { verdict, desync, ranks } = answer.value ?? {};
+  const isTold = home.incidents.some((incident) => incident.rule === "straggler");
   return (
     <>
       {desync && <Desynced desync={desync}>{toRanks}</Desynced>}
-      {slowest && (slowest.share ?? 0) > CLEARLY && <Straggler slowest={slowest}>{toRanks}</Straggler>}
+      {verdict?.kind === "slow" && !isTold && (
+        <Straggler verdict={verdict} ranks={ranks ?? []}>
+          {toRanks}
+        </Straggler>
+      )}
     </>
   );
 }

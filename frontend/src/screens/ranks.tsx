@@ -1,7 +1,7 @@
 /** The ranks screen: state and any number of each rank, which are slow, which differ. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Curve, RankState, RunHome } from "../api";
+import type { Curve, RankState, RunHome, SlowRank } from "../api";
 import { lineColor } from "../colors";
 import { Chart } from "../curves/chart";
 import type { Line } from "../curves/lines";
@@ -9,6 +9,7 @@ import { go, link, useView } from "../navigation";
 import { Card, Choice, Empty, Pill, Search, Spark, Waiting } from "../parts/basics";
 import { ScaleChoice, stepZoom } from "../parts/choices";
 import { Desynced, Straggler } from "../parts/rank-notes";
+import { RankTimesCard } from "../parts/rank-times";
 import { useAnswer } from "../server";
 import { useDark } from "../theme";
 import { formatSeries, parseSeries } from "../view";
@@ -33,7 +34,9 @@ export function RanksScreen(props: { home: RunHome }) {
   const answer = useAnswer("ranks", chosen.target ? { run: home.run, ...chosen } : null);
   const found = answer.value;
   // Ranks wait for each other, so the step time shows nothing: start with a number that shows which is slow.
-  useEffect(() => setBy(found?.slowest?.by ?? "step_seconds"), [found?.slowest?.by]);
+  const slowest = found?.verdict?.slow[0];
+  const shown = slowest?.quantity === "scalar" ? slowest.target : "step_seconds";
+  useEffect(() => setBy(shown), [shown]);
   const warm = chosen.target.endsWith("_seconds") ? (found?.curves[0]?.steps[1] ?? null) : null;
   const lines = useMemo(() => toLines(found?.curves ?? [], home.run, isDark), [found, home.run, isDark]);
   const choose = (changes: Partial<typeof chosen>) => go({ series: [formatSeries({ ...chosen, ...changes })] });
@@ -49,18 +52,15 @@ export function RanksScreen(props: { home: RunHome }) {
   if (!found) return <Waiting answer={chosen.target ? answer : names} what="ranks" />;
   return (
     <>
-      {found.slowest && (
-        <Straggler slowest={found.slowest}>
-          <button
-            type="button"
-            class="button"
-            onClick={() => choose({ quantity: "scalar", target: found.slowest!.by, statistic: "value" })}
-          >
+      {slowest && (
+        <Straggler verdict={found.verdict!} ranks={found.ranks}>
+          <button type="button" class="button" onClick={() => choose(curveOf(slowest))}>
             Show it
           </button>
         </Straggler>
       )}
       {found.desync && <Desynced desync={found.desync} />}
+      {found.verdict && <RankTimesCard verdict={found.verdict} />}
       <Card
         title="One curve per rank"
         side={
@@ -139,7 +139,7 @@ export function RanksScreen(props: { home: RunHome }) {
                   key={rank.rank}
                   rank={rank}
                   curve={found.curves.find((curve) => curve.rank === rank.rank)}
-                  isSlow={found.slowest?.rank === rank.rank}
+                  isSlow={found.verdict?.slow.some((slow) => slow.rank === rank.rank) ?? false}
                   behind={Math.max(...found.ranks.map((each) => each.last_step ?? 0)) - (rank.last_step ?? 0)}
                 />
               ))}
@@ -203,6 +203,11 @@ function Row(props: { rank: RankState; curve: Omit<Curve, "run"> | undefined; is
       </td>
     </tr>
   );
+}
+
+/** The series that shows where a rank loses its time. */
+function curveOf(slow: SlowRank): { quantity: string; target: string; statistic: string } {
+  return { quantity: slow.quantity, target: slow.target, statistic: slow.quantity === "scalar" ? "value" : "max" };
 }
 
 function firstOf(home: RunHome, name: string): string {

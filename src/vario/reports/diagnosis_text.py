@@ -35,6 +35,8 @@ def render_diagnosis(diagnosis: Diagnosis) -> RenderableType:
             blocks.append(Text(f"  step {lead.step}{rank}: {lead.text} [{lead.label_or_rule}, {incident.severity}]"))
         if len(others) > OTHERS_SHOWN:
             blocks.append(Text(f"  and {len(others) - OTHERS_SHOWN} more; `vario check` lists them"))
+    if diagnosis.rank_verdict is not None:
+        blocks += [Text(), Text("Ranks", style="bold"), Text(f"  {diagnosis.rank_verdict.text}")]
     how = source_text(diagnosis)
     blocks += [Text(), Text(f"{how} The run has {size(diagnosis.num_bytes)} of rows.", style="dim")]
     return Group(*blocks)

@@ -92,6 +92,8 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
         yield "ranks", Text(ranks_text(summary))
         if trouble := ranks_in_trouble(summary.rank_states):
             yield "", Text(trouble, style="yellow")
+        if (verdict := summary.diagnosis.rank_verdict) is not None:
+            yield "", Text(verdict.text, style="yellow" if verdict.kind == "slow" else "")
 
 
 def _loss(loss: Loss) -> Iterator[tuple[str, Text]]:

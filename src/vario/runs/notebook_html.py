@@ -9,7 +9,7 @@ from html import escape
 from vario.core.errors import VarioError
 from vario.core.text import duration, number, size
 from vario.rules.api.wording import in_a_paragraph
-from vario.runs.findings.check import stored_check
+from vario.runs.findings.check import found_check
 from vario.runs.findings.diagnosis import first_cause
 from vario.runs.reader import RunReader
 from vario.runs.views.heat import read_heat
@@ -38,7 +38,7 @@ def _parts(run: RunReader) -> Iterator[str]:
         yield _line(
             " &nbsp; ".join(f"{escape(_named(found))} <strong>{_shown(found)}</strong>" for found in vitals.vitals)
         )
-    found = stored_check(run)
+    found = found_check(run)
     first = first_cause(tuple(found.incidents))
     if first is not None:
         said = f"<strong>{first.severity}</strong> {escape(in_a_paragraph(first))}"

@@ -10,7 +10,8 @@ from pathlib import Path
 from vario.core.errors import RunError
 from vario.rules.api.alerts import Alert, Incident
 from vario.runs.files.run_paths import find_run, run_folders
-from vario.runs.findings.stored_alerts import read_alerts, read_incidents
+from vario.runs.findings.rank_comparison import compare_ranks
+from vario.runs.findings.stored_alerts import Stored, read_stored
 from vario.runs.reader import RunReader
 
 log = logging.getLogger("vario")
@@ -21,13 +22,17 @@ class Run(RunReader):
 
     @property
     def alerts(self) -> list[Alert]:
-        """What the rules found during training, on all ranks, by step."""
-        return read_alerts(self)
+        """What the rules found during training, on all ranks, by step; of an ended run also by comparing its ranks."""
+        return self._found().alerts
 
     @property
     def incidents(self) -> list[Incident]:
         """The incidents of these alerts: one per root cause."""
-        return read_incidents(self)
+        return self._found().incidents
+
+    def _found(self) -> Stored:
+        compared = compare_ranks(self)
+        return read_stored(self, () if compared is None else compared.alerts)
 
     def _repr_html_(self) -> str:
         from vario.runs.notebook_html import run_html

@@ -9,7 +9,7 @@ from vario.reports.changes_text import how
 from vario.rules.api.alerts import Alert
 from vario.rules.api.rule import stage_of
 from vario.runs.findings.changes import Change, rank_changes
-from vario.runs.findings.check import Check, check, stored_check
+from vario.runs.findings.check import Check, check, found_check
 from vario.runs.findings.diagnosis import Diagnosis, diagnosis_of
 from vario.runs.findings.diagnosis_text import diagnosis_text, source_text
 from vario.runs.findings.onset import BadRow
@@ -65,7 +65,7 @@ def alerts(served: Served, values: Mapping[str, Any]) -> bodies.Alerts:
     run = served.open(values["run"])
     if values["replay"]:
         check_size("replay", rows_bytes(run), REPLAYED_BYTES, "Run `vario check --replay` instead.")
-    found = check(run, failed=warn_of_failure, replay=True) if values["replay"] else stored_check(run)
+    found = check(run, failed=warn_of_failure, replay=True) if values["replay"] else found_check(run)
     return {
         "incidents": [described(incident) for incident in found.incidents],
         "alerts": [described_alert(alert) for alert in found.alerts[:ALERTS_SHOWN]],

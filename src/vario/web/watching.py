@@ -139,7 +139,8 @@ class RunLooks:
         state = run.state
         if self._before is not None and stamp == self._stamp and state == self._before.state:
             return self._before
-        told = tuple(entry for entry in stamp if entry[0].endswith(".jsonl"))
+        # The ranks of a run are compared when it has ended.
+        told = *(entry for entry in stamp if entry[0].endswith(".jsonl")), (state, 0, 0)
         if self._before is None or told != self._told:
             self._told, self._incidents = told, [described(incident) for incident in run.incidents]
         incidents = self._incidents

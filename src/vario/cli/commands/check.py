@@ -3,8 +3,8 @@
 Shows what the rules found during training, as stored in the run. With --replay, or if you name rules or set their
 options, it runs the rules again over the stored steps: those the run was watched with, unless you name others. It also
 replays a run that was watched without rules or imported from another tool. Rules that compare ranks never run during
-training, so they are always replayed for a run with several ranks. The output says where each result comes from. Exit
-code: 0 if nothing was found, 1 if something was, 2 for a usage error.
+training: they run once over an ended run, whoever opens it first, and each time over one that goes on. The output says
+where each result comes from. Exit code: 0 if nothing was found, 1 if something was, 2 for a usage error.
 """
 
 from __future__ import annotations

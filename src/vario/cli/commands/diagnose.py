@@ -1,8 +1,8 @@
 """Explain what went wrong first in a run, and why, in one paragraph.
 
 Covers all ranks: step, rank, tensor, rule, value and usual range, consequences, likely cause and next action. Uses what
-the rules found during training, like `vario check`. If no rules ran during training, it replays the run and compares
-its ranks, up to 32 MiB of rows.
+the rules found during training, like `vario check`. If no rules ran during training, it replays the run, up to 32 MiB
+of rows. The ranks of an ended run are compared if nobody has done it yet.
 """
 
 from __future__ import annotations

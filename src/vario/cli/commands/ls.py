@@ -151,6 +151,7 @@ def _ranks(row: dict[str, Any]) -> str:
 
 def describe(run: Run) -> dict[str, Any]:
     """Return the columns of one run."""
+    from vario.runs.findings.check import known_incidents
     from vario.runs.views.losses import read_losses
 
     ranks = run.ranks
@@ -167,7 +168,7 @@ def describe(run: Run) -> dict[str, Any]:
         "last_step": run.last_step,
         "loss": float(loss[0].values[-1]) if loss else None,
         "loss_is_found": bool(loss) and loss[0].is_found,
-        "num_incidents": len(run.incidents),
+        "num_incidents": len(known_incidents(run)),
         "ranks": ranks,
         "world_size": run.world_size,
         "rank_states": run.rank_states,

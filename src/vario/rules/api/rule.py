@@ -168,8 +168,9 @@ def rule(
     """Turn a function over a step into a rule named after it.
 
     `needs`: the quantities and plain numbers it reads, separated by spaces; `setting/` matches all numbers with that
-    prefix. Steps with none of them are skipped. `stage`: the part of a step it is about, if not the one of the quantity
-    it names. `chart`: which number of a target to chart, if a target has several, best first.
+    prefix. Steps with none of them are skipped. Rules over ranks see every step; of an ended run only what they need is
+    read. `stage`: the part of a step it is about, if not the one of the quantity it names. `chart`: which number of a
+    target to chart, if a target has several, best first.
 
     The function's keyword arguments are the rule's options. The first line of its docstring says what it finds. The
     paragraphs `Why:` and `Next:` say why that matters and what to do, and `Cause:` gives the likely cause. `Points to:

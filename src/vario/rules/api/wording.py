@@ -30,7 +30,8 @@ def in_a_paragraph(incident: Incident, remarks: Sequence[str] = (), chain: Seque
     `remarks` are sentences about the first tensor; `chain` names the consequences if more is known than the alerts say.
     """
     lead = incident.lead
-    where = f"At step {lead.step}" + ("" if incident.rank is None else f" on rank {incident.rank}")
+    is_named = incident.rank is None or lead.text.startswith(f"rank {incident.rank} ")
+    where = f"At step {lead.step}" + ("" if is_named else f" on rank {incident.rank}")
     # The chain below says more about the consequences.
     seen = lead.text.partition("; then ")[0] if chain else lead.text
     sentences = [f"{where} {seen}{_range(lead)} ({_finder(lead)})"]

@@ -95,7 +95,7 @@ def batch_stuck_rows(step: Step) -> Iterator[Finding]:
         )
 
 
-@rule("exact", name="data_shared", over="ranks", stage="batch")
+@rule("exact", name="data_shared", over="ranks", needs="batch_checksum", stage="batch")
 def batch_shared(step: RanksStep, steps: int = 2) -> Iterator[Finding]:
     """The same batch on two ranks that should get different ones.
 

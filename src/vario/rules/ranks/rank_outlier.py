@@ -24,7 +24,7 @@ LASTS = 8
 """The steps it must be off for."""
 
 
-@rule("relative", over="ranks")
+@rule("relative", over="ranks", needs="activation gradient_local gradient_accumulated loss loss_local loss_backward")
 def rank_outlier(step: RanksStep, threshold: float = 8.0, factor: float = 3.0, warm: int = 30) -> Iterator[Finding]:
     """A loss, activation or local gradient of one rank that differs from the other ranks in the same step.
 

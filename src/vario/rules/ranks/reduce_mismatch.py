@@ -11,7 +11,7 @@ from vario.rules import Finding, RanksStep, rule
 from vario.rules.api.series_state import Streak, Values
 
 
-@rule("exact", over="ranks")
+@rule("exact", over="ranks", needs="gradient gradient_local gradient_accumulated")
 def reduce_mismatch(step: RanksStep, factor: float = 1.01, steps: int = 2) -> Iterator[Finding]:
     """A reduced gradient that is larger than the mean of the ranks' gradients.
 

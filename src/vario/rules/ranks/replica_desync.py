@@ -10,7 +10,7 @@ import numpy as np
 from vario.rules import Finding, RanksStep, rule
 
 
-@rule("exact", over="ranks")
+@rule("exact", over="ranks", needs="checksum")
 def replica_desync(step: RanksStep) -> Iterator[Finding]:
     """A replicated weight or reduced gradient that differs between ranks.
 

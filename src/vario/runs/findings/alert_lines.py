@@ -44,7 +44,7 @@ def has_trace_of_rules(run: RunFolder) -> bool:
 
 def alert_lines(run: RunFolder) -> Iterator[tuple[str, Alert, bool]]:
     """Return all stored alerts with their folder, and whether their line says which incident they belong to."""
-    for folder, (alert, is_grouped) in _parsed(run, ALERTS, lambda plain: (_alert(plain), "incident" in plain)):
+    for folder, (alert, is_grouped) in _parsed(run, ALERTS, lambda plain: (checked_alert(plain), "incident" in plain)):
         yield folder, alert, is_grouped
 
 
@@ -64,7 +64,7 @@ def _parsed(run: RunFolder, name: str, parse: Callable[[Mapping[str, Any]], Foun
             log.warning("%s: skipped a line of %s: %s", run.path, name, reason(error))
 
 
-def _alert(plain: Mapping[str, Any]) -> Alert:
+def checked_alert(plain: Mapping[str, Any]) -> Alert:
     """Parse an alert; raises if no rule can have written it."""
     return _checked(Alert.from_json(plain))
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from vario.rules import RULES, Chosen
 from vario.rules.api.alerts import Alert, Incident
 from vario.runs.findings.alert_lines import has_trace_of_rules
+from vario.runs.findings.rank_comparison import Comparison, compare_ranks, comparing_rules, known_comparison
 from vario.runs.findings.replay import Failed, Keep, Wanted, chosen_of, rules_of
 from vario.runs.findings.replay import replay as run_rules
 from vario.runs.findings.stored_alerts import read_stored
@@ -36,7 +37,7 @@ class Check:
     rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The rules that ran, and their options."""
     replayed: tuple[str, ...] = ()
-    """The rules that ran now: all, none, or the ones that compare ranks."""
+    """The rules that ran over the stored rows: all, none, or the ones that compare ranks."""
 
 
 def check(
@@ -51,30 +52,54 @@ def check(
 
     With `replay`, or if `rules` are given, rules run over the stored rows: names, rules or a table of options, as in a
     config (default: those the run was watched with). `keep(quantity, step)` filters the frames of a replay. A rule that
-    raises ends the check, unless `failed(part, error)` is given. A run without rules is replayed too, and so are rules
-    that compare ranks, which never run during training; `source`, `missing` and `replayed` say so.
+    raises ends the check, unless `failed(part, error)` is given. A run without rules is replayed too. Rules that
+    compare ranks never run during training: they run once over an ended run, whoever opens it first, and each time over
+    one that goes on. `source`, `missing` and `replayed` say so.
     """
     if replay or rules is not None or keep is not None:
         return _replayed(run, rules_of(run) if rules is None else chosen_of(rules), "", keep, failed)
     if missing := _missing(run):
         return _replayed(run, rules_of(run), missing, None, failed)
-    return stored_check(run, _comparing(run), failed)
+    return stored_check(run, compare_ranks(run, however_long=True, failed=failed))
 
 
-def stored_check(run: RunReader, also: Sequence[Chosen] = (), failed: Failed | None = None) -> Check:
-    """Return what was found during training, plus what replayed rules find."""
+def found_check(run: RunReader) -> Check:
+    """Return what was found during training, and by comparing the ranks of an ended run if that takes seconds."""
+    return stored_check(run, compare_ranks(run))
+
+
+def known_incidents(run: RunReader) -> list[Incident]:
+    """Return the incidents that are known without running any rule: for lists of many runs."""
+    compared = known_comparison(run)
+    return read_stored(run, () if compared is None else compared.alerts).incidents
+
+
+def stored_check(run: RunReader, compared: Comparison | None = None) -> Check:
+    """Return what was found during training, and in a comparison of the ranks."""
     missing = _missing(run)
-    now = run_rules(run, also, None, failed) if also else None
-    found = read_stored(run, () if now is None else now.alerts)
+    found = read_stored(run, () if compared is None else compared.alerts)
+    ran = () if compared is None else compared.rules
     return Check(
         found.alerts,
         found.incidents,
         num_steps(run),
         "stored",
-        missing or (NOT_COMPARED if _comparing(run) else ""),
-        {**({} if missing == NO_TRACE else _told_rules(run)), **_options(also)},
-        tuple(entry.rule.name for entry in also),
+        missing or _not_compared(run, compared),
+        {
+            **({} if missing == NO_TRACE else _told_rules(run)),
+            **_options([entry for entry in comparing_rules(run) if entry.rule.name in ran]),
+        },
+        ran,
     )
+
+
+def _not_compared(run: RunReader, compared: Comparison | None) -> str:
+    """What a comparison of the ranks left out; empty: nothing."""
+    if compared is not None:
+        count = len(compared.left_out)
+        left = f"{count} rule{'s' if count > 1 else ''} that compare{'' if count > 1 else 's'} ranks"
+        return f"{left} would take long ({compared.reason})" if compared.left_out else ""
+    return NOT_COMPARED if comparing_rules(run) else ""
 
 
 def _missing(run: RunReader) -> str:
@@ -84,11 +109,6 @@ def _missing(run: RunReader) -> str:
     if run.state not in ("running", "stalled") and not has_trace_of_rules(run):
         return NO_TRACE
     return SWITCHED_OFF if any(part.part == "sink alerts" for part in run.parts_off) else ""
-
-
-def _comparing(run: RunReader) -> list[Chosen]:
-    """The rules of a run that compare its ranks."""
-    return [entry for entry in rules_of(run) if entry.rule.over == "ranks"] if len(run.ranks) > 1 else []
 
 
 def num_steps(run: RunReader) -> int:

@@ -117,6 +117,9 @@ def _ranks(run: RunReader, incident: Incident) -> Iterator[Clue]:
     elif incident.rank is not None:
         yield Clue("hardware", 1.5, f"only rank {incident.rank} of {len(run.ranks)} shows it")
         yield Clue("schedule", -2.0, f"only rank {incident.rank} shows it, and all ranks have the same schedule")
+        if incident.lead.target == "wait_seconds":
+            yield Clue("data", 4.0, f"rank {incident.rank} loses the time between steps, where it loads its data")
+            yield Clue("hardware", -1.5, f"rank {incident.rank} does not lose it in forward or backward")
 
 
 def _place(run: RunReader, incident: Incident) -> Iterator[Clue]:

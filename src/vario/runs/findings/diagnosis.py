@@ -8,10 +8,12 @@ from pathlib import Path
 from vario.core.errors import ConfigError
 from vario.rules.api.alerts import SEVERITIES, Incident
 from vario.runs.findings.change_points import ChangePoint, began_with
-from vario.runs.findings.check import Check, Source, check, num_steps, stored_check
+from vario.runs.findings.check import Check, Source, check, found_check, num_steps, stored_check
 from vario.runs.findings.diagnosis_text import began_text, diagnosis_text, others_text
 from vario.runs.findings.hypotheses import Hypothesis, hypotheses, telling_apart
 from vario.runs.findings.onset import Onset, onset_at
+from vario.runs.findings.rank_comparison import has_many_ranks
+from vario.runs.findings.rank_verdict import RankVerdict, rank_verdict
 from vario.runs.findings.replay import warn_of_failure
 from vario.runs.reader import RunReader
 from vario.runs.views.quantity_size import rows_bytes
@@ -33,7 +35,7 @@ class Diagnosis:
     missing: str
     """What rules did not cover during training; empty: nothing."""
     replayed: tuple[str, ...]
-    """The rules that ran now: all, none, or the ones that compare ranks."""
+    """The rules that ran over the stored rows: all, none, or the ones that compare ranks."""
     num_bytes: int
     """Size of the run's rows."""
     rules: tuple[str, ...]
@@ -55,6 +57,8 @@ class Diagnosis:
     telling_apart: str
     """The one command or look that tells the two likeliest apart; empty if there are not two."""
 
+    rank_verdict: RankVerdict | None
+    """Which rank the others wait for, and what each does with a step; None if there is one rank."""
     began_together: ChangePoint | None
     """What moved to another level at the step of the root cause, over all series; None if nothing did."""
 
@@ -65,15 +69,15 @@ class Diagnosis:
 def diagnose(run: RunReader, source: Source | None = None) -> Diagnosis:
     """Find the root cause of what went wrong in a run, over all ranks, from what was found during training.
 
-    If that is incomplete (no rules ran, or ranks were not compared), rules are replayed like in `check`, over rows of
-    up to 32 MiB. Set `source` to force a replay, or to use only what was stored.
+    If that is incomplete (no rules ran, or ranks were not compared), rules run as in `check`, over rows of up to 32
+    MiB; of more rows, or very many ranks, only rules that compare ranks run, as far as that takes seconds. Set `source`
+    to force a replay, or to use only what was stored.
     """
     if source not in (None, "replay", "stored"):
         raise ConfigError(f"source: expected 'replay', 'stored' or None, got {source!r}")
-    is_small = rows_bytes(run) <= REPLAYED_BYTES
-    if source == "replay" or (source is None and is_small):
+    if source == "replay" or (source is None and rows_bytes(run) <= REPLAYED_BYTES and not has_many_ranks(run)):
         return diagnosis_of(run, check(run, failed=warn_of_failure, replay=source == "replay"))
-    return diagnosis_of(run, stored_check(run))
+    return diagnosis_of(run, stored_check(run) if source == "stored" else found_check(run))
 
 
 def diagnosis_of(run: RunReader, found: Check) -> Diagnosis:
@@ -100,6 +104,7 @@ def diagnosis_of(run: RunReader, found: Check) -> Diagnosis:
         onset=None if first is None else _onset(run, first),
         hypotheses=reasons,
         telling_apart=telling_apart(reasons),
+        rank_verdict=rank_verdict(run, [alert for incident in ordered for alert in incident.alerts]),
         began_together=None if first is None else began_with(run, first.lead.began, first.lead.step),
     )
 

@@ -36,7 +36,8 @@ def source_text(found: Check | Diagnosis) -> str:
     if found.source == "replay":
         return f"{verb} by replaying the rules over the stored steps{because}."
     if found.replayed:
-        return f"{verb} during training; {len(found.replayed)} rules that compare ranks were replayed{because}."
+        left = f" {missing[:1].upper()}{missing[1:]}: `vario check` runs the rest." if missing else ""
+        return f"{verb} during training; {len(found.replayed)} rules compared the ranks afterwards.{left}"
     if missing and not found.rules:
         return f"{missing[:1].upper()}{missing[1:]}: `vario check` replays the rules."
     rest = f" {missing[:1].upper()}{missing[1:]}: `vario check` does that." if missing else ""

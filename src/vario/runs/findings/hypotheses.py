@@ -126,8 +126,12 @@ def _look(name: str, run: RunReader, incident: Incident) -> str:
         "loss, and code that writes weights",
         "hardware": f"train again from a checkpoint before step {step} on another device: if it comes back there, it "
         "was not the hardware",
-        "ranks": f"`vario check {where} --replay`: rules that compare ranks name the first tensor that differs",
+        "ranks": f"`vario check {where}`: rules that compare ranks name the first tensor that differs",
         "resume": f"`vario show {where} loss`: does it continue where it ended before the resume? Check that model, "
         "optimizer, scheduler and sampler were all loaded",
     }
+    if incident.lead.rule == "straggler" and name == "data":
+        return (
+            f"`vario show {where} wait_seconds --rank {incident.rank}`; then time that rank's loader without training"
+        )
     return looks[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,16 +90,23 @@ def warn_of_failure(part: str, error: Exception) -> None:
     log.warning("%s failed and was skipped: %s", part, reason(error))
 
 
-def replay(run: RunReader, chosen: Sequence[Chosen], keep: Keep | None = None, failed: Failed | None = None) -> Replay:
+def replay(
+    run: RunReader,
+    chosen: Sequence[Chosen],
+    keep: Keep | None = None,
+    failed: Failed | None = None,
+    quantities: Collection[str] | None = None,
+) -> Replay:
     """Run rules over the stored rows of all ranks, as if they arrived now; `keep(quantity, step)` filters frames.
 
-    A rule that raises ends the replay, unless `failed(part, error)` is given.
+    A rule that raises ends the replay, unless `failed(part, error)` is given. With `quantities`, only these are read,
+    and the plain numbers.
     """
     detector = RunDetector(chosen, run.world_size, run.layout.alike, failed)
     alerts: list[Alert] = []
     num_steps = 0
     budget = Budget()
-    walks = {rank: rank_steps(run, rank, detector.memory(rank), budget, keep) for rank in run.ranks}
+    walks = {rank: rank_steps(run, rank, detector.memory(rank), budget, keep, quantities) for rank in run.ranks}
     for number, steps in _side_by_side(walks):
         num_steps += 1
         alerts += detector.see(number, steps)
@@ -110,7 +117,14 @@ def rules_of(run: RunReader) -> list[Chosen]:
     """Return the rules a run was watched with, if they are known here; all, if it was watched with none."""
     told = run.config.get("rules")
     known = {name: options for name, options in told.items() if name in RULES} if isinstance(told, Mapping) else {}
-    return [Chosen(RULES.get(name), dict(options)) for name, options in known.items()] or choose(None)
+    return [
+        Chosen(rule := RULES.get(name), _known_options(rule, options)) for name, options in known.items()
+    ] or choose(None)
+
+
+def _known_options(rule: Rule, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an older version that the rule still has."""
+    return {name: value for name, value in options.items() if name in rule.options}
 
 
 def chosen_of(rules: Wanted) -> list[Chosen]:
@@ -138,14 +152,22 @@ def facts_of(run: RunReader, rank: int) -> Facts:
     return Facts.read(rank, run.world_size, run.structure(rank), coordinates=content.get("coordinates") or {})
 
 
-def rank_steps(run: RunReader, rank: int, memory: Memory, budget: Budget, keep: Keep | None = None) -> Iterator[Step]:
+def rank_steps(
+    run: RunReader,
+    rank: int,
+    memory: Memory,
+    budget: Budget,
+    keep: Keep | None = None,
+    quantities: Collection[str] | None = None,
+) -> Iterator[Step]:
     """Yield the complete steps of one rank in order."""
     facts = facts_of(run, rank)
     scalars = _scalars(run, rank)
     frames: dict[int, list[Frame]] = {}
     stand_in = _stand_in(run, rank)
     for quantity in run.quantities(rank):
-        if quantity != "scalar" and quantity not in PASSED_OVER:
+        is_read = quantities is None or quantity in quantities or quantity == stand_in
+        if quantity != "scalar" and quantity not in PASSED_OVER and is_read:
             for frame in frames_of(quantity, run.all_rows(quantity, rank, budget)):
                 if keep is None or keep(quantity, frame.step):
                     frames.setdefault(frame.step, []).append(frame)

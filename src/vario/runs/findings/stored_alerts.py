@@ -61,16 +61,6 @@ class _Told:
         self.by_lead[_lead(incident)] = incident
 
 
-def read_alerts(run: RunReader) -> list[Alert]:
-    """Return all stored alerts, by step."""
-    return read_stored(run).alerts
-
-
-def read_incidents(run: RunReader) -> list[Incident]:
-    """Return all stored incidents, by step."""
-    return read_stored(run).incidents
-
-
 def read_stored(run: RunReader, also: Iterable[Alert] = ()) -> Stored:
     """Return everything that was stored, plus alerts found since."""
     found: dict[tuple[Any, ...], Alert] = {}

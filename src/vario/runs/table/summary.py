@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from vario.runs.findings.stored_alerts import read_incidents
+from vario.runs.findings.check import known_incidents
 from vario.runs.notes.notes import NO_NOTE, RunNote
 from vario.runs.reader import RunReader
 from vario.runs.views.brief import Brief, read_brief
@@ -49,5 +49,5 @@ class RunSummary:
 
 def read_summary(run: RunReader, label: str) -> RunSummary:
     """Read one run; each of its files once."""
-    severities = Counter(incident.severity for incident in read_incidents(run))
+    severities = Counter(incident.severity for incident in known_incidents(run))
     return RunSummary(label, run.name, run.group, read_brief(run), Counter(severities), run.id)

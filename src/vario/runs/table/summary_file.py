@@ -17,6 +17,7 @@ from typing import Any
 from vario.core.ending import OVER
 from vario.core.errors import RunCorrupt, RunError
 from vario.core.run_files import read_bytes
+from vario.runs.findings.rank_comparison import place_of_comparison
 from vario.runs.notes.beside import FOLDER, beside, replace_file
 from vario.runs.table.summary import RunSummary
 from vario.runs.views.brief import Brief
@@ -78,8 +79,9 @@ class SummaryFile:
 
 
 def place_of(path: Path) -> Place:
-    """Return what changes when an ended run does: it is resumed, replaced or followed."""
-    found: list[tuple[str, int, int]] = []
+    """Return what changes when an ended run does: it is resumed, replaced, followed, or its ranks are compared."""
+    compared = place_of_comparison(path)
+    found: list[tuple[str, int, int]] = [] if compared is None else [compared]
     for folder in (path, path / "watch"):
         try:
             found.append((folder.name, 0, os.stat(folder).st_mtime_ns))

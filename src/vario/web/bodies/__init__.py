@@ -6,7 +6,7 @@ JSON.
 """
 
 from vario.web.bodies.charts import Curve, HeatHead, HeatTable, RankCurve, SeriesAnswer, Targets
-from vario.web.bodies.comparing import Comparison, Desync, Ranks, SettingPair, Slowest
+from vario.web.bodies.comparing import Comparison, Desync, Ranks, SettingPair
 from vario.web.bodies.effects import EffectRow, SettingEffect, SettingEffects, SettingMean
 from vario.web.bodies.events import (
     Bye,
@@ -78,7 +78,6 @@ __all__ = [
     "SettingPair",
     "Settings",
     "SeverityCounts",
-    "Slowest",
     "StoredCharts",
     "TableColumn",
     "TableGroup",

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
 from vario.runs.compare.difference import Differing
 from vario.runs.compare.divergence import Place
 from vario.runs.files.status import RankState
+from vario.runs.findings.rank_verdict import RankVerdict
 from vario.web.bodies.charts import RankCurve
-
-
-@dataclass(frozen=True)
-class Slowest:
-    """The rank that the others wait for."""
-
-    rank: int
-    host: str
-    share: float
-    """How much slower it is than the others' median: 0.5 is 50 % slower."""
-    seconds: float
-    usual_seconds: float
-    by: str
-    """The plain number that shows it."""
 
 
 class Desync(TypedDict):
@@ -44,7 +30,8 @@ class Ranks(TypedDict):
     ranks: list[RankState]
     world_size: int
     curves: list[RankCurve]
-    slowest: Slowest | None
+    verdict: RankVerdict | None
+    """Which rank the others wait for, and what each does with a step; null if there is one rank."""
     desync: Desync | None
 
 
