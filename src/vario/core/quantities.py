@@ -18,6 +18,9 @@ SCALAR = "scalar"
 LOSS, LOSS_LOCAL, LOSS_BACKWARD = LOSSES = "loss", "loss_local", "loss_backward"
 """Names of the loss: as logged, as returned by the model, or as the tensor backward() was called on."""
 
+GRADIENT_CHANGE = "gradient_change/"
+"""Prefix of plain numbers about single gradients that vanish, stand still or change their size; see gradient_watch."""
+
 GRADIENT_NORM = "gradient_norm"
 """The plain number that an overhead budget keeps at every step: the norm of all gradients, before clipping."""
 

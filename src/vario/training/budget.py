@@ -125,7 +125,7 @@ def keep_within(
     monitor.on_step_ended(monitor.guarded("overhead", budget.step_ended))
     is_free = GRADIENT in config.quantities and not config.fixes(GRADIENT)
     if is_free and "sum_squares" in columns_needed(config.statistics):
-        tripwire = Tripwire(observers, backend)
+        tripwire = Tripwire(observers, backend, monitor.costs)
         tripwire.attach(monitor.observer(GRADIENT), monitor.guarded)
         monitor.frames.keeps_norm = True
         if monitor.alerts is not None:

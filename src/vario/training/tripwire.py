@@ -11,10 +11,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from vario.backends.protocols.backend import Backend
 from vario.backends.protocols.gradients import Gradients
-from vario.core.quantities import GRADIENT_NORM
+from vario.core.quantities import GRADIENT_CHANGE, GRADIENT_NORM
 from vario.rules.api.alerts import Incident
+from vario.training.costs import Costs
+from vario.training.gradient_watch import MOST_PARAMETERS, GradientWatch, Norms
 from vario.training.observer import QuantityObserver
 
 GRADIENT = "gradient"
@@ -26,6 +30,7 @@ _PAUSE = 50
 """Steps after that in which further jumps change nothing."""
 _REMEMBERED = 32
 _LEAST_REMEMBERED = 8
+LOOK_EVERY, OF_SHORT_STEPS = 4, 8
 _RISE, _FALL = 3.0, 0.1
 """How far above the largest, or below the smallest remembered norm a norm has to be."""
 
@@ -33,8 +38,10 @@ _RISE, _FALL = 3.0, 0.1
 class Tripwire:
     """Follows the norm of one rank's gradients, and has quantities recorded when it jumps."""
 
-    def __init__(self, observers: Sequence[QuantityObserver], backend: Backend) -> None:
+    def __init__(self, observers: Sequence[QuantityObserver], backend: Backend, costs: Costs) -> None:
         self._observers = observers
+        self._costs = costs
+        self._watch = GradientWatch()
         self._backend = backend
         self._norms: deque[float] = deque(maxlen=_REMEMBERED)
         self._was_finite = True
@@ -53,9 +60,10 @@ class Tripwire:
         self.look_closer(is_hint=incident.severity == "note")
 
     def _backward_ended(self, gradients: Gradients) -> None:
+        each = self._norms_of_each(gradients)
         if self._gradient.watching:
             return
-        norm, scale = gradients.norm(), gradients.scale
+        norm, scale = gradients.norm() if each is None else float(np.sqrt((each**2).sum())), gradients.scale
         if norm is None:
             self._gradient.observe_all(*gradients.in_any_order(), scale, self.has_moved)
             return
@@ -66,6 +74,20 @@ class Tripwire:
             for observer in self._observers:
                 if observer.quantity in _AT_ONCE and not observer.is_fixed:
                     observer.watching = observer.quantity != GRADIENT
+
+    def _norms_of_each(self, gradients: Gradients) -> Norms | None:
+        """Return the norm of each gradient, if the loop does the same in every step; log those that have changed."""
+        # In shorter steps one in four has to do.
+        every = LOOK_EVERY if self._costs.every > OF_SHORT_STEPS else 1
+        if not self._backend.is_regular or self._backend.clock.step % every > 0:
+            return None
+        found = gradients.norms(MOST_PARAMETERS)
+        if found is None:
+            return None
+        for name, ratio in self._watch.look(*found).items():
+            self._gradient.log(GRADIENT_CHANGE + name, ratio)
+            self.look_closer(is_hint=True)
+        return found[1]
 
     def has_moved(self, norm: float) -> bool:
         """Whether a norm jumped; if so, the next steps are recorded in full. Call it from one thread at a time."""

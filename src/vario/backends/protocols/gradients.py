@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from vario.backends.protocols.observing import NamedTensors, Tensor
+
+Values = npt.NDArray[np.float64]
 
 
 class Gradients(Protocol):
@@ -30,6 +36,12 @@ class Gradients(Protocol):
     def norm(self) -> float | None:
         """Return the norm of all of them, recorded or not, if they are on the host; None if they are on a device."""
 
+    def norms(self, most: int) -> tuple[Sequence[str], Values] | None:
+        """Return the norm of each, zero where there is none, if they are on the host and there are no more than that.
+
+        None if they are not. The names are the same list as long as the parameters are the same.
+        """
+
 
 @dataclass(frozen=True)
 class PushedGradients:
@@ -49,4 +61,8 @@ class PushedGradients:
 
     def norm(self) -> float | None:
         """Return None: their rows give the norm."""
+        return None
+
+    def norms(self, most: int) -> tuple[Sequence[str], Values] | None:
+        """Return None, likewise."""
         return None

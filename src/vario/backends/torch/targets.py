@@ -7,9 +7,11 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from vario.backends.module_attributes import ModuleAttributes
+from vario.backends.protocols.gradients import Values
 from vario.backends.protocols.observing import Later
 from vario.backends.torch import naming
 from vario.backends.torch.engines import find_engine, optimizers, sharing
@@ -21,6 +23,7 @@ from vario.backends.torch.optimizer.held_tensors import HeldTensors
 from vario.backends.torch.optimizer.schedulers import Schedulers
 from vario.backends.torch.optimizer.settings import modules_in_eval, optimizer_settings, settings, unknown_parameters
 from vario.backends.torch.reduce.checksums import checksum
+from vario.backends.torch.reduce.norms import norms_of_each
 from vario.core.errors import ModelError
 from vario.core.parameter_list import ParameterList
 from vario.core.records import Mesh, Share, Structure
@@ -199,6 +202,18 @@ class Targets:
         if not _PLAIN.issuperset(map(type, gradients)) or not all(map(torch.Tensor.numel, gradients)):  # type: ignore[arg-type]
             return None
         return self._names if order is None else order.names, gradients  # type: ignore[return-value]
+
+    def norms_of_gradients(self) -> tuple[Sequence[str], Values] | None:
+        """Return the norm of each chosen parameter's gradient, zero without one; None unless all are plain tensors."""
+        if not self.engine.has_plain_gradients:
+            return None
+        found = [parameter.grad for parameter in self.parameters.values()]
+        norms = norms_of_each([gradient for gradient in found if gradient is not None])
+        if norms is not None and len(norms) < len(found):
+            is_there = np.array([gradient is not None for gradient in found])
+            norms, there = np.zeros(len(found)), norms
+            norms[is_there] = there
+        return None if norms is None else (self._names, norms)
 
     def applied_gradients(self, optimizer: Any) -> NamedTensors:
         """Return names and gradients as an optimizer gets them."""

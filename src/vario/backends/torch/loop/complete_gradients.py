@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from vario.backends.protocols.gradients import Values
 from vario.backends.torch.loop.gradient_order import GradientOrder
 from vario.backends.torch.reduce.norms import norm_of_all
 from vario.backends.torch.targets import NamedTensors, Targets
@@ -56,3 +57,9 @@ class CompleteGradients:
             return None
         gradients = self.in_any_order(replicas=True)[1]
         return norm_of_all(gradients) if gradients else 0.0
+
+    def norms(self, most: int) -> tuple[Sequence[str], Values] | None:
+        """Return the norm of each gradient, zero where there is none; None if that takes more than reading them."""
+        if self._device.type != "cpu" or self._clock.has_update or len(self._targets.parameters) > most:
+            return None
+        return self._targets.norms_of_gradients()

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from operator import attrgetter
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from vario.backends.torch.reduce import memory_reads
@@ -13,6 +15,7 @@ from vario.backends.torch.reduce.small_tensors import SMALL
 from vario.backends.torch.reduce.tensors import flat, is_inside_transform, local_part, unseen
 
 _is_cpu, _dtype = attrgetter("is_cpu"), attrgetter("dtype")
+_EXACT = ({torch.float32}, {torch.float64})
 
 
 def norm_of_all(tensors: Sequence[torch.Tensor]) -> float | None:
@@ -29,6 +32,19 @@ def norm_of_all(tensors: Sequence[torch.Tensor]) -> float | None:
         if any(part.layout is not torch.strided for part in parts):
             return None
         return math.sqrt(sum(_squares(flat(part)) for part in parts))
+
+
+def norms_of_each(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64] | None:
+    """Return the norm of each of some plain tensors of float32 or float64 on the host; None if they are not."""
+    if not tensors:
+        return np.zeros(0)
+    if is_inside_transform() or set(map(_dtype, tensors)) not in _EXACT:
+        return None
+    if not memory_reads.are_plain(tensors) or not memory_reads.are_allocated(tensors):
+        return None
+    with torch.no_grad(), unseen():
+        found: npt.NDArray[np.float64] = torch.stack(torch._foreach_norm(list(tensors))).double().numpy()
+        return found
 
 
 def _squares_of_plain(tensors: Sequence[torch.Tensor]) -> float:
