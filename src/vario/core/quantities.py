@@ -21,6 +21,9 @@ LOSS, LOSS_LOCAL, LOSS_BACKWARD = LOSSES = "loss", "loss_local", "loss_backward"
 GRADIENT_CHANGE = "gradient_change/"
 """Prefix of plain numbers about single gradients that vanish, stand still or change their size; see gradient_watch."""
 
+WEIGHTS_STILL = "weights_still"
+"""Plain number: updates in a row that changed none of the elements that were looked at."""
+
 GRADIENT_NORM = "gradient_norm"
 """The plain number that an overhead budget keeps at every step: the norm of all gradients, before clipping."""
 

@@ -16,7 +16,8 @@ monitor.log(loss=...)                  (still the same step; it ends when the ne
 
 Where steps are short, telling all this takes longer than the budget allows. Then most steps are light: as long as the
 loop does the same in every step, a backend tells only the loss, and only subscribers that pass `even_light=True` of
-backward_ended, update_called, update_began and update_ended; the last three together, before the update.
+backward_ended, update_returned, and update_called, update_began and update_ended: these three together, before the
+update.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class LoopCalls:
         self.update_ended: list[Callable[[Any], None]] = []
         self.light_gradients: list[Callable[[Gradients], None]] = []
         self.light_update: list[Callable[[Any], None]] = []
+        self.light_returned: list[Callable[[Any], None]] = []
 
 
 class LoopEvents:
@@ -137,9 +139,10 @@ class LoopEvents:
         self._calls.update_began.append(call)
         self._calls.light_update += [call] * even_light
 
-    def on_update_returned(self, call: Callable[[Any], None]) -> None:
+    def on_update_returned(self, call: Callable[[Any], None], even_light: bool = False) -> None:
         """Call `call` with the optimizer when it is done, before vario reads what it did."""
         self._calls.update_returned.append(call)
+        self._calls.light_returned += [call] * even_light
 
     def on_update_ended(self, call: Callable[[Any], None], even_light: bool = False) -> None:
         """Call `call` with the optimizer when it has updated the weights; None if the loop did so itself."""

@@ -77,6 +77,9 @@ class Observer(Protocol):
     def step_id(self) -> StepId:
         """The step and micro-step in progress."""
 
+    def log(self, name: str, value: float) -> None:
+        """Log a plain number of this step."""
+
     def observe(self, target: str, tensor: Tensor, is_latest: bool = False, may_wait: bool = False) -> int | None:
         """Reduce a tensor, keep its row and return it; rows of the same micro-step are merged.
 

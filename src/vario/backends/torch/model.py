@@ -143,10 +143,11 @@ class TorchModel(TrainingLoop):
 
     def _followed_updates(self) -> UpdateRows:
         if self._update_rows is None:
-            self._update_rows = UpdateRows(self.targets, self.targets.optimizer_scale)
+            self._update_rows = UpdateRows(self.targets, self.targets.optimizer_scale, lambda: self._light.is_regular)
             # Also of light steps: samples are compared with those of the next step, whatever it records.
             self.on_update_called(self._update_rows.called, even_light=True)
             self.on_update_began(self._update_rows.began)
+            self.on_update_returned(self._update_rows.returned, even_light=True)
             self.on_update_ended(self._update_rows.ended, even_light=True)
         return self._update_rows
 

@@ -83,7 +83,8 @@ def unexplained_change(step: Step, clean_steps: int = 8) -> Iterator[Finding]:
 def _are_few(rows: Rows, index: int) -> bool:
     """Whether only a few of the sampled elements changed."""
     count, zeros = rows.summaries[index, COUNT], rows.summaries[index, ZEROS]
-    return bool(count - zeros <= max(FEW_ELEMENTS, FEW_SHARE * count))
+    # Of a weight that is written as a whole, a glance sees all of its elements change.
+    return bool(zeros > 0 and count - zeros <= max(FEW_ELEMENTS, FEW_SHARE * count))
 
 
 def _of_weights(step: Step) -> Rows:

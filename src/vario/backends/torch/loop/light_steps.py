@@ -168,6 +168,8 @@ class LightSteps:
         """Take the end of an update."""
         if not self.is_on or optimizer is not self._optimizer() or self._events is None:
             return False
+        for call in self._calls.light_returned:
+            call(optimizer)
         self._clock.update_ended(self._numbers)
         if self._clock.is_complete:
             # Last: a subscriber may end the watching.

@@ -16,8 +16,11 @@ import torch
 
 from vario.backends.protocols.observing import Observer
 from vario.backends.torch.optimizer.update_samples import HeldSamples
+from vario.backends.torch.optimizer.weight_glance import STILL, WeightGlance
+from vario.backends.torch.reduce import memory_reads
 from vario.backends.torch.reduce.tensors import unseen
 from vario.backends.torch.targets import Targets
+from vario.core.quantities import WEIGHTS_STILL
 
 _MAX_PLANS = 64
 """The most sets of parameters sampled separately; more optimizers than that would cost more than they show."""
@@ -28,26 +31,71 @@ Scale = Callable[[Any], torch.Tensor | None]
 class UpdateRows:
     """Follows the updates of all optimizers for the quantities `update` and `unexpected_change`."""
 
-    def __init__(self, targets: Targets, scale: Scale) -> None:
+    def __init__(self, targets: Targets, scale: Scale, is_regular: Callable[[], bool]) -> None:
+        """`is_regular()`: whether the loop does the same in every step."""
         self._targets = targets
+        self._is_regular = is_regular
+        self._has_compared = False
         self._scale = scale
         self.update: Observer | None = None
         self.unexpected: Observer | None = None
         self._held: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[tuple[int, ...], HeldSamples]]
         self._held = weakref.WeakKeyDictionary()
         self._has_last = False
+        self._glances: weakref.WeakKeyDictionary[torch.optim.Optimizer, WeightGlance | None]
+        self._glances = weakref.WeakKeyDictionary()
+        self._glanced: WeightGlance | None = None
+        """The one whose elements were noted after the last update."""
 
     def forget(self) -> None:
         """Drop everything that was kept of the model."""
         self._held.clear()
         self._has_last = False
+        self._glances.clear()
+        self._glanced = None
 
     # Events
 
     def called(self, optimizer: Any) -> None:
         """Take the call of an optimizer: check what changed since the last update, and read what is there now."""
+        self._has_compared = self._has_last
         if self._has_last or self._is_needed(optimizer):
             self._guarded(self._called, optimizer)
+
+        if self.unexpected is not None and (self._glanced is not None or self._is_regular()):
+            began = perf_counter()
+            self._glance(optimizer, self.unexpected)
+            self.unexpected.took(perf_counter() - began)
+
+    def returned(self, optimizer: Any) -> None:
+        """Take the return of the optimizer."""
+        glance = self._glanced
+        if glance is not None and self.unexpected is not None and glance is self._glances.get(optimizer):
+            began = perf_counter()
+            glance.update_returned()
+            if glance.num_still == STILL:
+                self.unexpected.log(WEIGHTS_STILL, float(STILL))
+            self.unexpected.took(perf_counter() - began)
+
+    def _glance(self, optimizer: Any, unexpected: Observer) -> None:
+        """Check a few elements, where samples are not compared at every step."""
+        last, glance = self._glanced, None if optimizer is None else self._glance_of(optimizer)
+        if last is not None and last is not glance:
+            last.forget()
+        self._glanced = glance
+        # Samples that are compared in this step show the same change, and more of it.
+        if glance is not None and (found := glance.update_called()) is not None and not self._has_compared:
+            unexpected.add_later(*found)
+
+    def _glance_of(self, optimizer: torch.optim.Optimizer) -> WeightGlance | None:
+        if optimizer not in self._glances:
+            pieces = [piece for piece, _ in self._targets.sampled_pieces(optimizer) if piece.part is None]
+            weights = [piece.held for piece in pieces]
+            is_possible = bool(weights) and all(map(torch.Tensor.is_contiguous, weights))
+            is_possible = is_possible and memory_reads.are_plain(weights) and len({one.dtype for one in weights}) == 1
+            names = [piece.name for piece in pieces]
+            self._glances[optimizer] = WeightGlance(names, weights) if is_possible else None
+        return self._glances[optimizer]
 
     def began(self, optimizer: Any) -> None:
         """Take the gradients the optimizer gets."""

@@ -112,7 +112,15 @@ def first_places(tensors: Sequence[torch.Tensor]) -> Places | None:
 
 def read(places: Places, dtype: torch.dtype) -> torch.Tensor:
     """Return a copy of the elements at these addresses. The caller keeps their tensors alive."""
+    memory, inside = around(places, dtype)
+    return torch.from_numpy(memory[inside]).view(dtype)
+
+
+def around(places: Places, dtype: torch.dtype) -> tuple[npt.NDArray[Any], Places]:
+    """Return the memory from the first of these addresses to the last, as bits, and where they are in it.
+
+    It may be read as long as the tensors there are alive.
+    """
     first, last = int(places.min()), int(places.max())
     size = dtype.itemsize
-    memory: npt.NDArray[Any] = np.asarray(_Memory(first * size, last - first + 1, size))
-    return torch.from_numpy(memory[places - first]).view(dtype)
+    return np.asarray(_Memory(first * size, last - first + 1, size)), places - first

@@ -1,0 +1,39 @@
+"""Updates that change no weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vario.core.quantities import GRADIENT_NORM, WEIGHTS_STILL
+from vario.rules import Finding, Step, rule
+
+
+@rule("exact", needs=WEIGHTS_STILL)
+def weights_still(step: Step) -> Iterator[Finding]:
+    """Updates that leave a few elements of up to 32 weights as they were, to the last bit.
+
+    Why: the optimizer is called and the model does not learn. These elements are compared around every update of a
+    loop on the CPU that does the same in every step.
+
+    Cause (global): the optimizer does not update this model: its learning rate is zero, it holds the parameters of
+    another copy of the model, or its updates round to zero
+
+    Points to (global): optimizer 3, schedule 2.5
+
+    Next: Check the learning rate at the moment of the update, and that the optimizer was created from this model's
+    parameters.
+    """
+    number = step.scalars[WEIGHTS_STILL]
+    # At the end of a schedule, and where nothing is left to learn, that is expected.
+    has_gradient = step.scalars.get(GRADIENT_NORM, 1.0) > 0
+    if step.was_skipped or step.has_nothing_to_learn or step.is_rate_spent or not has_gradient:
+        return
+    yield Finding(
+        f"{number:.0f} updates in a row have changed none of the elements looked at, although there are gradients",
+        "update",
+        value=0.0,
+        scope="global",
+        strength=1e3,
+        since=max(0, step.number - int(number) + 1),
+        severity="warn",
+    )
