@@ -20,6 +20,7 @@ import traceback
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("vario").setLevel(logging.ERROR)
-    halves = {"tune": (False,), "held-out": (True,), "both": (False, True)}[options.half]
-    chosen = [one for one in all_loops().values() if one.is_held_out in halves]
-    if options.loop:
-        chosen = [one for one in chosen if one.name in options.loop or one.recipe.__name__ in options.loop]
+    chosen = choose(options.half, options.loop, options.file)
     if options.list:
         print("\n".join(one.name for one in chosen))
         return
@@ -137,6 +135,13 @@ def main() -> None:
         save_rates(said, steps, len(chosen), options.rates)
 
 
+def choose(half: str, names: Sequence[str] = (), file: str = "*") -> list[Loop]:
+    """The loops of one half or both, of files of recipes that match a pattern; or those that are named."""
+    halves = {"tune": (False,), "held-out": (True,), "both": (False, True)}[half]
+    chosen = [one for one in all_loops().values() if one.is_held_out in halves and fnmatch(one.file, file)]
+    return [one for one in chosen if not names or one.name in names or one.recipe.__name__ in names]
+
+
 def save_rates(said: Sequence[Said], steps: int, num: int, path: Path) -> None:
     """Write how often each rule led an incident on healthy loops; the page about rules states it."""
     counts = collections.Counter((each.rule, each.severity) for each in said)
@@ -150,7 +155,8 @@ def save_rates(said: Sequence[Said], steps: int, num: int, path: Path) -> None:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Count what rules say on healthy loops.")
     parser.add_argument("--half", choices=("tune", "held-out", "both"), default="tune", help="which loops")
-    parser.add_argument("--loop", action="append", help="only this one, with its variants; may be repeated")
+    parser.add_argument("--loop", action="append", default=[], help="only this one, with its variants; may be repeated")
+    parser.add_argument("--file", default="*", help="only of files of recipes that match this: 'fifth_*'")
     parser.add_argument("--watched", choices=list(WATCHED), default="default", help="how loops are watched")
     parser.add_argument("--sparse", action="store_true", help="of what was watched at each step, look at the default")
     parser.add_argument("--live", action="store_true", help="count what was said while training, not a replay")
