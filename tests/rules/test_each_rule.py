@@ -252,6 +252,20 @@ def test_lr_change_pages_above_the_highest_rate_and_at_zero():
     assert severities_of_rates(1.0, new_optimizer=True) == ["note"]  # the next stage
 
 
+def test_lr_change_knows_the_rates_of_optimizers_that_take_turns():
+    course = Course(["lr_change"])
+    turns = [{"lr": 1e-3, "lr/1": 1e-4}, {"lr": 1e-3}, {"lr": 1e-4, "lr/1": 1e-3}, {"lr": 1e-4}]
+    assert not [alert for step in range(60) for alert in course.step(scalars=turns[step % 4])]
+    assert course.step(scalars={"lr": 1e-2, "lr/1": 1e-3})
+
+
+def test_lr_change_tells_of_the_first_of_equal_drops_and_of_another_one():
+    course = Course(["lr_change"])
+    rates = [0.9, 0.3, 0.1, 0.02]
+    said = [alert.step for step in range(120) for alert in course.step(scalars={"lr": rates[step // 30]})]
+    assert said == [30, 90]
+
+
 def test_near_overflow_takes_the_lowest_number_for_a_mask():
     lowest = -3.4028234663852886e38
     course = Course(["near_overflow"])

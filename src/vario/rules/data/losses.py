@@ -12,7 +12,7 @@ from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import WARM
 from vario.rules.api.lasting_shift import lasting_shift, may_have_shifted, remembered
-from vario.rules.api.series_state import YOUNG, Last, Streak, Trend
+from vario.rules.api.series_state import YOUNG, Last, Longest, Streak, Trend
 
 
 @rule("relative", is_quiet=True, is_symptom=True, needs=" ".join(LOSSES), stage="loss")
@@ -58,12 +58,15 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
     if name is None:
         return
     losses = remembered(step.memory, f"loss_shift {name}", step.scalars[name])
+    highest = float(step.memory.get("loss_shift highest", Longest()).update((name,), np.array([step.scalars[name]]))[0])
     newest = losses.tolist()
     if not may_have_shifted(newest, None, share, threshold):
         return
     found = lasting_shift(losses, threshold)
     if found is None or (found.size < 0 and not _fell_at_once(newest)):
         return  # learning takes more than a step
+    if 0 <= found.value < LEARNT * highest:
+        return  # what is left of a loss that is learned to the end is rounding
     if abs(found.size) > share * found.level and not _has_moved_so_far(step, name, found.size):
         since = step.number - found.looks_ago
         yield Finding(
@@ -85,6 +88,8 @@ UNSEEN = (
     "the data, the labels or a term of the loss changed, or the model itself: no activation has been recorded since "
     "step {}"
 )
+LEARNT = 1e-6
+"""The share of the highest loss below which its level says nothing."""
 AGAIN, PAUSE = 1.5, 20
 """A shift counts as new if it is so many times as large as any before, seen so many steps ago."""
 

@@ -13,7 +13,7 @@ from vario.rules.api.series_state import Trend
 
 @rule("limit", needs="expert", chart="load")
 def expert_imbalance(
-    step: Step, limit: float = 1.0, starved: float = 0.1, rise: float = 0.25, warm: int = 30
+    step: Step, limit: float = 1.0, starved: float = 0.1, rise: float = 0.25, times: float = 2.5, warm: int = 30
 ) -> Iterator[Finding]:
     """A router that sends most tokens to one expert, or none to another.
 
@@ -36,7 +36,7 @@ def expert_imbalance(
     low.update(rows.targets, least)
     mean_most, mean_least = high.read("fast", rows.targets), low.read("fast", rows.targets)
     # With few experts each one has a large share and no load reaches twice the mean, so the rise counts there.
-    rose = (found.gap > rise) & (found.gap > 2.5 * found.usual_gap)
+    rose = (found.gap > rise) & (found.gap > times * found.usual_gap)
     for index in np.flatnonzero((found.age >= warm) & ((mean_most > limit) | rose | (mean_least < starved)))[:16]:
         over = bool(mean_most[index] > limit or rose[index])
         text = (
