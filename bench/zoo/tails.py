@@ -43,6 +43,10 @@ class Tail:
         """How often per 1,000 steps scores reach a threshold above the start."""
         return self.rate * float(_beyond(np.array([threshold - self.start]), self.scale, self.shape)[0])
 
+    def slope_at(self, threshold: float) -> float:
+        """By how much a threshold must grow for the same rate, for each factor of e in how often scores are drawn."""
+        return self.scale + self.shape * (threshold - self.start)
+
     def threshold_for(self, rate: float) -> float:
         """The threshold that scores reach so often; not below the start, where nothing was fitted."""
         if rate >= self.rate:
@@ -90,6 +94,18 @@ def conformal(scores: Sequence[float], steps: Sequence[int], rate: float) -> flo
     if allowed < 0:
         return None
     return float(np.sort(np.array(scores))[::-1][int(allowed)])
+
+
+def upper_rate(count: int, steps: int) -> float:
+    """The rate per 1,000 steps that so few events rule out, at 95 %."""
+    low, high = max(float(count), 1e-9), 10.0 + 3 * count
+    for _ in range(60):
+        middle = (low + high) / 2
+        chance = sum(
+            math.exp(-middle + number * math.log(middle) - math.lgamma(number + 1)) for number in range(count + 1)
+        )
+        low, high = (middle, high) if chance > 0.05 else (low, middle)
+    return 1000 * high / steps
 
 
 def growth(passed: Sequence[int], steps: Sequence[int], series: Sequence[int]) -> tuple[float, float]:

@@ -44,7 +44,7 @@ def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Itera
 
 
 @rule("relative", is_symptom=True, needs=" ".join(LOSSES), stage="loss")
-def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterator[Finding]:
+def loss_shift(step: Step, threshold: float = 9.8, share: float = 0.1) -> Iterator[Finding]:
     """A loss that moved to another level and stays there.
 
     Why: if every layer looks as before and the loss does not, then the batches, their labels or a term of the loss
@@ -127,7 +127,7 @@ def _mean(values: list[float]) -> float:
 
 
 @rule("relative", is_symptom=True, needs=" ".join(LOSSES), stage="loss")
-def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
+def loss_swings(step: Step, times: float = 1.8, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
     """A loss that swings far more from step to step than before.
 
     Why: batches differ too much from each other: rows sorted by label or source, or a batch that is too small.
