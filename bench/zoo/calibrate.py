@@ -70,6 +70,8 @@ CERTAIN = 1.92
 """The gain in likelihood at which the number of series has an effect, at 95 %."""
 GROWING = ("grad_spike", "level_shift")
 """Rules whose threshold grows with the number of series, by their option `growth`."""
+RATES = {"drift": 0.07}
+"""Rules with a rate of their own: at a lower one, drift would not see that a tensor grows by 3 % each step."""
 BLOCK = 1000
 WARMING = 40
 """The steps at the start of a run in which rules do not compare yet."""
@@ -202,9 +204,10 @@ def calibrated(blocks: Sequence[Block], rate: float) -> dict[str, Entry]:
             "at_most": round(tails.upper_rate(passed, sum(steps)), 4),
         }
         if tail is not None and tail.num >= ENOUGH:
-            factor = tail.threshold_for(rate)
-            safe = tails.conformal(scores, steps, rate)
+            wanted = RATES.get(rule, rate)
+            factor, safe = tail.threshold_for(wanted), tails.conformal(scores, steps, wanted)
             entry |= {
+                "rate": wanted,
                 "options": {name: _rounded(value) for name, value in options_at(rule, factor).items()},
                 "factor": round(factor, 3),
                 "conformal_factor": None if safe is None else round(safe, 3),
@@ -226,6 +229,7 @@ def calibrated(blocks: Sequence[Block], rate: float) -> dict[str, Entry]:
         is_free = entry.get("factor", 0.0) > factor_now(rule) or rule in SEE_EACH_STEP
         fitted = entry.get("options", {})
         entry["defaults"] |= {name: value for name, value in fitted.items() if is_free or name == "growth"}
+        entry["fitted"] = [name for name in UNITS[rule] if is_free]
         found[rule] = entry
     return found
 

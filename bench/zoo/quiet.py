@@ -32,6 +32,7 @@ import vario
 from vario.runs.findings.check import check
 from zoo.healthy.loops import Loop, all_loops
 from zoo.own import kept_by_default
+from zoo.tails import upper_rate
 
 RUNS = Path(__file__).parent / ".runs" / "loops"
 DONE = "loop.json"
@@ -117,7 +118,7 @@ def main() -> None:
         print("\n".join(one.name for one in chosen))
         return
     said: list[Said] = []
-    steps = 0
+    steps = num = 0
     for one in chosen:
         if options.again:
             shutil.rmtree(folder(one, options.watched, options.runs), ignore_errors=True)
@@ -126,13 +127,14 @@ def main() -> None:
         except Exception:  # noqa: BLE001 - one loop that fails must not end the others
             print(f"{one.name} could not be recorded:\n{traceback.format_exc()}", flush=True)
             continue
+        num += 1
         steps += json.loads((path / DONE).read_text(encoding="utf8"))["steps"]
         if not options.record_only:
             said += incidents(one, path, options.live, options.sparse)
     if not options.record_only:
-        print(report(said, steps, len(chosen)))
+        print(report(said, steps, num))
     if options.rates is not None:
-        save_rates(said, steps, len(chosen), options.rates)
+        save_rates(said, steps, num, options.rates)
 
 
 def choose(half: str, names: Sequence[str] = (), file: str = "*") -> list[Loop]:
@@ -143,13 +145,19 @@ def choose(half: str, names: Sequence[str] = (), file: str = "*") -> list[Loop]:
 
 
 def save_rates(said: Sequence[Said], steps: int, num: int, path: Path) -> None:
-    """Write how often each rule led an incident on healthy loops; the page about rules states it."""
+    """Write how often each rule led an incident on healthy loops, and the rates per 1,000 steps that this rules out.
+
+    The page about rules states both.
+    """
     counts = collections.Counter((each.rule, each.severity) for each in said)
     rules = {
         rule: {severity: counts[rule, severity] for severity in SEVERITIES if counts[rule, severity]}
         for rule in sorted({rule for rule, _ in counts})
     }
-    path.write_text(json.dumps({"loops": num, "steps": steps, "rules": rules}, indent=1) + "\n", encoding="utf8")
+    numbers = {0, *(sum(counts.values()) for counts in rules.values())}
+    limits = {str(number): round(upper_rate(number, steps), 4) for number in sorted(numbers)}
+    content = {"loops": num, "steps": steps, "at_most": limits, "rules": rules}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

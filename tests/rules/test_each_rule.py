@@ -9,6 +9,7 @@ from courses import BIASES, COUNT, PARAMETERS, Course, number_row, summary
 from vario.core.errors import ConfigError
 from vario.notices.message import Message
 from vario.rules import RULES, Finding, choose, rule, to_options
+from vario.rules.api.findings import raised
 from vario.rules.api.wording import in_a_paragraph, in_one_line
 
 LAYER = "layers.2.mlp.weight"
@@ -423,6 +424,17 @@ def test_expert_imbalance_that_lasts():
     assert names(fed(course, 20, lambda: [loads(0.3, 3.0)])) == {"expert_imbalance"}
 
 
+def test_a_load_that_swings_about_its_limit_is_told_once():
+    course = Course(["expert_imbalance"])
+    loads = lambda high: ("expert", {"router:load": summary(1.0, mean=1.0, low=0.6, high=high)})  # noqa: E731
+    for number in range(50):
+        assert not course.step(loads(1.8 if number % 2 else 1.6))
+    said = [alert for number in range(240) for alert in course.step(loads(1.85 if number // 40 % 2 else 2.2))]
+    assert len(said) == 1
+    fed(course, 60, lambda: [loads(1.2)])
+    assert len(fed(course, 60, lambda: [loads(2.4)])) == 1
+
+
 def test_a_starved_expert_is_found():
     course = Course(["expert_imbalance"])
     loads = lambda low: ("expert", {"router:load": summary(1.0, mean=1.0, low=low, high=1.5)})  # noqa: E731
@@ -647,6 +659,33 @@ def test_drift_finds_a_mean_that_leaves_before_the_size_shows_it():
     for step in range(30):
         said += course.step(("activation", centred() | {MODULES[2]: summary(course.size(0.05), mean=0.05 * step)}))
     assert {(alert.target, alert.statistic) for alert in said} == {(MODULES[2], "mean")}
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.05, 1), (1 / 1.05, 0)])
+def test_updates_that_get_smaller_are_no_drift(factor, expected):
+    course = Course(["drift"])
+    size = 1.0
+    rows = lambda: ("update", {f"{name}:pace": number_row(size * course.size(0.02)) for name in PARAMETERS})  # noqa: E731
+    assert not fed(course, 120, lambda: [rows()])
+    said = []
+    for _ in range(60):
+        size *= factor
+        said += course.step(rows())
+    assert len({alert.rule for alert in said}) == expected
+
+
+def test_a_threshold_grows_with_the_number_of_series():
+    assert raised(6.0, 1.0, 3) == raised(6.0, 1.0, 10) == 6.0
+    assert raised(6.0, 1.0, 10_000) == pytest.approx(6.0 + np.log(1000))
+
+
+@pytest.mark.parametrize(("num", "expected"), [(8, 1), (2000, 0)])
+def test_one_spike_among_very_many_gradients_must_be_higher(num, expected):
+    course = Course(["grad_spike"])
+    names = [f"layers.{number}.weight" for number in range(num)]
+    fed(course, 60, lambda: [("gradient", course.healthy("", names, 0.12))])
+    rows = course.healthy("", names, 0.12) | {names[1]: summary(3.2)}  # between nine and ten spreads
+    assert len(course.step(("gradient", rows))) == expected
 
 
 def test_level_shift_finds_a_third_more_that_stays():

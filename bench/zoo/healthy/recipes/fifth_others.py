@@ -220,15 +220,15 @@ def fifth_facts(watch: Watch, steps: int) -> None:
 @loop(1000)
 def fifth_two_towers(watch: Watch, steps: int) -> None:
     """Users and items with popular ones, negatives from the batch, Adagrad."""
-    model = nn.ModuleDict({"users": nn.Embedding(300, 16), "items": nn.Embedding(200, 16)})
+    model = nn.ModuleDict({"people": nn.Embedding(300, 16), "goods": nn.Embedding(200, 16)})
     model["top"] = nn.Linear(16, 16)
     adagrad = torch.optim.Adagrad(model.parameters(), lr=0.05)
 
     def loss_of(_: int) -> Tensor:
         user = torch.randint(0, 300, (32,))
         item = (user * 7 + (torch.rand(32) ** 3 * 10).long()) % 200
-        one = functional.normalize(model["top"](model["users"](user)), dim=1)
-        two = functional.normalize(model["items"](item), dim=1)
+        one = functional.normalize(model["top"](model["people"](user)), dim=1)
+        two = functional.normalize(model["goods"](item), dim=1)
         return functional.cross_entropy(one @ two.t() / 0.1, torch.arange(32))
 
     fit(watch, model, adagrad, loss_of, steps)

@@ -24,10 +24,10 @@ CALM = 20
 @rule("relative", needs=" ".join(("activation", "weight", "gradient", "update", *LOSSES)))
 def drift(
     step: Step,
-    activation: float = 2.3,
-    weight: float = 1.5,
-    gradient: float = 5.3,
-    update: float = 3.7,
+    activation: float = 2.0,
+    weight: float = 1.4,
+    gradient: float = 4.0,
+    update: float = 3.0,
     offset: float = 0.6,
     times: float = 2.5,
 ) -> Iterator[Finding]:
