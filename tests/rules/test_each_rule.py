@@ -106,6 +106,18 @@ def test_unexplained_change_allows_for_updates_that_nobody_watched():
     assert alert.target == LAYER
 
 
+@pytest.mark.parametrize(("steps", "num"), [(10, 1), (80, 0)])
+def test_two_watched_updates_of_very_many_explain_nothing(steps, num):
+    course = Course(["unexplained_change"])
+    still = {f"{LAYER}:{part}": summary(0.0, low=0.0, high=0.0, zeros=1.0) for part in ("change", "ratio")}
+    said = []
+    for size in (1.0, 1.0, 9.0):
+        said += course.step(("weight", {LAYER: summary(size)}), ("update", still))
+        for _ in range(steps - 1):
+            said += course.step()
+    assert len(said) == num
+
+
 def changed_at(size, zeros, update=1e-3, weight=1.0, dtype="float32"):
     """What is said of a weight that changes after ten quiet steps, in which its updates were seen."""
     course = Course(["unexplained_change"], dtype=dtype)
