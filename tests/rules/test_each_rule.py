@@ -270,6 +270,13 @@ def test_lr_change_knows_the_rates_of_optimizers_that_take_turns():
     turns = [{"lr": 1e-3, "lr/1": 1e-4}, {"lr": 1e-3}, {"lr": 1e-4, "lr/1": 1e-3}, {"lr": 1e-4}]
     assert not [alert for step in range(60) for alert in course.step(scalars=turns[step % 4])]
     assert course.step(scalars={"lr": 1e-2, "lr/1": 1e-3})
+    late = Course(["lr_change"])
+    assert not [alert for _ in range(20) for alert in late.step(scalars={"lr": 1e-3})]
+    assert not late.step(scalars={"lr": 1e-4, "lr/1": 1e-3})  # one that is made later updates first
+    assert not late.step(scalars={"lr": 1e-3})
+    alone = Course(["lr_change"])
+    assert not [alert for step in range(60) for alert in alone.step(scalars={"lr": (1e-3, 3e-4)[step // 2 % 2]})]
+    assert alone.step(scalars={"lr": 1e-2})
 
 
 def test_lr_change_tells_of_the_first_of_equal_drops_and_of_another_one():

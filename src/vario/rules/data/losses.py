@@ -60,6 +60,8 @@ def loss_shift(step: Step, threshold: float = 9.8, share: float = 0.1) -> Iterat
     losses = remembered(step.memory, f"loss_shift {name}", step.scalars[name])
     highest = float(step.memory.get("loss_shift highest", Longest()).update((name,), np.array([step.scalars[name]]))[0])
     newest = losses.tolist()
+    if name == LOSS_BACKWARD:
+        share = max(share, OBJECTIVE)
     if not may_have_shifted(newest, None, share, threshold):
         return
     found = lasting_shift(losses, threshold)
@@ -88,6 +90,8 @@ UNSEEN = (
     "the data, the labels or a term of the loss changed, or the model itself: no activation has been recorded since "
     "step {}"
 )
+OBJECTIVE = 0.4
+"""The share of its level by which an objective must move that may be any: those of agents move with what they meet."""
 LEARNT = 1e-6
 """The share of the highest loss below which its level says nothing."""
 AGAIN, PAUSE = 1.5, 20
