@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 CORE = {"core", "statistics", "rules", "notices", "config"}
 IN_PROCESS = {"backends", "probes", "store", "sinks", "frame_rows", "step_buffer", "observer", "writer", "folders"}
 IN_PROCESS |= {"forks", "header", "not_offered", "plugins", "snapshots", "actions", "idle", "succession", "leaving"}
-IN_PROCESS |= {"monitor", "budget", "costs", "tripwire", "found_params"}
+IN_PROCESS |= {"monitor", "budget", "costs", "tripwire", "gradient_watch", "found_params"}
 """The modules of `training/` stand for themselves: it has layers of its own."""
 PUBLIC = "the public names"
 
@@ -30,7 +30,8 @@ ALLOWED: dict[str, set[str]] = {
     "step_buffer": CORE | {"backends", "frame_rows"},
     "costs": CORE,
     "observer": CORE | {"backends", "costs", "step_buffer"},
-    "tripwire": CORE | {"backends", "observer"},
+    "gradient_watch": CORE,
+    "tripwire": CORE | {"backends", "costs", "gradient_watch", "observer"},
     "budget": CORE | {"backends", "costs", "observer", "sinks", "step_buffer", "store", "tripwire"},
     "writer": CORE | {"sinks"},
     "folders": CORE | {"backends", "sinks", "store"},

@@ -93,7 +93,11 @@ Three kinds:
   it is large enough to matter (size).
 
 Under each rule that runs in training stands how often it led an incident on the library of healthy loops
-([bench/zoo](../bench/zoo/README.md)), at the default intervals. Some of these loops were used to tune the rules.
+([bench/zoo](../bench/zoo/README.md)), with the default settings, and which rate of further false alarms that rules out
+at 95 %. Some of these loops were used to tune the rules, and steps of real models take longer, so that more is watched.
+Where it says so, the default follows from a rate: the tail of the largest scores was fitted, and the threshold is the
+one that is passed so often (`python bench/zoo/calibrate.py`). `growth` is added to a threshold for each factor of e by
+which a model has more than 10 series.
 
 If most tensors change together, the report names a common cause (optimizer, learning rate, loss scale) instead of a
 single tensor.
@@ -190,11 +194,18 @@ def rules_page() -> str:
 
 
 def _false_alarms(name: str) -> str:
-    """Say how often a rule spoke on healthy loops, as `bench/zoo/quiet.py --rates` measured it."""
+    """Say how often a rule spoke on healthy loops, and whether its threshold follows from that (`bench/zoo`)."""
     measured = json.loads((ROOT / "bench/zoo/false_alarms.json").read_text(encoding="utf8"))
     counts = measured["rules"].get(name, {})
     said = ", ".join(f"{count} {severity}" for severity, count in counts.items()) or "none"
-    return f"False alarms: {said}, in {measured['steps']:,} steps of {measured['loops']} healthy loops."
+    text = f"False alarms: {said}, in {measured['steps']:,} steps of {measured['loops']} healthy loops"
+    limit = 1000 / measured["at_most"][str(sum(counts.values()))]
+    text += f": at most one in {limit:,.0f} steps."
+    calibration = json.loads((ROOT / "bench/zoo/calibration.json").read_text(encoding="utf8"))
+    entry = calibration["rules"].get(name, {})
+    if fitted := [f"`{option}`" for option in entry.get("fitted", ())]:
+        text += f" {', '.join(fitted)}: for one alert in {1000 / entry['rate']:,.0f} steps."
+    return text
 
 
 def config_page() -> str:

@@ -20,6 +20,7 @@ import traceback
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ import vario
 from vario.runs.findings.check import check
 from zoo.healthy.loops import Loop, all_loops
 from zoo.own import kept_by_default
+from zoo.tails import upper_rate
 
 RUNS = Path(__file__).parent / ".runs" / "loops"
 DONE = "loop.json"
@@ -111,15 +113,12 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("vario").setLevel(logging.ERROR)
-    halves = {"tune": (False,), "held-out": (True,), "both": (False, True)}[options.half]
-    chosen = [one for one in all_loops().values() if one.is_held_out in halves]
-    if options.loop:
-        chosen = [one for one in chosen if one.name in options.loop or one.recipe.__name__ in options.loop]
+    chosen = choose(options.half, options.loop, options.file)
     if options.list:
         print("\n".join(one.name for one in chosen))
         return
     said: list[Said] = []
-    steps = 0
+    steps = num = 0
     for one in chosen:
         if options.again:
             shutil.rmtree(folder(one, options.watched, options.runs), ignore_errors=True)
@@ -128,29 +127,44 @@ def main() -> None:
         except Exception:  # noqa: BLE001 - one loop that fails must not end the others
             print(f"{one.name} could not be recorded:\n{traceback.format_exc()}", flush=True)
             continue
+        num += 1
         steps += json.loads((path / DONE).read_text(encoding="utf8"))["steps"]
         if not options.record_only:
             said += incidents(one, path, options.live, options.sparse)
     if not options.record_only:
-        print(report(said, steps, len(chosen)))
+        print(report(said, steps, num))
     if options.rates is not None:
-        save_rates(said, steps, len(chosen), options.rates)
+        save_rates(said, steps, num, options.rates)
+
+
+def choose(half: str, names: Sequence[str] = (), file: str = "*") -> list[Loop]:
+    """The loops of one half or both, of files of recipes that match a pattern; or those that are named."""
+    halves = {"tune": (False,), "held-out": (True,), "both": (False, True)}[half]
+    chosen = [one for one in all_loops().values() if one.is_held_out in halves and fnmatch(one.file, file)]
+    return [one for one in chosen if not names or one.name in names or one.recipe.__name__ in names]
 
 
 def save_rates(said: Sequence[Said], steps: int, num: int, path: Path) -> None:
-    """Write how often each rule led an incident on healthy loops; the page about rules states it."""
+    """Write how often each rule led an incident on healthy loops, and the rates per 1,000 steps that this rules out.
+
+    The page about rules states both.
+    """
     counts = collections.Counter((each.rule, each.severity) for each in said)
     rules = {
         rule: {severity: counts[rule, severity] for severity in SEVERITIES if counts[rule, severity]}
         for rule in sorted({rule for rule, _ in counts})
     }
-    path.write_text(json.dumps({"loops": num, "steps": steps, "rules": rules}, indent=1) + "\n", encoding="utf8")
+    numbers = {0, *(sum(counts.values()) for counts in rules.values())}
+    limits = {str(number): round(upper_rate(number, steps), 4) for number in sorted(numbers)}
+    content = {"loops": num, "steps": steps, "at_most": limits, "rules": rules}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Count what rules say on healthy loops.")
     parser.add_argument("--half", choices=("tune", "held-out", "both"), default="tune", help="which loops")
-    parser.add_argument("--loop", action="append", help="only this one, with its variants; may be repeated")
+    parser.add_argument("--loop", action="append", default=[], help="only this one, with its variants; may be repeated")
+    parser.add_argument("--file", default="*", help="only of files of recipes that match this: 'fifth_*'")
     parser.add_argument("--watched", choices=list(WATCHED), default="default", help="how loops are watched")
     parser.add_argument("--sparse", action="store_true", help="of what was watched at each step, look at the default")
     parser.add_argument("--live", action="store_true", help="count what was said while training, not a replay")

@@ -42,6 +42,7 @@ def main() -> None:
     if options.budget:
         os.environ[BUDGET] = options.budget
     seeds = {"dev": DEV_SEEDS, "held-out": HELD_OUT_SEEDS, "all": (*DEV_SEEDS, *HELD_OUT_SEEDS)}[options.set]
+    seeds = tuple(options.seed or seeds)
     halves = {"dev": (False,), "held-out": (True,), "all": (False, True)}[options.set]
     parts = PARTS if options.part is None else (options.part,)
     known = [name for name, fault in all_faults().items() if re.split("[._]", fault.__module__)[-1] in parts]
@@ -140,6 +141,7 @@ def describe(runs: Sequence[Recorded]) -> None:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Record the fault zoo and score detectors on it.")
     parser.add_argument("--set", choices=("dev", "held-out", "all"), default="dev", help="which seeds and healthy runs")
+    parser.add_argument("--seed", action="append", type=int, help="only this seed; may be repeated")
     parser.add_argument("--fault", action="append", choices=list(all_faults()), help="only this one; may be repeated")
     parser.add_argument("--part", choices=("building", "thresholds", "exam"), help="faults of the second round")
     parser.add_argument("--quick", action="store_true", help="a few faults and healthy runs, one seed")

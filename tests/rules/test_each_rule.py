@@ -9,6 +9,7 @@ from courses import BIASES, COUNT, PARAMETERS, Course, number_row, summary
 from vario.core.errors import ConfigError
 from vario.notices.message import Message
 from vario.rules import RULES, Finding, choose, rule, to_options
+from vario.rules.api.findings import raised
 from vario.rules.api.wording import in_a_paragraph, in_one_line
 
 LAYER = "layers.2.mlp.weight"
@@ -103,6 +104,18 @@ def test_unexplained_change_allows_for_updates_that_nobody_watched():
     assert not any(seen_after(1, 4.0) for _ in range(20))
     [alert] = seen_after(1, 4.04)
     assert alert.target == LAYER
+
+
+@pytest.mark.parametrize(("steps", "num"), [(10, 1), (80, 0)])
+def test_two_watched_updates_of_very_many_explain_nothing(steps, num):
+    course = Course(["unexplained_change"])
+    still = {f"{LAYER}:{part}": summary(0.0, low=0.0, high=0.0, zeros=1.0) for part in ("change", "ratio")}
+    said = []
+    for size in (1.0, 1.0, 9.0):
+        said += course.step(("weight", {LAYER: summary(size)}), ("update", still))
+        for _ in range(steps - 1):
+            said += course.step()
+    assert len(said) == num
 
 
 def changed_at(size, zeros, update=1e-3, weight=1.0, dtype="float32"):
@@ -250,6 +263,27 @@ def test_lr_change_pages_above_the_highest_rate_and_at_zero():
     assert severities_of_rates(1e-3) == ["note"]  # a milestone
     assert severities_of_rates(1e-4, 1e-4, 1e-2)[:1] == ["note"]  # and a restart
     assert severities_of_rates(1.0, new_optimizer=True) == ["note"]  # the next stage
+
+
+def test_lr_change_knows_the_rates_of_optimizers_that_take_turns():
+    course = Course(["lr_change"])
+    turns = [{"lr": 1e-3, "lr/1": 1e-4}, {"lr": 1e-3}, {"lr": 1e-4, "lr/1": 1e-3}, {"lr": 1e-4}]
+    assert not [alert for step in range(60) for alert in course.step(scalars=turns[step % 4])]
+    assert course.step(scalars={"lr": 1e-2, "lr/1": 1e-3})
+    late = Course(["lr_change"])
+    assert not [alert for _ in range(20) for alert in late.step(scalars={"lr": 1e-3})]
+    assert not late.step(scalars={"lr": 1e-4, "lr/1": 1e-3})  # one that is made later updates first
+    assert not late.step(scalars={"lr": 1e-3})
+    alone = Course(["lr_change"])
+    assert not [alert for step in range(60) for alert in alone.step(scalars={"lr": (1e-3, 3e-4)[step // 2 % 2]})]
+    assert alone.step(scalars={"lr": 1e-2})
+
+
+def test_lr_change_tells_of_the_first_of_equal_drops_and_of_another_one():
+    course = Course(["lr_change"])
+    rates = [0.9, 0.3, 0.1, 0.02]
+    said = [alert.step for step in range(120) for alert in course.step(scalars={"lr": rates[step // 30]})]
+    assert said == [30, 90]
 
 
 def test_near_overflow_takes_the_lowest_number_for_a_mask():
@@ -407,6 +441,17 @@ def test_expert_imbalance_that_lasts():
     assert not fed(course, 50, lambda: [loads(0.6, 1.4)])
     assert not course.step(loads(0.5, 3.0))
     assert names(fed(course, 20, lambda: [loads(0.3, 3.0)])) == {"expert_imbalance"}
+
+
+def test_a_load_that_swings_about_its_limit_is_told_once():
+    course = Course(["expert_imbalance"])
+    loads = lambda high: ("expert", {"router:load": summary(1.0, mean=1.0, low=0.6, high=high)})  # noqa: E731
+    for number in range(50):
+        assert not course.step(loads(1.8 if number % 2 else 1.6))
+    said = [alert for number in range(240) for alert in course.step(loads(1.85 if number // 40 % 2 else 2.2))]
+    assert len(said) == 1
+    fed(course, 60, lambda: [loads(1.2)])
+    assert len(fed(course, 60, lambda: [loads(2.4)])) == 1
 
 
 def test_a_starved_expert_is_found():
@@ -633,6 +678,33 @@ def test_drift_finds_a_mean_that_leaves_before_the_size_shows_it():
     for step in range(30):
         said += course.step(("activation", centred() | {MODULES[2]: summary(course.size(0.05), mean=0.05 * step)}))
     assert {(alert.target, alert.statistic) for alert in said} == {(MODULES[2], "mean")}
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.05, 1), (1 / 1.05, 0)])
+def test_updates_that_get_smaller_are_no_drift(factor, expected):
+    course = Course(["drift"])
+    size = 1.0
+    rows = lambda: ("update", {f"{name}:pace": number_row(size * course.size(0.02)) for name in PARAMETERS})  # noqa: E731
+    assert not fed(course, 120, lambda: [rows()])
+    said = []
+    for _ in range(60):
+        size *= factor
+        said += course.step(rows())
+    assert len({alert.rule for alert in said}) == expected
+
+
+def test_a_threshold_grows_with_the_number_of_series():
+    assert raised(6.0, 1.0, 3) == raised(6.0, 1.0, 10) == 6.0
+    assert raised(6.0, 1.0, 10_000) == pytest.approx(6.0 + np.log(1000))
+
+
+@pytest.mark.parametrize(("num", "expected"), [(8, 1), (2000, 0)])
+def test_one_spike_among_very_many_gradients_must_be_higher(num, expected):
+    course = Course(["grad_spike"])
+    names = [f"layers.{number}.weight" for number in range(num)]
+    fed(course, 60, lambda: [("gradient", course.healthy("", names, 0.12))])
+    rows = course.healthy("", names, 0.12) | {names[1]: summary(3.2)}  # between nine and ten spreads
+    assert len(course.step(("gradient", rows))) == expected
 
 
 def test_level_shift_finds_a_third_more_that_stays():

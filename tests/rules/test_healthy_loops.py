@@ -28,6 +28,7 @@ LOOPS = {
     "tasks_in_turn": (110, "zero_grad"),  # heads without a gradient for as long as chance has it
     "point_sets": (60, "stale_second_moment"),  # a unit that fires for the first time
     "learned_to_the_end": (320, "update_low"),  # nothing is left to learn
+    "fifth_deterministic_policy": (60, "lr_change"),  # two optimizers, one of which updates at every other step
     "batch_norm_of_two": (190, "loss_shift"),  # losses with a long tail
 }
 """Steps, and the rules that spoke."""

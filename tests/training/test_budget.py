@@ -186,7 +186,7 @@ def test_a_norm_out_of_line_moves_the_tripwire_once():
 
     observer = Observer("activation", 10, 0.0)
     observer.watched_before = 0
-    tripwire = Tripwire([observer], Watched())
+    tripwire = Tripwire([observer], Watched(), Costs())
     for step in range(20):
         Clock.step = step
         assert not tripwire.has_moved(1.0 + 0.1 * (step % 3))
@@ -210,7 +210,7 @@ def test_a_look_for_a_note_does_not_keep_from_looking_for_more():
 
     observer = Observer("activation", 10, 0.0)
     observer.watched_before = 0
-    tripwire = Tripwire([observer], Watched())
+    tripwire = Tripwire([observer], Watched(), Costs())
     assert tripwire.look_closer(is_hint=True)
     Clock.step = 20
     assert not tripwire.look_closer(is_hint=True)

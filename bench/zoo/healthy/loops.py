@@ -28,6 +28,8 @@ class Loop:
     recipe: Recipe
     steps: int
     options: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
+    """The file of recipes that added it."""
 
     @property
     def is_held_out(self) -> bool:
@@ -51,16 +53,31 @@ _FOUND: dict[str, Loop] = {}
 
 
 def loop(steps: int = 300, **variants: Mapping[str, Any]) -> Callable[[Recipe], Recipe]:
-    """Add a recipe to the library, once as it is, and once for each variant with other options."""
+    """Add a recipe to the library, once as it is, and once for each variant with other options, `steps` among them."""
 
     def wrap(recipe: Recipe) -> Recipe:
         for name, options in {"": {}, **variants}.items():
+            others = {key: value for key, value in options.items() if key != "steps"}
             full = f"{recipe.__name__}-{name}" if name else recipe.__name__
-            assert full not in _FOUND, full
-            _FOUND[full] = Loop(full, recipe, steps, options)
+            _add(Loop(full, recipe, options.get("steps", steps), others, file_of(recipe.__module__)))
         return recipe
 
     return wrap
+
+
+def longer(module: str, steps: int, *recipes: Recipe) -> None:
+    """Add a long run of each of these recipes, on behalf of a module."""
+    for recipe in recipes:
+        _add(Loop(f"{recipe.__name__}-{steps}", recipe, steps, file=file_of(module)))
+
+
+def file_of(module: str) -> str:
+    return module.rpartition(".")[2]
+
+
+def _add(found: Loop) -> None:
+    assert found.name not in _FOUND, found.name
+    _FOUND[found.name] = found
 
 
 @cache

@@ -7,11 +7,9 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from vario.backends.module_attributes import ModuleAttributes
-from vario.backends.protocols.gradients import Values
 from vario.backends.protocols.observing import Later
 from vario.backends.torch import naming
 from vario.backends.torch.engines import find_engine, optimizers, sharing
@@ -23,7 +21,6 @@ from vario.backends.torch.optimizer.held_tensors import HeldTensors
 from vario.backends.torch.optimizer.schedulers import Schedulers
 from vario.backends.torch.optimizer.settings import modules_in_eval, optimizer_settings, settings, unknown_parameters
 from vario.backends.torch.reduce.checksums import checksum
-from vario.backends.torch.reduce.norms import norms_of_each
 from vario.core.errors import ModelError
 from vario.core.parameter_list import ParameterList
 from vario.core.records import Mesh, Share, Structure
@@ -55,10 +52,10 @@ class Targets:
         _check_shapes(self.roots, self.all_parameters)
         selector.check(list(modules), list(self.all_parameters))
         self.modules = {name: modules[name] for name in selector.modules(modules)}
-        self._names = selector.parameters(self.all_parameters)
+        self.parameter_names = selector.parameters(self.all_parameters)
         self.parameters = self.all_parameters
-        if len(self._names) < len(self.all_parameters):
-            self.parameters = {name: self.all_parameters[name] for name in self._names}
+        if len(self.parameter_names) < len(self.all_parameters):
+            self.parameters = {name: self.all_parameters[name] for name in self.parameter_names}
         try:
             self.engine = chosen_engine(self.roots, self.all_parameters, given_optimizers)
             self.shares = _each_once(self.engine.shares())
@@ -201,19 +198,7 @@ class Targets:
         gradients = [parameter.grad for parameter in parameters]
         if not _PLAIN.issuperset(map(type, gradients)) or not all(map(torch.Tensor.numel, gradients)):  # type: ignore[arg-type]
             return None
-        return self._names if order is None else order.names, gradients  # type: ignore[return-value]
-
-    def norms_of_gradients(self) -> tuple[Sequence[str], Values] | None:
-        """Return the norm of each chosen parameter's gradient, zero without one; None unless all are plain tensors."""
-        if not self.engine.has_plain_gradients:
-            return None
-        found = [parameter.grad for parameter in self.parameters.values()]
-        norms = norms_of_each([gradient for gradient in found if gradient is not None])
-        if norms is not None and len(norms) < len(found):
-            is_there = np.array([gradient is not None for gradient in found])
-            norms, there = np.zeros(len(found)), norms
-            norms[is_there] = there
-        return None if norms is None else (self._names, norms)
+        return self.parameter_names if order is None else order.names, gradients  # type: ignore[return-value]
 
     def applied_gradients(self, optimizer: Any) -> NamedTensors:
         """Return names and gradients as an optimizer gets them."""

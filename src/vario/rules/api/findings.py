@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -29,6 +30,15 @@ def left_the_past(deviation: Deviation, threshold: float, size: float, warm: int
     at_once = np.sign(deviation.step_off) * np.sign(deviation.distance) * np.abs(deviation.step_off) > size / 2
     is_far = (off > size) & (off > 1.5 * deviation.peak)
     return (deviation.warmth >= warm) & (np.abs(deviation.z) > threshold) & is_far & at_once
+
+
+def raised(threshold: float, growth: float, num_series: int) -> float:
+    """The threshold for so many series: the more are looked at, the more often one of them passes it by chance."""
+    return threshold + growth * max(0.0, math.log(max(1, num_series) / USUAL_SERIES))
+
+
+USUAL_SERIES = 10
+"""Thresholds hold for models with so many series of a quantity."""
 
 
 def moved_together(deviation: Deviation, flagged: Flags, size: float, among: Flags | None = None) -> bool:

@@ -65,6 +65,8 @@ WHOLE = 0.75
 """If more of a batch repeats than this, all of it does: that is another finding."""
 FROM_THE_START = 24
 """A row that is stuck by this step has been in every batch since the first."""
+RARE = 0.02
+"""One row in so many may be one that data have often, such as a blank or one at the ends of a range."""
 
 
 @rule("exact", name="data_stuck_rows", needs="batch_stuck", stage="batch")
@@ -72,8 +74,8 @@ def batch_stuck_rows(step: Step) -> Iterator[Finding]:
     """A few rows that are in every batch, while the others change.
 
     Why: part of the loader is stuck: a worker, a shard, a buffer that is not refilled. The model learns these rows by
-    heart, and the batch is smaller than you think. Rows that are in every batch from the first step may be meant to be:
-    that is only a note.
+    heart, and the batch is smaller than you think. Rows that are in every batch from the first step may be meant to be,
+    and one row in fifty may be one that is common in the data: that is only a note.
 
     Cause (batch): part of the data loader is stuck, such as one worker or one shard
 
@@ -91,7 +93,7 @@ def batch_stuck_rows(step: Step) -> Iterator[Finding]:
             high=0.0,
             scope="batch",
             strength=share,
-            severity="note" if step.number < FROM_THE_START else "warn",
+            severity="note" if step.number < FROM_THE_START or share < RARE else "warn",
         )
 
 

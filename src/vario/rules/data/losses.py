@@ -12,7 +12,7 @@ from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import WARM
 from vario.rules.api.lasting_shift import lasting_shift, may_have_shifted, remembered
-from vario.rules.api.series_state import YOUNG, Last, Streak, Trend
+from vario.rules.api.series_state import YOUNG, Last, Longest, Streak, Trend
 
 
 @rule("relative", is_quiet=True, is_symptom=True, needs=" ".join(LOSSES), stage="loss")
@@ -44,7 +44,7 @@ def loss_spike(step: Step, threshold: float = 6.0, share: float = 0.05) -> Itera
 
 
 @rule("relative", is_symptom=True, needs=" ".join(LOSSES), stage="loss")
-def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterator[Finding]:
+def loss_shift(step: Step, threshold: float = 9.8, share: float = 0.1) -> Iterator[Finding]:
     """A loss that moved to another level and stays there.
 
     Why: if every layer looks as before and the loss does not, then the batches, their labels or a term of the loss
@@ -60,12 +60,19 @@ def loss_shift(step: Step, threshold: float = 7.0, share: float = 0.1) -> Iterat
     losses = remembered(step.memory, f"loss_shift {name}", step.scalars[name])
     if step.is_one_of_many:
         return
+    highest = float(step.memory.get("loss_shift highest", Longest()).update((name,), np.array([step.scalars[name]]))[0])
     newest = losses.tolist()
+    if name == LOSS_BACKWARD:
+        share = max(share, OBJECTIVE)
     if not may_have_shifted(newest, None, share, threshold):
         return
     found = lasting_shift(losses, threshold)
     if found is None or (found.size < 0 and not _fell_at_once(newest)):
         return  # learning takes more than a step
+    if 0 <= found.value < LEARNT * highest:
+        return  # what is left of a loss that is learned to the end is rounding
+    if found.size < 0 and found.usual > AT_START * highest:
+        return  # the first fall from where it started is learning, which may begin late and at once
     if abs(found.size) > share * found.level and not _has_moved_so_far(step, name, found.size):
         since = step.number - found.looks_ago
         yield Finding(
@@ -87,6 +94,12 @@ UNSEEN = (
     "the data, the labels or a term of the loss changed, or the model itself: no activation has been recorded since "
     "step {}"
 )
+OBJECTIVE = 0.4
+"""The share of its level by which an objective must move that may be any: those of agents move with what they meet."""
+AT_START = 0.8
+"""A loss above this share of its highest has learned nothing so far."""
+LEARNT = 1e-6
+"""The share of the highest loss below which its level says nothing."""
 AGAIN, PAUSE = 1.5, 20
 """A shift counts as new if it is so many times as large as any before, seen so many steps ago."""
 
@@ -124,7 +137,7 @@ def _mean(values: list[float]) -> float:
 
 
 @rule("relative", is_symptom=True, needs=" ".join(LOSSES), stage="loss")
-def loss_swings(step: Step, times: float = 3.0, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
+def loss_swings(step: Step, times: float = 1.8, share: float = 0.1, steps: int = 6) -> Iterator[Finding]:
     """A loss that swings far more from step to step than before.
 
     Why: batches differ too much from each other: rows sorted by label or source, or a batch that is too small.

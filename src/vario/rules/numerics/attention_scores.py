@@ -13,7 +13,9 @@ from vario.rules.api.series_state import Calm, Streak
 
 
 @rule("limit", needs="attention", chart="max_logit")
-def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0, least: float = 10.0) -> Iterator[Finding]:
+def attn_logit(
+    step: Step, limit: float = 100.0, growth: float = 2.0, least: float = 10.0, threshold: float = 8.0
+) -> Iterator[Finding]:
     """Attention logits that are very large or have doubled.
 
     Why: runs whose logits exceed a thousand diverge, and the growth begins thousands of steps before the loss shows it.
@@ -31,7 +33,7 @@ def attn_logit(step: Step, limit: float = 100.0, growth: float = 2.0, least: flo
     rows = step.rows("attention", "max_logit")
     size = float(np.log(growth))
     is_over = deviation.values > limit
-    jumped = left_the_past(deviation, 8.0, size, warm=20) & (deviation.distance > 0)
+    jumped = left_the_past(deviation, threshold, size, warm=20) & (deviation.distance > 0)
     is_calm = (deviation.age > 8) & (np.abs(deviation.gap) < size / 3) & (not step.is_warming_up)
     was_calm = step.memory.get("attn_logit", Calm()).update(deviation.targets, is_calm, 20)
     grows = was_calm & (deviation.gap > 0.75 * size) & (deviation.gap > 2.5 * deviation.usual_gap)

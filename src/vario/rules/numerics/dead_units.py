@@ -10,6 +10,9 @@ from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.series_state import Streak
 
+NEARLY_ALL = 0.9
+"""The share of silent units at which a layer hardly passes anything on."""
+
 
 @rule("limit", needs="unit", chart="dead")
 def dead_units(step: Step, limit: float = 0.6, steps: int = 2) -> Iterator[Finding]:
@@ -38,4 +41,6 @@ def dead_units(step: Step, limit: float = 0.6, steps: int = 2) -> Iterator[Findi
             high=limit,
             order=float(rows.order[index]),
             strength=float(shares[index]),
+            # A layer learns with a third of its units: batches of little variety leave many silent.
+            severity="warn" if shares[index] > NEARLY_ALL else "note",
         )

@@ -70,8 +70,9 @@ def drift(
             flagged &= size > LEARNING * learnt  # while the loss falls fast, both grow because the model learns
         # The latest value is away from the usual one as well: noise alone moves the mean of a few.
         flagged &= (np.abs(deviation.distance) > np.log(factor) / 2) & (size > NOISY * deviation.spread)
-        if quantity == "gradient" or (quantity == "update" and not len(step.rows("update", "eps_share"))):
-            flagged &= deviation.gap > 0  # gradients get smaller as a model learns; Adam divides by their size
+        if quantity in ("gradient", "update"):
+            # Gradients get smaller as a model learns, and Adam's updates as they agree less: it divides by their size.
+            flagged &= deviation.gap > 0
         if quantity in ("weight", "update"):
             flagged &= step.facts.are_matrices(deviation.targets)
         if not flagged.any():

@@ -8,12 +8,15 @@ import numpy as np
 
 from vario.core.text import number
 from vario.rules import Finding, Step, rule
-from vario.rules.api.series_state import Trend
+from vario.rules.api.series_state import Streak, Trend
+
+RELIEF = 0.8
+"""How far a load must come back from its limit to be within it again."""
 
 
 @rule("limit", needs="expert", chart="load")
 def expert_imbalance(
-    step: Step, limit: float = 1.0, starved: float = 0.1, rise: float = 0.25, warm: int = 30
+    step: Step, limit: float = 1.0, starved: float = 0.1, rise: float = 0.25, times: float = 2.5, warm: int = 30
 ) -> Iterator[Finding]:
     """A router that sends most tokens to one expert, or none to another.
 
@@ -36,9 +39,16 @@ def expert_imbalance(
     low.update(rows.targets, least)
     mean_most, mean_least = high.read("fast", rows.targets), low.read("fast", rows.targets)
     # With few experts each one has a large share and no load reaches twice the mean, so the rise counts there.
-    rose = (found.gap > rise) & (found.gap > 2.5 * found.usual_gap)
-    for index in np.flatnonzero((found.age >= warm) & ((mean_most > limit) | rose | (mean_least < starved)))[:16]:
-        over = bool(mean_most[index] > limit or rose[index])
+    rose = (found.gap > rise) & (found.gap > times * found.usual_gap)
+    # A load that swings about its limit is over it once.
+    told = step.memory.get("expert_imbalance told", Streak())
+    was_told = told.read("count", rows.targets) > 0
+    is_known = found.age >= warm
+    is_over = is_known & (mean_most > limit * np.where(was_told, RELIEF, 1.0))
+    is_starved = is_known & (mean_least < starved / np.where(was_told, RELIEF, 1.0))
+    told.update(rows.targets, is_over | is_starved)
+    for index in np.flatnonzero(is_over | is_starved | (is_known & rose))[:16]:
+        over = bool(is_over[index] or rose[index])
         text = (
             f"router '{rows.targets[index]}' sends {number(1 + mean_most[index], 3)} times the mean load to one expert"
             if over

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vario.rules import Finding, Step, rule
-from vario.rules.api.findings import WARM, moved_together, tell
+from vario.rules.api.findings import WARM, moved_together, raised, tell
 from vario.rules.api.series_state import Streak
 
 LOOKED_AT = (
@@ -21,7 +21,7 @@ SIZES = {"rms": float(np.log(1.3)), "zeros": 0.05, "mean": 0.15}
 
 
 @rule("relative", needs="activation attention gradient")
-def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator[Finding]:
+def level_shift(step: Step, threshold: float = 10.0, steps: int = 3, growth: float = 0.69) -> Iterator[Finding]:
     """A tensor's size, or its share of zeros, that stepped to another level and stays there.
 
     Why: a change of a third means little in one step, but if it lasts, something in the code path, the input or the
@@ -44,7 +44,8 @@ def level_shift(step: Step, threshold: float = 10.0, steps: int = 3) -> Iterator
         if deviation is None or (quantity == "gradient" and step.was_skipped):
             continue
         size = SIZES[statistic]
-        off = (deviation.warmth >= 1.5 * WARM) & (np.abs(deviation.z) > threshold) & (np.abs(deviation.distance) > size)
+        is_far = np.abs(deviation.z) > raised(threshold, growth, len(deviation.targets))
+        off = (deviation.warmth >= 1.5 * WARM) & is_far & (np.abs(deviation.distance) > size)
         # Alternating up and down is noise, so each direction has its own streak.
         name = f"level_shift {quantity} {statistic}"
         up = step.memory.get(f"{name} up", Streak()).update(deviation.targets, off & (deviation.distance > 0))

@@ -8,7 +8,7 @@ import numpy as np
 
 from vario.rules import Finding, Step, rule
 from vario.rules.api.alerts import GRADIENT_DROP
-from vario.rules.api.findings import HUGE, left_the_past, moved_together, tell
+from vario.rules.api.findings import HUGE, left_the_past, moved_together, raised, tell
 from vario.rules.api.series_state import YOUNG, Deviation, Flags, Last, Streak, Values
 
 ENOUGH = 16
@@ -18,7 +18,7 @@ SMALL = 3
 
 
 @rule("relative", needs="gradient")
-def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Iterator[Finding]:
+def grad_spike(step: Step, threshold: float = 6.5, factor: float = 3.0, growth: float = 1.0) -> Iterator[Finding]:
     """A gradient that is suddenly several times larger than usual, or smaller: a gradient drop.
 
     Why: a loss spike often starts a few steps earlier as a spike of one gradient, often the embedding's. Behind a drop,
@@ -43,6 +43,7 @@ def grad_spike(step: Step, threshold: float = 8.0, factor: float = 3.0) -> Itera
     if deviation is None or step.was_skipped:
         return
     size = float(np.log(factor))
+    threshold = raised(threshold, growth, len(deviation.targets))
     flagged = left_the_past(deviation, threshold, size * (1 + step.is_warming_up))
     flagged, since = _unless_small_once(step, deviation, flagged, size)
     together = moved_together(deviation, flagged, size)

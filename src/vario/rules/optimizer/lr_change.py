@@ -42,16 +42,20 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
     memory = step.memory.get("lr_change", Rates())
     if names == ("lr",) and "lr_scheduled" not in step.scalars and memory.stays(step.scalars["lr"], step.number):
         return
-    first, known = memory.known("lr"), set(memory.names)
+    first, known = memory.known("lr"), {name: memory.known(name)[0] for name in memory.names}
     moves = {name: memory.follow(name, step.scalars[name], step.number, first, ratio) for name in names}
+    returned = {name for name, move in moves.items() if _has_returned(step, name, move)}
     is_scheduled = step.is_scheduled
-    if step.number < first_step or is_scheduled:
+    # Optimizers that do not all update in each step are numbered in the order in which they do: rates change places.
+    before, now = set(known.values()), {move.rate for move in moves.values()}
+    has_swapped = (len(known) > 1 and now <= before) or (len(moves) > len(known) > 0 and before <= now)
+    if step.number < first_step or is_scheduled or has_swapped:
         _note_peak(step, moves)
         return  # what a scheduler does is on the chart
     is_added = any(name.endswith("parameters_in_optimizer") for name in step.scalars)
     for name, move in moves.items():
-        if is_added and name not in known:
-            continue  # a group that was added: it has no past
+        if (is_added and name not in known) or name in returned:
+            continue  # a group that was added has no past; one that went there and back was reported
         rate, last, change = move.rate, move.last, move.change
         text = ""
         if math.isnan(last) or last == 0 or rate == last or not math.isfinite(change):
@@ -62,6 +66,8 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
                 continue
             text = f"learning rate fell from {number(last)} to 0"
         elif max(change, 1 / (change or 1e-300)) > factor and not rate < last < 0.1 * _peak(step):
+            if _has_dropped_so_before(step, change):
+                continue
             text = f"learning rate went from {number(last)} to {number(rate)} in one step"
         elif move.times_as_fast > 0:
             text = f"learning rate changes {number(move.times_as_fast, 2)} times as fast as before, now {number(rate)}"
@@ -154,6 +160,21 @@ def _divided(one: float, other: float) -> float:
 
 def _log(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf if value == 0 else math.nan
+
+
+def _has_returned(step: Step, name: str, move: Move) -> bool:
+    """Whether a rate is what it was before it last changed, as that of optimizers which update in different steps."""
+    if move.rate == move.last or math.isnan(move.last):
+        return False
+    return step.memory.get("lr_change before", Last()).swap_one(name, move.last, step.number) == move.rate
+
+
+def _has_dropped_so_before(step: Step, change: float) -> bool:
+    """Whether the rate was divided by the same number before, as code does that lowers it when learning has stalled."""
+    if change >= 1:
+        return False
+    before = step.memory.get("lr_change drop", Last()).swap_one("change", change, step.number)
+    return abs(before - change) < STEADY * change
 
 
 def _note_peak(step: Step, moves: Mapping[str, Move]) -> None:

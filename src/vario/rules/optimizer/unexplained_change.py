@@ -17,6 +17,8 @@ SLACK = 2.0
 TOLERANCE = 2e-3
 UNSEEN = 0.1
 """What unwatched updates may have added: in bf16 most round to zero and one is a large step."""
+MOST_UNSEEN = 20
+"""The most steps between two looks at a weight whose updates can be estimated from those that were watched."""
 ENOUGH = 16
 """The fewest elements of a weight from whose watched updates the others can be estimated."""
 FEW = 4
@@ -160,8 +162,8 @@ def _beyond_updates(step: Step, reach: Mapping[str, float]) -> list[str]:
         # Extremes cover all elements, updates only a sample: the largest update may be missing.
         slack = np.where(steps > 1, 5 * UNSEEN, TOLERANCE) * np.abs(weights.statistic("absmax"))
         beyond |= moved > 10 * SLACK * steps * widest + slack + 1e-6
-    # A few elements may move against each other, and the one update that was watched says little about the others.
-    beyond &= count >= ENOUGH
+    # A few elements may move against each other, and two updates that were watched say little about many others.
+    beyond &= (count >= ENOUGH) & (steps <= MOST_UNSEEN)
     by_design = step.memory.get("unexplained_change habit", Streak()).read("count", names) > 0
     return [names[index] for index in np.flatnonzero(beyond & np.isfinite(share) & np.isfinite(norm) & ~by_design)]
 

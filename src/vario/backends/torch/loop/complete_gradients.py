@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from vario.backends.protocols.gradients import Values
 from vario.backends.torch.loop.gradient_order import GradientOrder
-from vario.backends.torch.reduce.norms import norm_of_all
+from vario.backends.torch.reduce.norms import norm_of_all, norms_of_each
 from vario.backends.torch.targets import NamedTensors, Targets
 from vario.core.clock import Clock
 
@@ -62,4 +63,12 @@ class CompleteGradients:
         """Return the norm of each gradient, zero where there is none; None if that takes more than reading them."""
         if self._device.type != "cpu" or self._clock.has_update or len(self._targets.parameters) > most:
             return None
-        return self._targets.norms_of_gradients()
+        if not self._targets.engine.has_plain_gradients:
+            return None
+        found = [parameter.grad for parameter in self._targets.parameters.values()]
+        norms = norms_of_each([gradient for gradient in found if gradient is not None])
+        if norms is not None and len(norms) < len(found):
+            is_there = np.array([gradient is not None for gradient in found])
+            norms, there = np.zeros(len(found)), norms
+            norms[is_there] = there
+        return None if norms is None else (self._targets.parameter_names, norms)

@@ -1,0 +1,154 @@
+"""What is seen at every step of a regular loop on the host: single gradients, and what is written between updates."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import vario
+from vario.training.gradient_watch import KNOWN, LASTING, GradientWatch
+
+STEPS, BEGINS = 330, 240
+
+
+def train(tmp_path, change, steps=STEPS, lr=1e-3):
+    """Train a deep network; `change(step, model, optimizer)` runs before each step. Return its run."""
+    torch.manual_seed(0)
+    layers = []
+    for number in range(4):
+        layers += [torch.nn.Linear(32 if number else 16, 32), torch.nn.GELU()]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(32, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    target = torch.randn(16, 1)
+    with vario.watch(model, optimizer, directory=tmp_path, name="run", strict=True) as monitor:
+        for step in range(steps):
+            inputs = torch.randn(64, 16)
+            change(step, model, optimizer)
+            loss = (model(inputs) - (inputs @ target).tanh()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert not vario.open_run(monitor.path).parts_off
+    return vario.open_run(monitor.path)
+
+
+def nothing(step, model, optimizer):
+    pass
+
+
+def cut(step, model, optimizer):
+    if step == BEGINS:
+        model[2].register_forward_hook(lambda module, args, output: output.detach())
+
+
+def overwritten(step, model, optimizer):
+    if step == BEGINS:
+        with torch.no_grad():
+            model[4].weight.zero_()
+
+
+def loaded(step, model, optimizer):
+    """One layer is taken from an earlier copy of the model."""
+    if step == 100:
+        loaded.copy = copy.deepcopy(model[4].state_dict())
+    if step == BEGINS:
+        model[4].load_state_dict(loaded.copy)
+
+
+def without_a_rate(step, model, optimizer):
+    """The rate is zero while the optimizer updates, and only then."""
+
+    def take(optimizer, *_):
+        optimizer.param_groups[0]["lr"] = 0.0
+
+    def give_back(optimizer, *_):
+        optimizer.param_groups[0]["lr"] = 1e-3
+
+    if step == BEGINS:
+        optimizer.register_step_pre_hook(take)
+        optimizer.register_step_post_hook(give_back)
+
+
+def found(run, rule):
+    return [alert for alert in run.alerts if alert.rule == rule]
+
+
+def test_a_healthy_loop_is_silent(tmp_path):
+    run = train(tmp_path, nothing)
+    assert not run.incidents
+
+
+def test_a_gradient_that_vanishes_is_named_with_its_step(tmp_path):
+    run = train(tmp_path, cut)
+    # The second, if the budget has just had gradients recorded in each step.
+    alerts = [*found(run, "gradient_change"), *found(run, "zero_grad")]
+    assert alerts
+    assert {alert.target for alert in alerts} <= {"0.weight", "0.bias", "2.bias", "2.weight"}
+    assert alerts[0].target in ("2.bias", "2.weight")
+    assert BEGINS <= min(alert.step for alert in alerts) <= BEGINS + 4 * LASTING[1] + 4
+
+
+@pytest.mark.parametrize("change", [overwritten, loaded])
+def test_a_weight_that_is_written_once_is_named_at_that_step(tmp_path, change):
+    run = train(tmp_path, change)
+    alerts = [alert for alert in found(run, "unexplained_change") if alert.step == BEGINS]
+    assert {alert.target for alert in alerts} <= {"4.weight", "4.bias"}
+    assert "4.weight" in {alert.target for alert in alerts}
+
+
+def test_updates_that_change_nothing_are_told(tmp_path):
+    run = train(tmp_path, without_a_rate)
+    (alert,) = found(run, "weights_still")
+    assert alert.began == BEGINS
+    assert alert.severity == "warn"
+
+
+NAMES = [f"layers.{number}.weight" for number in range(8)]
+
+
+def looks(watch, noise, num, factor=None):
+    """Looks at lognormal norms that move together, some of them times a factor."""
+    said = {}
+    for _ in range(num):
+        norms = np.exp(noise.normal(0, 0.3) + noise.normal(0, 0.1, len(NAMES)))
+        said |= watch.look(NAMES, norms if factor is None else norms * factor)
+    return said
+
+
+def test_norms_that_move_together_are_no_change():
+    watch, noise = GradientWatch(), np.random.default_rng(0)
+    assert not looks(watch, noise, 500)
+    assert not looks(watch, noise, 50, np.full(len(NAMES), 30.0))
+
+
+@pytest.mark.parametrize("ratio", [20.0, 0.05])
+def test_a_norm_that_leaves_the_others_is_told_once(ratio):
+    watch, noise = GradientWatch(), np.random.default_rng(0)
+    factor = np.ones(len(NAMES))
+    factor[3] = ratio
+    assert not looks(watch, noise, 2 * KNOWN)
+    said = looks(watch, noise, 200, factor)
+    assert list(said) == [NAMES[3]]
+    assert said[NAMES[3]] == pytest.approx(ratio, rel=0.5)
+
+
+def test_a_norm_that_was_zero_before_may_be_zero_again():
+    watch, noise = GradientWatch(), np.random.default_rng(0)
+    said = {}
+    for step in range(400):
+        norms = np.exp(noise.normal(0, 0.1, len(NAMES)))
+        norms[2] *= step % 20 > 5
+        said |= watch.look(NAMES, norms)
+    assert not said
+
+
+def test_a_norm_that_stands_still_is_told():
+    watch, noise = GradientWatch(), np.random.default_rng(0)
+    looks(watch, noise, 2 * KNOWN)
+    said = {}
+    for _ in range(20):
+        norms = np.exp(noise.normal(0, 0.1, len(NAMES)))
+        norms[5] = 1.25
+        said |= watch.look(NAMES, norms)
+    assert said == {NAMES[5]: 1.0}
