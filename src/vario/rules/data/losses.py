@@ -71,7 +71,7 @@ def loss_shift(step: Step, threshold: float = 9.8, share: float = 0.1) -> Iterat
         return  # learning takes more than a step
     if 0 <= found.value < LEARNT * highest:
         return  # what is left of a loss that is learned to the end is rounding
-    if found.size < 0 and found.usual > AT_START * highest:
+    if -LEARNED_AT_ONCE * found.usual < found.size < 0 and found.usual > AT_START * highest:
         return  # the first fall from where it started is learning, which may begin late and at once
     if abs(found.size) > share * found.level and not _has_moved_so_far(step, name, found.size):
         since = step.number - found.looks_ago
@@ -98,6 +98,8 @@ OBJECTIVE = 0.4
 """The share of its level by which an objective must move that may be any: those of agents move with what they meet."""
 AT_START = 0.8
 """A loss above this share of its highest has learned nothing so far."""
+LEARNED_AT_ONCE = 0.5
+"""The share of a loss that may be learned between two steps."""
 LEARNT = 1e-6
 """The share of the highest loss below which its level says nothing."""
 AGAIN, PAUSE = 1.5, 20

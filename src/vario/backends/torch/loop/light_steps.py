@@ -60,6 +60,7 @@ class LightSteps:
         self._seen = [0, 0, 0]
         """Forward passes, backward passes and updates of the step in progress, if it is not light."""
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
+        self._has_closure = False
         self._numbers: frozenset[int] = frozenset()
 
     def attach(self, events: Events) -> None:
@@ -82,9 +83,9 @@ class LightSteps:
     def update_came(self, optimizer: torch.optim.Optimizer, has_closure: bool) -> None:
         """Note an update."""
         self._seen[2] += 1
-        if has_closure or optimizer is not self._optimizer():
+        if has_closure != self._has_closure or optimizer is not self._optimizer():
             self._num_regular = -1
-            self._optimizer = weakref.ref(optimizer)
+            self._optimizer, self._has_closure = weakref.ref(optimizer), has_closure
 
     def step_began(self) -> None:
         """Decide whether the step that begins is light."""
@@ -95,7 +96,8 @@ class LightSteps:
             self._num_regular = self._num_regular + 1 if is_alike else 0
             self._seen = [0, 0, 0]
             self.is_regular = self._num_regular >= LEAST_REGULAR
-        self.is_on = self.is_regular and self._events.may_be_light
+        # With a closure, a step's passes are inside its update.
+        self.is_on = self.is_regular and not self._has_closure and self._events.may_be_light
 
     def leave(self) -> None:
         """Follow the rest of this step like any other."""

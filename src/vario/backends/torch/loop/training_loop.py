@@ -309,7 +309,6 @@ class TrainingLoop(Subscribing):
         self._accumulation.update_began()
         is_new, self._is_new = self._is_new, False
         has_closure = optimizers.has_closure(args, kwargs)
-        self._light.update_came(optimizer, has_closure)
         if self.clock.update_began(numbers := self.engine.parameter_ids(optimizer), has_closure):
             self._end_step_before_its_passes()
         elif self.clock.has_update:
@@ -319,6 +318,7 @@ class TrainingLoop(Subscribing):
             self._events.frames.bring_back("gradient", updated)
         elif is_new and not has_closure:
             self._look_at_gradients()  # watching began after this step's backward
+        self._light.update_came(optimizer, has_closure)
         for called in self._calls.update_called:
             called(optimizer)
         # With a closure, backward runs inside step: these gradients are stale, the right ones come at its end.
