@@ -166,6 +166,7 @@ def loss_swings(step: Step, times: float = 1.8, share: float = 0.1, steps: int =
         return
     lately, usual = found.fast, found.usual
     is_wide = found.warmth >= 1.5 * WARM and lately > times * usual and lately > share * abs(last)
+    is_wide = is_wide and not _is_falling(step)  # where learning sets in, batches begin to differ
     count = step.memory.get(f"loss_swings {name} wide", Streak()).follow("swing", is_wide)
     if count >= steps:
         yield Finding(
@@ -178,6 +179,11 @@ def loss_swings(step: Step, times: float = 1.8, share: float = 0.1, steps: int =
             strength=float(np.log(lately / max(usual, 1e-12))),
             since=step.number - count + 1,
         )
+
+
+def _is_falling(step: Step, share: float = 0.1) -> bool:
+    """Whether the recent loss is well below that of many steps."""
+    return step.loss is not None and step.loss[1].slow - step.loss[1].fast > share * abs(step.loss[1].slow)
 
 
 def _name(step: Step) -> str | None:

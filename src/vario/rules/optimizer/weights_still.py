@@ -24,10 +24,9 @@ def weights_still(step: Step) -> Iterator[Finding]:
     parameters.
     """
     number = step.scalars[WEIGHTS_STILL]
-    # At the end of a schedule, and where nothing is left to learn, that is expected.
     has_gradient = step.scalars.get(GRADIENT_NORM, 1.0) > 0
-    if step.was_skipped or step.has_nothing_to_learn or step.is_rate_spent or not has_gradient:
-        return
+    if step.was_skipped or step.has_nothing_to_learn or not has_gradient:
+        return  # where nothing is left to learn, that is expected
     yield Finding(
         f"{number:.0f} updates in a row have changed none of the elements looked at, although there are gradients",
         "update",
@@ -35,5 +34,5 @@ def weights_still(step: Step) -> Iterator[Finding]:
         scope="global",
         strength=1e3,
         since=max(0, step.number - int(number) + 1),
-        severity="warn",
+        severity="note" if step.is_rate_spent else "warn",  # a schedule may have ended
     )

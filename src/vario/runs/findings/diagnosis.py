@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,10 +117,26 @@ def first_cause(incidents: tuple[Incident, ...]) -> Incident | None:
     before it comes first: gradients that vanish after a jump of the input are due to that jump.
     """
     found = max(incidents, key=lambda one: (SEVERITIES.index(one.severity), -one.step), default=None)
+    if found is not None and found.severity == "note":
+        return _clearest(incidents)
     if found is None or found.raised_by is None:
         return found
     before = [one for one in incidents if one.severity != "note" and _comes_right_before(one, found)]
     return min(before, key=lambda one: one.step, default=found)
+
+
+CLEARER = 1.5
+"""How many times as strong a later note has to be to come before an earlier one."""
+
+
+def _clearest(notes: Sequence[Incident]) -> Incident:
+    """Return the earliest note, unless a later one is exact or far stronger: of early hints most are chance."""
+    found, *others = sorted(notes, key=lambda one: one.step)
+    for one in others:
+        is_exact = one.lead.kind == "exact" and found.lead.kind != "exact"
+        if is_exact or (one.lead.kind == found.lead.kind and one.lead.strength > CLEARER * found.lead.strength):
+            found = one
+    return found
 
 
 def _comes_right_before(one: Incident, other: Incident) -> bool:
