@@ -123,7 +123,7 @@ def _note_intervals(step: Step | RanksStep) -> None:
         return
     quantities = tuple(dict.fromkeys(frame.quantity for one in shown for frame in one.frames))
     if quantities:
-        seen = step.memory.get(INTERVALS, Last())
+        seen = step.memory.get(INTERVALS, Last)
         rows = seen.at(quantities)
         seen["value"][rows] = step.number - seen["step"][rows]
         seen["step"][rows] = step.number
@@ -138,7 +138,7 @@ def _unseen(alert: Alert, step: Step | RanksStep) -> Alert:
 
 def _is_news(rule: Rule, finding: Finding, rank: int | None, step: Step | RanksStep, last_there: int | None) -> bool:
     """Whether this finding is new: not raised recently, nor in the last step that had this plain number."""
-    firing, intervals = step.memory.get("detector firing", Last()), step.memory.get(INTERVALS, Last())
+    firing, intervals = step.memory.get("detector firing", Last), step.memory.get(INTERVALS, Last)
     name = f"{rule.name} {finding.quantity} {finding.target} {rank}"
     # NaN means "never before" for all of them.
     last = firing.one("step", name)
@@ -147,7 +147,7 @@ def _is_news(rule: Rule, finding: Finding, rank: int | None, step: Step | RanksS
     if finding.quantity == SCALAR and last_there is not None and last >= last_there:
         return False
     quiet = max(QUIET_STEPS, 0 if math.isnan(interval) else 2 * interval)
-    gaps = step.memory.get("detector gaps", Last())
+    gaps = step.memory.get("detector gaps", Last)
     gap = gaps.swap_one(name, min(step.number - last, MOST_QUIET_STEPS / 2), step.number)
     # A tensor that only some steps have, as a generator's gradient, shows the same at regular distances.
     recurs = 0 if math.isnan(gap) or rule.severity_of(finding) == "page" else 2 * gap

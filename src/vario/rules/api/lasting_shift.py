@@ -41,7 +41,7 @@ class LastingShift:
 
 def remembered(memory: Memory, name: str, value: float) -> Values:
     """Remember a number and return the last ones, this one included; NaN before the first."""
-    kept = memory.get(name, Last())
+    kept = memory.get(name, Last)
     kept.at(KEPT)
     values = kept["value"][: len(KEPT)]
     values[:-1] = values[1:]

@@ -102,13 +102,13 @@ def gathered(step: RanksStep) -> Observed | None:
     kept = step.memory.get(f"{which(step.ranks)} gathered", Gathered())
     rows = kept.at(tuple(f"{rank}/{name}" for name in names for rank in step.ranks)).reshape(now.shape)
     if not kept["count"][rows].any():
-        step.memory.get(f"{which(step.ranks)} begun", Last()).swap_one("step", 0.0, step.number)
+        step.memory.get(f"{which(step.ranks)} begun", Last).swap_one("step", 0.0, step.number)
     kept["sum"][rows] += np.where(is_there, now, 0.0)
     kept["count"][rows] += is_there
     kept["seen"][rows] += is_there
     counts = kept["count"][rows]
     expected = np.all(kept["seen"][rows] > 0, axis=1)[: len(OWN)]
-    begun = int(step.memory.get(f"{which(step.ranks)} begun", Last()).one("step", "step"))
+    begun = int(step.memory.get(f"{which(step.ranks)} begun", Last).one("step", "step"))
     is_overdue = step.number - begun >= KEPT
     if not expected.any() or not ((counts[:-1][expected] > 0).all() or is_overdue):
         return None

@@ -336,21 +336,22 @@ class Memory:
         found = self._kept.get(name)
         return found if type(found) is kind else None
 
-    def get(self, name: str, made: Kind) -> Kind:
-        """Return what is remembered under a name, or `made` if nothing is."""
+    def get(self, name: str, kind: type[Kind] | Kind) -> Kind:
+        """Return what is remembered under a name; if nothing is, a new one of this kind, or the given one."""
         found = self._kept.get(name)
         if found is None:
-            found = self._kept[name] = made
+            found = self._kept[name] = kind() if isinstance(kind, type) else kind
             if name in self._restored:
                 found.restore(self._restored.pop(name))
-        if not isinstance(found, type(made)):
-            raise TypeError(f"'{name}' is remembered as a {type(found).__name__}, not a {type(made).__name__}")
+        expected = kind if isinstance(kind, type) else type(kind)
+        if not isinstance(found, expected):
+            raise TypeError(f"'{name}' is remembered as a {type(found).__name__}, not a {expected.__name__}")
         return found
 
     def first_step(self, now: int) -> int:
         """Return the first step that was seen: `now`, if there was none before. Called for every step."""
         if self._first_step is None:
-            seen = self.get("first step", Last())
+            seen = self.get("first step", Last)
             row = seen.row("step")
             if math.isnan(seen["value"].item(row)):
                 seen["value"][row] = float(now)

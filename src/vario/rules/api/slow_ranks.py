@@ -148,7 +148,7 @@ def _behind(
 
 def _part(step: RanksStep, rank: int, names: list[str], lost_in: Values) -> int:
     """The part in which a rank loses most; the one that was named before while it loses half as much there."""
-    named = step.memory.get("slow ranks: part", Last())
+    named = step.memory.get("slow ranks: part", Last)
     before, when = named.one("value", str(rank)), named.one("step", str(rank))
     worst = int(np.argmax(lost_in))
     known = names.index(list(OWN)[int(before)]) if before >= 0 and list(OWN)[int(before)] in names else worst
@@ -235,7 +235,7 @@ def _last_at(step: RanksStep, call: str, seconds: Values, step_seconds: float) -
 def _since(step: RanksStep, found: Recent, rank: int, values: Values, at: int, sign: float) -> int | None:
     """The step since which a rank is slow; None if that is not long ago."""
     name = str(rank)
-    begun, when = (step.memory.get(f"slow ranks: {which}", Last()) for which in ("since", "when"))
+    begun, when = (step.memory.get(f"slow ranks: {which}", Last) for which in ("since", "when"))
     seen = begun.one("step", name)
     first = _onset(values, at, sign)
     # One odd step does not interrupt it.

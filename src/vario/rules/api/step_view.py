@@ -214,12 +214,12 @@ class Step:
 
     def interval(self, quantity: str) -> int:
         """Steps since the quantity was watched before this step; 1 if every step is watched, or it is not known."""
-        found = self.memory.get(INTERVALS, Last()).read("value", (quantity,))[0]
+        found = self.memory.get(INTERVALS, Last).read("value", (quantity,))[0]
         return 1 if np.isnan(found) else max(1, int(found))
 
     def has_looked(self, quantity: str, since: int) -> bool:
         """Whether a quantity was watched in any step from `since` to this one."""
-        return bool(self.memory.get(INTERVALS, Last()).read("step", (quantity,))[0] >= since)
+        return bool(self.memory.get(INTERVALS, Last).read("step", (quantity,))[0] >= since)
 
     def looks_for(self, quantity: str, steps: int) -> int:
         """Return how many looks at a quantity span this many steps; three at least, or as many as there are steps."""
@@ -236,13 +236,13 @@ class Step:
         found = tuple(number for number in numbers if number.isdigit())
         if not found:
             return False
-        before, _ = self.memory.get("optimizers", Last()).swap(found, np.ones(len(found)), self.number)
+        before, _ = self.memory.get("optimizers", Last).swap(found, np.ones(len(found)), self.number)
         return bool(np.isnan(before).any())
 
     @cached_property
     def is_scheduled(self) -> bool:
         """Whether a scheduler of the framework sets the learning rate; it is logged when that changes."""
-        memory = self.memory.get("lr_change scheduled", Last())
+        memory = self.memory.get("lr_change scheduled", Last)
         if (now := self.scalars.get("lr_scheduled")) is not None:
             memory.swap_one("lr", now, self.number)
         return memory.one("value", "lr") == 1
@@ -253,7 +253,7 @@ class Step:
         rate = self.scalars.get("lr")
         if rate is None:
             return False
-        last = self.memory.get("warm-up", Last())
+        last = self.memory.get("warm-up", Last)
         before = last.read("value", ("peak",))[0]
         last.swap(("peak",), np.array([np.fmax(before, rate)]), self.number)
         return not rate <= before
@@ -264,7 +264,7 @@ class Step:
         rate = self.scalars.get("lr")
         if rate is None or self.is_warming_up:
             return False
-        return rate < SPENT * self.memory.get("warm-up", Last()).one("value", "peak")
+        return rate < SPENT * self.memory.get("warm-up", Last).one("value", "peak")
 
     def rows(self, quantity: str, part: str = "") -> Rows:
         """Return all rows of a quantity, or those named `...:part`; none if it was not watched in this step."""

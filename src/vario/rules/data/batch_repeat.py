@@ -32,13 +32,13 @@ def batch_repeat(step: Step, share: float = 0.5, distance: float = 0.1, steps: i
     usual = step.scalar_trend("batch_repeated", linear=True, floor=0.02)
     near = step.scalars.get("batch_distance", np.inf)
     is_new = usual is None or usual.age == 0 or repeated > AT_ONCE * usual.usual
-    count = step.memory.get("data_repeat", Streak()).follow("batch", repeated >= share and near < distance)
+    count = step.memory.get("data_repeat", Streak).follow("batch", repeated >= share and near < distance)
     is_whole = repeated >= MOST
     # What a model answers itself repeats more and more as it becomes sure, and some rows are alike by chance.
-    part = step.memory.get("data_repeat part", Streak())
+    part = step.memory.get("data_repeat part", Streak)
     goes_on = part.one("count", "batch") > 0
     looks = part.follow("batch", count > 0 and (is_new or goes_on))
-    began = step.memory.get("data_repeat began", Last())
+    began = step.memory.get("data_repeat began", Last)
     row = began.row("batch")
     if looks == 1:
         began["value"][row] = float(step.number)
@@ -115,7 +115,7 @@ def batch_shared(step: RanksStep, steps: int = 2) -> Iterator[Finding]:
     same_as = {rank: firsts.setdefault(value, rank) for rank, value in zip(ranks, sums, strict=True)}
     names = tuple(str(rank) for rank in ranks)
     is_same = np.array([same_as[rank] != rank for rank in ranks], np.bool_)
-    count = step.memory.get("data_shared", Streak()).update(names, is_same) if ranks else np.zeros(0)
+    count = step.memory.get("data_shared", Streak).update(names, is_same) if ranks else np.zeros(0)
     for rank, streak in zip(ranks, count, strict=True):
         if streak >= steps:
             yield Finding(

@@ -40,11 +40,11 @@ def input_constant(step: Step, looks: int = 2) -> Iterator[Finding]:
         return
     names, summaries = tuple(rows.targets[index] for index in at), rows.summaries[at]
     is_constant = (summaries[:, MIN] == summaries[:, MAX]) & (summaries[:, COUNT] >= ENOUGH)
-    varied = step.memory.get("input_constant varied", Streak()).update(names, ~is_constant)
-    longest = step.memory.get("input_constant longest", Longest()).update(names, varied)
-    count = step.memory.get("input_constant", Streak()).update(names, is_constant)
+    varied = step.memory.get("input_constant varied", Streak).update(names, ~is_constant)
+    longest = step.memory.get("input_constant longest", Longest).update(names, varied)
+    count = step.memory.get("input_constant", Streak).update(names, is_constant)
     # A mask that is all ones now and then is no fault.
-    by_chance = step.memory.get("input_constant turns", Turns()).longest(names, is_constant)
+    by_chance = step.memory.get("input_constant turns", Turns).longest(names, is_constant)
     for index in np.flatnonzero((count >= np.maximum(looks, by_chance)) & (longest >= VARIED)):
         value = float(summaries[index, MIN])
         yield Finding(

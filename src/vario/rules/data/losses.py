@@ -60,7 +60,7 @@ def loss_shift(step: Step, threshold: float = 9.8, share: float = 0.1) -> Iterat
     losses = remembered(step.memory, f"loss_shift {name}", step.scalars[name])
     if step.is_one_of_many:
         return
-    highest = float(step.memory.get("loss_shift highest", Longest()).update((name,), np.array([step.scalars[name]]))[0])
+    highest = float(step.memory.get("loss_shift highest", Longest).update((name,), np.array([step.scalars[name]]))[0])
     newest = losses.tolist()
     if name == LOSS_BACKWARD:
         share = max(share, OBJECTIVE)
@@ -108,7 +108,7 @@ AGAIN, PAUSE = 1.5, 20
 
 def _has_moved_so_far(step: Step, name: str, shift: float) -> bool:
     """Whether the loss has shifted as far before, as it does at each copy of a target network; remembers this shift."""
-    memory = step.memory.get(f"loss_shift {name} before", Last())
+    memory = step.memory.get(f"loss_shift {name} before", Last)
     row = memory.row("up" if shift > 0 else "down")
     largest, when = memory["value"].item(row), memory["step"].item(row)
     if math.isnan(largest) or abs(shift) > largest or step.number - when <= PAUSE:
@@ -152,7 +152,7 @@ def loss_swings(step: Step, times: float = 1.8, share: float = 0.1, steps: int =
     name = _name(step)
     if name is None:
         return
-    last = step.memory.get(f"loss_swings {name} last", Last()).swap_one("loss", step.scalars[name], step.number)
+    last = step.memory.get(f"loss_swings {name} last", Last).swap_one("loss", step.scalars[name], step.number)
     if math.isnan(last):
         return
     swing = abs(step.scalars[name] - last)
@@ -167,7 +167,7 @@ def loss_swings(step: Step, times: float = 1.8, share: float = 0.1, steps: int =
     lately, usual = found.fast, found.usual
     is_wide = found.warmth >= 1.5 * WARM and lately > times * usual and lately > share * abs(last)
     is_wide = is_wide and not _is_falling(step)  # where learning sets in, batches begin to differ
-    count = step.memory.get(f"loss_swings {name} wide", Streak()).follow("swing", is_wide)
+    count = step.memory.get(f"loss_swings {name} wide", Streak).follow("swing", is_wide)
     if count >= steps:
         yield Finding(
             f"{name} swings by {number(lately)} from step to step, usually by {number(usual)}",

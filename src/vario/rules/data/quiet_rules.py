@@ -27,7 +27,7 @@ def plateau(step: Step, steps: int = 500, share: float = 0.005) -> Iterator[Find
     if step.loss is None or step.is_one_of_many:
         return
     _, loss = step.loss
-    best = step.memory.get("plateau best", Last())
+    best = step.memory.get("plateau best", Last)
     row = best.row("loss")
     known, when = best["value"].item(row), best["step"].item(row)
     if math.isnan(known) or loss.slow < known - share * abs(known):
@@ -62,7 +62,7 @@ def overfitting(step: Step, share: float = 0.1) -> Iterator[Finding]:
         value = step.scalars.get(name)
         if value is None or not np.isfinite(value):
             continue
-        best = step.memory.get("overfitting best", Last())
+        best = step.memory.get("overfitting best", Last)
         lowest = best.read("value", (name,))[0]
         if np.isnan(lowest) or value < lowest:
             best.swap((name, f"{name} then"), np.array([value, now]), step.number)
@@ -119,9 +119,9 @@ def memory_growth(step: Step, share: float = 0.1, steps: int = 100) -> Iterator[
     if not names:
         return
     values = np.array([step.scalars[name] for name in names])
-    before, _ = step.memory.get("memory_growth", Last()).swap(names, values, step.number)
-    count = step.memory.get("memory_growth streak", Streak()).update(names, values > 1.005 * before)
-    first = step.memory.get("memory_growth first", Last())
+    before, _ = step.memory.get("memory_growth", Last).swap(names, values, step.number)
+    count = step.memory.get("memory_growth streak", Streak).update(names, values > 1.005 * before)
+    first = step.memory.get("memory_growth first", Last)
     rows = first.at(names)
     first["value"][rows] = np.where(count <= 1, values, first["value"][rows])
     for index in np.flatnonzero((count >= 5) & (values > (1 + share) * first["value"][rows])):

@@ -71,7 +71,7 @@ def _remembered(
     step: Step, name: str, value: float, training: float
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], float]:
     """The finite validation losses before this one, oldest first, and the training loss at the last of them."""
-    memory = step.memory.get(f"validation_shift {name}", Last())
+    memory = step.memory.get(f"validation_shift {name}", Last)
     memory.at(_PLACES)
     values = memory["value"]
     past = values[:KEPT][np.isfinite(values[:KEPT])].copy()

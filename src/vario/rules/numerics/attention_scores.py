@@ -35,7 +35,7 @@ def attn_logit(
     is_over = deviation.values > limit
     jumped = left_the_past(deviation, threshold, size, warm=20) & (deviation.distance > 0)
     is_calm = (deviation.age > 8) & (np.abs(deviation.gap) < size / 3) & (not step.is_warming_up)
-    was_calm = step.memory.get("attn_logit", Calm()).update(deviation.targets, is_calm, 20)
+    was_calm = step.memory.get("attn_logit", Calm).update(deviation.targets, is_calm, 20)
     grows = was_calm & (deviation.gap > 0.75 * size) & (deviation.gap > 2.5 * deviation.usual_gap)
     is_steep = (deviation.gap > size) & (deviation.values > 3 * least) & (not step.is_warming_up)
     for index in np.flatnonzero(is_over | is_steep | ((jumped | grows) & (deviation.values > least)))[:16]:
@@ -80,7 +80,7 @@ def attn_entropy(step: Step, limit: float = 0.02, share: float = 0.6, threshold:
         & (deviation.usual > 0.1)
     )
     fell |= (middle.warmth >= 20) & (middle.values < limit)
-    count = step.memory.get("attn_entropy", Streak()).update(rows.targets, fell)
+    count = step.memory.get("attn_entropy", Streak).update(rows.targets, fell)
     for index in np.flatnonzero(count >= 2)[:16]:
         yield Finding(
             f"a head of '{rows.targets[index]}' has {number(deviation.values[index], 3)} of the maximum "

@@ -31,7 +31,7 @@ def dead_units(step: Step, limit: float = 0.6, steps: int = 2) -> Iterator[Findi
     if not len(rows):
         return
     shares = rows.statistic("mean")
-    count = step.memory.get("dead_units", Streak()).update(rows.targets, shares > limit)
+    count = step.memory.get("dead_units", Streak).update(rows.targets, shares > limit)
     for index in np.flatnonzero(count >= steps)[:16]:
         yield Finding(
             f"{number(100 * shares[index], 3)} % of the units of '{rows.targets[index]}' are zero for the whole batch",

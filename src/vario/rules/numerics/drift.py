@@ -58,7 +58,7 @@ def drift(
             continue
         size = np.abs(deviation.gap)
         # What moves from the start, such as a bias initialised to zero, is learning; drift begins after a calm period.
-        calm = step.memory.get(f"drift {quantity}", Calm())
+        calm = step.memory.get(f"drift {quantity}", Calm)
         is_calm = (deviation.warmth >= WARM) & (size < np.log(factor) / 2) & (not step.is_warming_up)
         was_calm = calm.update(deviation.targets, is_calm, CALM)
         flagged = was_calm & (deviation.warmth >= WARM) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
@@ -93,11 +93,11 @@ def _offsets(step: Step, share: float, times: float) -> Iterator[Finding]:
         return
     gap = np.abs(mean.gap) / np.maximum(size.usual, 1e-12)
     is_warm = mean.warmth >= WARM
-    was_calm = step.memory.get("drift mean", Calm()).update(mean.targets, is_warm & (gap < share / 2.5), CALM)
+    was_calm = step.memory.get("drift mean", Calm).update(mean.targets, is_warm & (gap < share / 2.5), CALM)
     flagged = was_calm & is_warm & (gap > share) & (np.abs(mean.gap) > times * mean.usual_gap)
     flagged &= (step.rows("activation").summaries[:, 0] > 1) & ~step.facts.are_indices(mean.targets)
     # A jump is sudden; other rules report it.
-    flagged &= step.memory.get("drift mean leaving", Streak()).update(mean.targets, flagged) >= LEAVING
+    flagged &= step.memory.get("drift mean leaving", Streak).update(mean.targets, flagged) >= LEAVING
     for index in np.flatnonzero(flagged)[:MOST_TOLD]:
         yield Finding(
             f"mean activation of '{mean.targets[index]}' is drifting: {number(float(mean.values[index]))}, usually "

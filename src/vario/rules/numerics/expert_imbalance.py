@@ -41,7 +41,7 @@ def expert_imbalance(
     # With few experts each one has a large share and no load reaches twice the mean, so the rise counts there.
     rose = (found.gap > rise) & (found.gap > times * found.usual_gap)
     # A load that swings about its limit is over it once.
-    told = step.memory.get("expert_imbalance told", Streak())
+    told = step.memory.get("expert_imbalance told", Streak)
     was_told = told.read("count", rows.targets) > 0
     is_known = found.age >= warm
     is_over = is_known & (mean_most > limit * np.where(was_told, RELIEF, 1.0))

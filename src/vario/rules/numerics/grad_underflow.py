@@ -61,7 +61,7 @@ def grad_underflow(
         )
         return
     silent = rose & (deviation.values > share) & (deviation.usual < share / 2) & (deviation.warmth >= WARM)
-    count = step.memory.get("grad_underflow", Streak()).update(rows.targets, silent)
+    count = step.memory.get("grad_underflow", Streak).update(rows.targets, silent)
     for index in np.flatnonzero(count >= steps)[:16]:
         yield Finding(
             f"{number(100 * deviation.values[index], 3)} % of the gradient of '{rows.targets[index]}' is zero, "

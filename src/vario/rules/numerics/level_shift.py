@@ -48,8 +48,8 @@ def level_shift(step: Step, threshold: float = 10.0, steps: int = 3, growth: flo
         off = (deviation.warmth >= 1.5 * WARM) & is_far & (np.abs(deviation.distance) > size)
         # Alternating up and down is noise, so each direction has its own streak.
         name = f"level_shift {quantity} {statistic}"
-        up = step.memory.get(f"{name} up", Streak()).update(deviation.targets, off & (deviation.distance > 0))
-        down = step.memory.get(f"{name} down", Streak()).update(deviation.targets, off & (deviation.distance < 0))
+        up = step.memory.get(f"{name} up", Streak).update(deviation.targets, off & (deviation.distance > 0))
+        down = step.memory.get(f"{name} down", Streak).update(deviation.targets, off & (deviation.distance < 0))
         held = np.maximum(up, down)
         flagged = held >= steps
         if quantity == "activation":

@@ -31,10 +31,10 @@ def gradient_norm_limit(step: Step, limit: float = 0.0, steps: int = 1) -> Itera
     norm = _norm(step)
     if norm is None:
         return
-    count = step.memory.get("gradient_norm_limit", Streak()).follow("norm", not norm < limit)
+    count = step.memory.get("gradient_norm_limit", Streak).follow("norm", not norm < limit)
     if count < steps:
         return
-    told = step.memory.get("gradient_norm_limit told", Last())
+    told = step.memory.get("gradient_norm_limit told", Last)
     if told.swap_one("step", step.number, step.number) == step.number:
         return
     again = f" for {count} steps in a row" if steps > 1 else ""

@@ -67,10 +67,10 @@ def _unless_small_once(step: Step, deviation: Deviation, flagged: Flags, size: f
     Also return since when.
     """
     is_down = deviation.distance < 0
-    fell = step.memory.get("grad_spike fell", Streak())
+    fell = step.memory.get("grad_spike fell", Streak)
     goes_on = (fell.read("count", deviation.targets) > 0) & (deviation.distance < -size)
     count = fell.update(deviation.targets, (flagged & is_down) | goes_on)
-    began = step.memory.get("grad_spike began", Last())
+    began = step.memory.get("grad_spike began", Last)
     rows = began.at(deviation.targets)
     began["step"][rows] = np.where(count == 1, step.number, began["step"][rows])
     has_fallen = is_down & (count == SMALL)

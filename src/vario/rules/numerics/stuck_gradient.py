@@ -41,14 +41,14 @@ def stuck_gradient(step: Step, steps: int = 4) -> Iterator[Finding]:
     now = rows.summaries[:, list(COMPARED)]
     is_same = np.ones(len(rows), np.bool_)
     for place, column in enumerate(COMPARED):
-        last = step.memory.get(f"stuck_gradient {column}", Last())
+        last = step.memory.get(f"stuck_gradient {column}", Last)
         before, _ = last.swap(rows.targets, now[:, place], step.number)
         is_same &= before == now[:, place]
     # A few numbers may well come twice: a hinge loss counts rows.
     is_same &= (rows.summaries[:, SUM_SQUARES] > 0) & (rows.summaries[:, COUNT] >= ENOUGH)
-    varied = step.memory.get("stuck_gradient varied", Streak()).update(rows.targets, ~is_same)
-    longest = step.memory.get("stuck_gradient longest", Longest()).update(rows.targets, varied)
-    count = step.memory.get("stuck_gradient", Streak()).update(rows.targets, is_same)
+    varied = step.memory.get("stuck_gradient varied", Streak).update(rows.targets, ~is_same)
+    longest = step.memory.get("stuck_gradient longest", Longest).update(rows.targets, varied)
+    count = step.memory.get("stuck_gradient", Streak).update(rows.targets, is_same)
     at = np.flatnonzero((count >= steps - 1) & (longest >= VARIED))
     if len(at) == len(rows) > 3:
         yield Finding(

@@ -35,9 +35,9 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
     # A gradient with an Inf has no extremes, and other rules report it.
     is_bad = rows.statistic("nans") + rows.statistic("infs") > 0
     sizes = np.where(is_bad, np.inf, rows.statistic("absmax"))
-    known = step.memory.get("zero_grad known", Streak())
+    known = step.memory.get("zero_grad known", Streak)
     known.update(rows.targets, np.ones(len(rows), np.bool_))
-    held = step.memory.get("zero_grad held", Streak())
+    held = step.memory.get("zero_grad held", Streak)
     weights = step.rows("weight")
     if len(weights):
         held.update(weights.targets, np.ones(len(weights), np.bool_))
@@ -46,16 +46,16 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
     is_missing = np.arange(len(names)) >= len(rows)
     is_zero = is_missing.copy()
     is_zero[: len(rows)] = ~(sizes > 0) & ~np.isnan(sizes)
-    count = step.memory.get("zero_grad", Streak()).update(names, is_zero)
+    count = step.memory.get("zero_grad", Streak).update(names, is_zero)
     # With alternating optimizers a parameter has no gradient for a while: allow what was usual before.
-    longest = step.memory.get("zero_grad longest", Longest())
+    longest = step.memory.get("zero_grad longest", Longest)
     usual = longest.update(names, np.where(count >= steps, 0.0, count))
     seen = known.read("count", names)
-    ever = step.memory.get("zero_grad ever", Streak())
+    ever = step.memory.get("zero_grad ever", Streak)
     ever.update(names, ~is_zero | (ever.read("count", names) > 0))
     at_first = np.where(is_missing, 4 * steps, steps)
     needed = np.where(seen > 4 * steps, np.maximum(steps, 2 * usual + 1), at_first)
-    needed = np.maximum(needed, step.memory.get("zero_grad turns", Turns()).longest(names, is_zero))
+    needed = np.maximum(needed, step.memory.get("zero_grad turns", Turns).longest(names, is_zero))
     at = np.flatnonzero(count >= needed)
     if not len(at):
         return
@@ -97,15 +97,15 @@ def zero_grad(step: Step, steps: int = 5) -> Iterator[Finding]:
 
 def _note_moved(step: Step, weights: Rows) -> None:
     """Remember which weights have changed between the last two looks at them."""
-    last = step.memory.get("zero_grad weights", Last())
+    last = step.memory.get("zero_grad weights", Last)
     sums = weights.summaries[:, SUM]
     before, _ = last.swap(weights.targets, sums, step.number)
-    step.memory.get("zero_grad moved", Last()).swap(weights.targets, (before != sums).astype(np.float64), step.number)
+    step.memory.get("zero_grad moved", Last).swap(weights.targets, (before != sums).astype(np.float64), step.number)
 
 
 def _have_moved(step: Step, names: Sequence[str]) -> Flags:
     """Flag parameters that changed between the last two looks at them."""
-    found: Flags = step.memory.get("zero_grad moved", Last()).read("value", names) == 1
+    found: Flags = step.memory.get("zero_grad moved", Last).read("value", names) == 1
     return found
 
 

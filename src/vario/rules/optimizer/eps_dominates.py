@@ -30,7 +30,7 @@ def eps_dominates(step: Step, limit: float = 0.5, steps: int = 3) -> Iterator[Fi
     if not len(shares):
         return
     middle = float(np.median(shares))
-    count = step.memory.get("eps_dominates", Streak()).update(("all",), np.array([middle > limit]))[0]
+    count = step.memory.get("eps_dominates", Streak).update(("all",), np.array([middle > limit]))[0]
     if count >= steps and step.number >= 5:
         yield Finding(
             f"eps is {number(middle, 3)} times the root of the second moment (median of {len(shares)} matrices)",

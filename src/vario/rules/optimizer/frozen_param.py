@@ -40,11 +40,11 @@ def frozen_param(step: Step, steps: int = 5) -> Iterator[Finding]:
     sizes = gradient.statistic("absmax")
     is_stuck = np.array([not moved.get(name, False) for name in gradient.targets], np.bool_) & (sizes > 0)
     # What is left of a gradient after training has converged rounds to zero as well.
-    largest = step.memory.get("frozen_param largest", Longest()).update(gradient.targets, sizes)
+    largest = step.memory.get("frozen_param largest", Longest).update(gradient.targets, sizes)
     is_stuck &= ~_are_rounding(gradient.targets, sizes) & (sizes > ROUNDING * largest)
-    ever = step.memory.get("frozen_param ever", Streak())
+    ever = step.memory.get("frozen_param ever", Streak)
     ever.update(change.targets, np.ones(len(change), np.bool_))
-    count = step.memory.get("frozen_param", Streak()).update(gradient.targets, is_stuck)
+    count = step.memory.get("frozen_param", Streak).update(gradient.targets, is_stuck)
     at = np.flatnonzero(count >= steps)
     if len(at) == len(gradient) > 3:
         yield Finding(
@@ -130,7 +130,7 @@ def lost_updates(step: Step, share: float = 0.6, steps: int = 10) -> Iterator[Fi
         return
     unchanged = change.statistic("zeros")[judged]
     middle = float(np.median(unchanged))
-    count = step.memory.get("lost_updates", Streak()).update(("all",), np.array([middle > share]))[0]
+    count = step.memory.get("lost_updates", Streak).update(("all",), np.array([middle > share]))[0]
     if count >= step.looks_for("update", steps):
         yield Finding(
             f"{number(100 * middle, 3)} % of the elements of 16-bit weights do not change in an update (median of "

@@ -39,7 +39,7 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
     if not names or step.was_skipped:
         return
     _place(step)  # learns the usual value
-    memory = step.memory.get("lr_change", Rates())
+    memory = step.memory.get("lr_change", Rates)
     if names == ("lr",) and "lr_scheduled" not in step.scalars and memory.stays(step.scalars["lr"], step.number):
         return
     first, known = memory.known("lr"), {name: memory.known(name)[0] for name in memory.names}
@@ -166,26 +166,26 @@ def _has_returned(step: Step, name: str, move: Move) -> bool:
     """Whether a rate is what it was before it last changed, as that of optimizers which update in different steps."""
     if move.rate == move.last or math.isnan(move.last):
         return False
-    return step.memory.get("lr_change before", Last()).swap_one(name, move.last, step.number) == move.rate
+    return step.memory.get("lr_change before", Last).swap_one(name, move.last, step.number) == move.rate
 
 
 def _has_dropped_so_before(step: Step, change: float) -> bool:
     """Whether the rate was divided by the same number before, as code does that lowers it when learning has stalled."""
     if change >= 1:
         return False
-    before = step.memory.get("lr_change drop", Last()).swap_one("change", change, step.number)
+    before = step.memory.get("lr_change drop", Last).swap_one("change", change, step.number)
     return abs(before - change) < STEADY * change
 
 
 def _note_peak(step: Step, moves: Mapping[str, Move]) -> None:
     highest = max(move.rate for move in moves.values())
     if highest > _peak(step) or math.isnan(_peak(step)):
-        step.memory.get("lr_change peak", Last()).swap_one("peak", highest, step.number)
+        step.memory.get("lr_change peak", Last).swap_one("peak", highest, step.number)
 
 
 def _peak(step: Step) -> float:
     """The highest rate so far; NaN if there is none."""
-    memory = step.memory.get("lr_change peak", Last())
+    memory = step.memory.get("lr_change peak", Last)
     return memory.one("value", "peak")
 
 

@@ -25,7 +25,7 @@ def not_zeroed(step: Step, steps: int = 3) -> Iterator[Finding]:
     left = step.scalars.get("gradient_left_over")
     if left is None:
         return
-    count = step.memory.get("not_zeroed", Streak()).follow("gradient", left > 0)
+    count = step.memory.get("not_zeroed", Streak).follow("gradient", left > 0)
     if count >= steps:
         yield Finding(
             f"gradients still contain {number(left)} from the previous update, {count} steps in a row",

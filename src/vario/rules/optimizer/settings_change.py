@@ -37,7 +37,7 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
         _remember_updated(step)
         return
     values = np.array([step.scalars[name] for name in names])
-    before, _ = step.memory.get("settings_change", Last()).swap(names, values, step.number)
+    before, _ = step.memory.get("settings_change", Last).swap(names, values, step.number)
     named = [name for name in names if ":" in name and step.number >= first_step]
     for name in named[:16]:
         kind, _, place = name.removeprefix(PREFIX).partition(":")
@@ -122,7 +122,7 @@ def _words(name: str) -> str:
 
 def _left(step: Step) -> str:
     """The common name of the parameters that were updated last time but not in this step."""
-    updated = step.memory.get("settings_change updated", Last())
+    updated = step.memory.get("settings_change updated", Last)
     now = set(step.rows("update", "change").targets)
     then = [name for name in updated.names if updated.read("step", (name,))[0] == _latest(updated)]
     return common_name([name for name in then if name not in now]) if now else ""
@@ -135,4 +135,4 @@ def _latest(updated: Last) -> float:
 def _remember_updated(step: Step) -> None:
     rows = step.rows("update", "change")
     if len(rows):
-        step.memory.get("settings_change updated", Last()).swap(rows.targets, np.ones(len(rows)), step.number)
+        step.memory.get("settings_change updated", Last).swap(rows.targets, np.ones(len(rows)), step.number)

@@ -24,7 +24,7 @@ def skipped_updates(step: Step, steps: int = 8) -> Iterator[Finding]:
     """
     if "skipped_step" not in step.scalars:
         return
-    count = step.memory.get("skipped_updates", Streak()).follow("skipped", step.was_skipped)
+    count = step.memory.get("skipped_updates", Streak).follow("skipped", step.was_skipped)
     if count >= steps and step.number > 20:
         text = f"the loss scaler has skipped {count} updates in a row"
         yield Finding(text, "scalar", "skipped_step", count, scope="global", strength=count)

@@ -39,7 +39,7 @@ def stale_second_moment(step: Step, limit: float = 2.3, threshold: float = 8.0) 
     """
     if not step.has_new_optimizer and "update" not in step.quantities:
         return
-    renewed = step.memory.get("stale_second_moment renewed", Last())
+    renewed = step.memory.get("stale_second_moment renewed", Last)
     row = renewed.row("step")
     if step.has_new_optimizer or math.isnan(renewed["value"].item(row)):
         renewed["value"][row] = step.number

@@ -42,7 +42,7 @@ def state_changed(step: Step, clean_steps: int = 8) -> Iterator[Finding]:
     if not written:
         return
     # What a loop does from the start is its way.
-    habit = step.memory.get("state_changed habit", Streak())
+    habit = step.memory.get("state_changed habit", Streak)
     owned = tuple(name.partition(":")[0] for name in written)
     is_early = step.number - step.memory.first_step(step.number) < clean_steps
     by_design = habit.update(owned, np.full(len(owned), is_early) | (habit.read("count", owned) > 0))

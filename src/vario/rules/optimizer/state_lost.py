@@ -31,7 +31,7 @@ def state_lost(step: Step, known: int = 5) -> Iterator[Finding]:
         return
     having = set(health.targets)
     has_state = np.array([name in having for name in change.targets], np.bool_)
-    had = step.memory.get("state_lost", Calm()).update(change.targets, has_state, known)
+    had = step.memory.get("state_lost", Calm).update(change.targets, has_state, known)
     lost = np.flatnonzero(had & ~has_state)
     if not len(lost):
         return

@@ -109,7 +109,7 @@ def _are_most(step: Step, names: Sequence[str]) -> bool:
 def _reach(step: Step) -> dict[str, float]:
     """The largest change of an element in the latest watched updates, for each weight."""
     change = step.rows("update", "change")
-    kept = step.memory.get("unexplained_change reach", Last())
+    kept = step.memory.get("unexplained_change reach", Last)
     if len(change):
         sizes = change.statistic("absmax")
         before, _ = kept.swap(change.targets, sizes, step.number)
@@ -123,14 +123,14 @@ def _moved_between_updates(step: Step, clean_steps: int) -> np.ndarray[tuple[int
         return np.zeros(0, np.int64)
     rows = _of_weights(step)
     weights = step.rows("weight")
-    largest = step.memory.get("unexplained_change largest", Last())
+    largest = step.memory.get("unexplained_change largest", Last)
     known = largest.read("value", rows.targets)
     if len(weights):
         largest.swap(weights.targets, weights.statistic("absmax"), step.number)
     if not len(rows):
         return np.zeros(0, np.int64)
     # There are rows only if something changed, so the first one decides: an early change is by design.
-    habit = step.memory.get("unexplained_change habit", Streak())
+    habit = step.memory.get("unexplained_change habit", Streak)
     is_early = step.number - step.memory.first_step(step.number) < clean_steps
     by_design = habit.update(rows.targets, np.full(len(rows), is_early) | (habit.read("count", rows.targets) > 0))
     rounding = np.array([ROUNDING.get(step.facts.dtypes.get(name, ""), 1e-6) for name in rows.targets])
@@ -164,20 +164,20 @@ def _beyond_updates(step: Step, reach: Mapping[str, float]) -> list[str]:
         beyond |= moved > 10 * SLACK * steps * widest + slack + 1e-6
     # A few elements may move against each other, and two updates that were watched say little about many others.
     beyond &= (count >= ENOUGH) & (steps <= MOST_UNSEEN)
-    by_design = step.memory.get("unexplained_change habit", Streak()).read("count", names) > 0
+    by_design = step.memory.get("unexplained_change habit", Streak).read("count", names) > 0
     return [names[index] for index in np.flatnonzero(beyond & np.isfinite(share) & np.isfinite(norm) & ~by_design)]
 
 
 def _moved(step: Step, statistic: str, weights: Rows) -> tuple[Values, Values]:
     """How far a statistic of each weight moved, and in how many steps; NaN if it is new."""
     now = weights.statistic(statistic)
-    before, when = step.memory.get(f"unexplained_change {statistic}", Last()).swap(weights.targets, now, step.number)
+    before, when = step.memory.get(f"unexplained_change {statistic}", Last).swap(weights.targets, now, step.number)
     with np.errstate(invalid="ignore"):
         return np.abs(now - before), np.maximum(1.0, step.number - when)
 
 
 def _largest_lately(step: Step, targets: Sequence[str], values: Values, wanted: Sequence[str]) -> Values:
     """The larger of this update and the previous recorded one, for each weight; NaN if there is none."""
-    before, _ = step.memory.get("unexplained_change length", Last()).swap(tuple(targets), values, step.number)
+    before, _ = step.memory.get("unexplained_change length", Last).swap(tuple(targets), values, step.number)
     found = dict(zip(targets, np.fmax(values, before), strict=True))
     return np.array([found.get(target, np.nan) for target in wanted])

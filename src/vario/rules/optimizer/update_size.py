@@ -30,12 +30,12 @@ def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Fin
     if not len(ratios):
         return
     middle = float(np.median(ratios))
-    begun = step.memory.get("update_high begun", Last())
+    begun = step.memory.get("update_high begun", Last)
     first = begun.one("value", "step")
     if np.isnan(first):
         first = begun["value"][begun.row("step")] = float(step.number)
     high = max(limit, 0.0 if _loss_rises(step, int(step.number - first)) else AT_FIRST / (step.number - first + 1))
-    count = step.memory.get("update_high", Streak()).follow("all", middle > high)
+    count = step.memory.get("update_high", Streak).follow("all", middle > high)
     if step.number == first:
         begun["value"][begun.row("ratio")] = middle
     # The first update of weights that do not start at zero says whether the rate is far too high, if it did harm.
@@ -75,7 +75,7 @@ def _loss_rises(step: Step, age: int, times: float = RISE, at_once: bool = False
     if step.loss is None or age > FIRST_STEPS:
         return False
     _, loss = step.loss
-    first = step.memory.get("update_high loss", Last())
+    first = step.memory.get("update_high loss", Last)
     row = first.row("loss")
     if math.isnan(first["value"].item(row)):
         first["value"][row] = loss.value
@@ -93,7 +93,7 @@ def _is_learnt(step: Step) -> bool:
     if step.loss is None:
         return False
     _, loss = step.loss
-    highest = step.memory.get("update_low loss", Last())
+    highest = step.memory.get("update_low loss", Last)
     row = highest.row("loss")
     known = highest["value"][row] = np.fmax(highest["value"].item(row), loss.fast)
     return bool(0 <= loss.fast < LEARNT * known)
@@ -114,7 +114,7 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
     """
     ratios = _ratios(step)
     rate = step.scalars.get("lr", np.nan)
-    peak = step.memory.get("update_low", Last())
+    peak = step.memory.get("update_low", Last)
     row = peak.row("rate")
     known = peak["value"][row] = np.fmax(np.fmax(peak["value"][row], rate), 0.0)
     is_learnt = _is_learnt(step)
@@ -123,7 +123,7 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
     middle = float(np.median(ratios))
     # A schedule that ends at zero makes small updates on purpose, and with no loss left there is nothing to learn.
     is_low = middle < limit and not rate < 0.01 * known and not is_learnt
-    count = step.memory.get("update_low streak", Streak()).follow("all", is_low)
+    count = step.memory.get("update_low streak", Streak).follow("all", is_low)
     if count >= step.looks_for("update", steps):
         yield Finding(
             f"updates are {number(middle)} of the weights (median of {len(ratios)} matrices)",
@@ -161,7 +161,7 @@ def update_uneven(step: Step, factor: float = 50.0, steps: int = 10) -> Iterator
         return
     middle = float(np.median(sizes[judged]))
     is_low = judged & (sizes * factor < middle) & (sizes > 0)
-    count = step.memory.get("update_uneven", Streak()).update(change.targets, is_low)
+    count = step.memory.get("update_uneven", Streak).update(change.targets, is_low)
     for index in np.flatnonzero(count >= step.looks_for("update", steps))[:16]:
         yield Finding(
             f"updates of '{change.targets[index]}' are {number(middle / sizes[index], 3)} times smaller than those of "

@@ -115,7 +115,7 @@ def _losses(step: RanksStep, threshold: float, size: float, warm: int) -> Iterat
     several.update(series, np.clip(np.log(values / middle), -5 * LASTING, 5 * LASTING), step.number)
     lasting = several.read("fast", series)
     means = np.abs(lasting) > np.maximum(1.5 * found.spread, LASTING)
-    for_long = step.memory.get("rank_outlier lasting", Streak()).update(series, means)
+    for_long = step.memory.get("rank_outlier lasting", Streak).update(series, means)
     for index, rank in enumerate(losses):
         is_lasting = for_long[index] >= LASTS
         # A low loss on one rank is just an easy batch.

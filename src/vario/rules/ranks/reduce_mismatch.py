@@ -49,7 +49,7 @@ def reduce_mismatch(step: RanksStep, factor: float = 1.01, steps: int = 2) -> It
     mean = local[:, common].mean(axis=0)
     yield from _not_reduced(step, [names[index] for index in common], found, local[:, common], steps)
     is_over = found > factor * mean + 1e-12
-    count = step.memory.get("reduce_mismatch", Streak()).update(tuple(names[index] for index in common), is_over)
+    count = step.memory.get("reduce_mismatch", Streak).update(tuple(names[index] for index in common), is_over)
     at = np.flatnonzero(count >= steps)
     if not len(at):
         return
@@ -78,7 +78,7 @@ def _not_reduced(step: RanksStep, names: list[str], reduced: Values, local: Valu
     is_own &= reduced > 0
     if is_own.all():
         return  # nothing is reduced at this point, by design
-    count = step.memory.get("not_reduced", Streak()).update(tuple(names), is_own)
+    count = step.memory.get("not_reduced", Streak).update(tuple(names), is_own)
     for index in np.flatnonzero(count >= steps)[:16]:
         yield Finding(
             text=f"gradient of '{names[index]}' is the one of a single rank: it was not reduced",
