@@ -5,6 +5,7 @@ import torch
 from test_clock import Pair
 from torch import nn
 
+import vario
 from models import batch
 from vario.core.records import SUM
 from watching import check, records, rows, watch
@@ -101,3 +102,25 @@ def test_activations_of_uneven_turns_are_of_the_step_whose_update_they_led_to():
         updated = {key[3][0] for key in recorded if key[0] == step and key[1] == "gradient_applied"}
         passes = {key[2] for key in recorded if key[0] == step and key[1] == "activation" and key[3] == "d.root:output"}
         assert len(passes) == len(updated), f"step {step}: {passes} of {updated}"
+
+
+@pytest.mark.parametrize("num_steps", [20, 23, 26, 35, 44])
+def test_optimizers_that_update_inside_backward_share_its_step(tmp_path, num_steps):
+    """Each parameter has an optimizer, called as soon as its gradient is there; at the end nothing is left over."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizers = {each: torch.optim.SGD([each], lr=0.01) for each in model.parameters()}
+
+    def update(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    # In steps that do not record gradients, their norm is logged when the backward pass has ended.
+    with vario.watch(model, list(optimizers.values()), directory=tmp_path, overhead=1e-6, strict=True) as monitor:
+        for _ in range(num_steps):
+            model(torch.randn(8, 4)).square().mean().backward()
+    run = vario.open_run(monitor.path)
+    assert run.last_step == num_steps - 1
+    assert len(run.series("loss_backward", "scalar").steps) == num_steps

@@ -146,6 +146,11 @@ class Clock:
         return self.has_pass and not (self.micro_step or self._backward_seen or self._updated)
 
     @property
+    def updated(self) -> frozenset[int]:
+        """The parameters that this step has updated."""
+        return self._updated
+
+    @property
     def has_update(self) -> bool:
         """Whether this step has updated anything."""
         return bool(self._updated)

@@ -57,6 +57,8 @@ class Accumulation:
         self._backward = -1
         self._outermost_backward_is_followed = False
         self._is_under_way = False
+        self._updated_before: frozenset[int] = frozenset()
+        """What the step had updated before this backward pass."""
         self._is_plain = False
         """Whether to keep only the names of the parameters that this backward pass has yet to reach."""
         self._fired: list[torch.Tensor | str] = []
@@ -181,6 +183,7 @@ class Accumulation:
             self._backward = backward
             self.be_plain(False)
             self._outermost_backward_is_followed = self._is_under_way = True
+            self._updated_before = self._clock.updated
             hooks.at_end_of_backward(self._backward_ended)
             for call in self._calls.backward_began:
                 call()
@@ -222,7 +225,9 @@ class Accumulation:
             self._second_hooks.accumulated(tensor)
         if not self._turns.takes_part():
             return
-        if self._clock.gradients_came(numbers):
+        # A hook may update a parameter as soon as its gradient is there: what this pass has updated is of this step.
+        is_own = self._outermost_backward_is_followed and self._updated_before.isdisjoint(numbers)
+        if self._clock.gradients_came(numbers) and not is_own:
             self._end_step()
         if self.first_reached is not None:
             tell_first, self.first_reached = self.first_reached, None
