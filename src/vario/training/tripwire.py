@@ -60,9 +60,9 @@ class Tripwire:
         self.look_closer(is_hint=incident.severity == "note")
 
     def _backward_ended(self, gradients: Gradients) -> None:
-        each = self._norms_of_each(gradients)
         if self._gradient.watching:
-            return
+            return  # rules see the rows
+        each = self._norms_of_each(gradients)
         norm, scale = gradients.norm() if each is None else float(np.sqrt((each**2).sum())), gradients.scale
         if norm is None:
             self._gradient.observe_all(*gradients.in_any_order(), scale, self.has_moved)
