@@ -160,7 +160,7 @@ class Budget:
         self._looks: defaultdict[str, _Looks] = defaultdict(_Looks)
         self._floor: deque[float] = deque(maxlen=32)
         self._light_floor: deque[float] = deque(maxlen=32)
-        self._was_sparse = False
+        self._was_sparse = self._was_regular = False
         self._saved = 0.0
         """What a light step saves, beside what it does not record."""
         self._sparse: deque[float] = deque(maxlen=8)
@@ -178,7 +178,9 @@ class Budget:
         self._until_decision -= 1
         self._since_decision += seconds
         is_early = self._num_steps > FIRST_DECISION and self._since_decision < DECISION_SECONDS
-        if self._until_decision <= 0 and not is_early:
+        has_become_regular = self._loop.is_regular and not self._was_regular
+        if (self._until_decision <= 0 and not is_early) or has_become_regular:
+            self._was_regular = self._loop.is_regular
             self._until_decision = min(self._num_steps, LATER_DECISIONS)
             self._since_decision = 0.0
             self._log(self._decide())
