@@ -91,7 +91,7 @@ class GradientWatch:
             return {}
         found: dict[str, float] = {}
         for is_true, value in ((is_gone, 0.0), (is_same, 1.0)):
-            if 2 * is_true.sum() <= len(names):  # of all of them there is another reason, and other rules find it
+            if not is_true.all():  # of all of them there is another reason, and other rules find it
                 # Where a graph is cut, all before it have no gradient: the last of them is next to the cut.
                 found.update({names[at]: value for at in np.flatnonzero(is_true)[: -MOST_NAMED - 1 : -1]})
         if 2 * is_off.sum() <= len(names):

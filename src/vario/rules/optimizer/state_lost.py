@@ -9,8 +9,11 @@ import numpy as np
 from vario.rules import Finding, Step, rule
 from vario.rules.api.series_state import Calm
 
+SETTLED = 40
+"""Steps after which the optimizers of a loop are known."""
 
-@rule("exact", needs="update", chart="grad_vs_second_moment")
+
+@rule("exact", needs="update setting/", chart="grad_vs_second_moment")
 def state_lost(step: Step, known: int = 5) -> Iterator[Finding]:
     """An optimizer that makes an update without the state it had.
 
@@ -27,6 +30,15 @@ def state_lost(step: Step, known: int = 5) -> Iterator[Finding]:
     happens twice.
     """
     change, health = step.rows("update", "change"), step.rows("update", "grad_vs_second_moment")
+    if not len(change) and step.has_new_optimizer and step.number - step.memory.first_step(step.number) >= SETTLED:
+        yield Finding(
+            "another optimizer makes the updates from this step on: the state of the one before is not used any more",
+            "update",
+            value=1.0,
+            scope="global",
+            strength=5.0,
+            severity="note",
+        )
     if not len(change) or step.was_skipped:
         return
     having = set(health.targets)
