@@ -1,8 +1,9 @@
 import math
+import re
 
 import pytest
 
-from vario.core.text import duration, number, reason, size, suggestion, unknown
+from vario.core.text import duration, number, reason, size, suggestion, unknown, when
 
 
 def test_a_near_name_is_suggested():
@@ -68,3 +69,12 @@ def test_an_exception_is_one_short_line():
     assert reason(ValueError("first line\n  and the next.")) == "ValueError: first line and the next"
     assert reason(KeyboardInterrupt()) == "KeyboardInterrupt"
     assert len(reason(ValueError("long " * 1000))) < 330
+
+
+@pytest.mark.parametrize("seconds", [1e30, -1e30, float("nan"), float("inf")])
+def test_a_time_that_no_calendar_has_is_a_question_mark(seconds):
+    assert when(seconds) == "?"
+
+
+def test_a_time_is_told_to_the_minute():
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", when(1.7e9))

@@ -1,5 +1,6 @@
 """A run folder from a stranger is read as data: no name runs, no link leads out, nothing is waited for."""
 
+import json
 import os
 import shutil
 import socket
@@ -9,6 +10,7 @@ import pytest
 import made_runs
 import vario
 from vario.core.errors import ConfigError, RunCorrupt, RunError, RunNotFound
+from vario.runs.files.rank_json import read_structure
 from vario.sinks.store import Store
 from vario.store.follow_log import WatchLog
 
@@ -209,3 +211,14 @@ def test_a_run_that_goes_while_it_is_read_is_not_found(copied):
     shutil.rmtree(copied / "parts")
     with pytest.raises(RunNotFound, match="no longer exists"):
         run.ranks  # noqa: B018
+
+
+@pytest.mark.parametrize("kind", ["modules", "parameters"])
+def test_a_part_of_the_model_without_a_name_is_damage(tmp_path, kind):
+    rank = tmp_path / "rank0"
+    rank.mkdir()
+    content = {"modules": [{"name": "root"}], "parameters": [{"name": "weight"}]}
+    content[kind].append({"shape": [2]})
+    (rank / "structure.json").write_text(json.dumps(content))
+    with pytest.raises(RunCorrupt, match=f"a {kind[:-1]} has no 'name'"):
+        read_structure(rank)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import output
-from vario.core.text import duration, number, size
+from vario.core.text import duration, number, size, when
 
 if TYPE_CHECKING:
     from vario.runs.table.columns import Column, Value
@@ -187,7 +186,7 @@ def cell(column: Column, value: Value) -> str:
     if isinstance(value, (str, bool)):
         return str(value)
     if column.kind == "time":
-        return datetime.fromtimestamp(value).strftime("%Y-%m-%d %H:%M")
+        return when(value)
     if column.kind == "seconds":
         return duration(value)
     if column.kind == "bytes":

@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ def number(value: float | None, digits: int = 4) -> str:
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.{digits}g}"
+
+
+def when(seconds: float) -> str:
+    """Format a Unix time as local date and minute; `?` if there is no such date."""
+    try:
+        return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, OSError, ValueError):
+        return "?"
 
 
 def duration(seconds: float) -> str:

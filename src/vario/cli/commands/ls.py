@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
 from vario.cli import output
-from vario.core.text import number
+from vario.core.text import number, when
 
 if TYPE_CHECKING:
     from vario.runs.run import Run
@@ -70,7 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not rows:
         output.stderr().print(f"No runs in {directory} or its subfolders.", markup=False)
         return 0
-    from datetime import datetime
 
     from rich.table import Table
 
@@ -82,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         pad_edge=False,
     )
     for row in rows if arguments.all else grouped(rows):
-        started = datetime.fromtimestamp(row["started"]).strftime("%Y-%m-%d %H:%M")
+        started = when(row["started"])
         step = "-" if row["last_step"] is None else str(row["last_step"])
         cells = (
             started,

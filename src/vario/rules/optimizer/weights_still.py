@@ -25,8 +25,9 @@ def weights_still(step: Step) -> Iterator[Finding]:
     """
     number = step.scalars[WEIGHTS_STILL]
     has_gradient = step.scalars.get(GRADIENT_NORM, 1.0) > 0
-    if step.was_skipped or step.has_nothing_to_learn or not has_gradient:
-        return  # where nothing is left to learn, that is expected
+    is_ending = step.is_rate_spent and step.scalars.get("lr") != 0
+    if step.was_skipped or step.has_nothing_to_learn or is_ending or not has_gradient:
+        return  # where nothing is left to learn, or of the rate, that is expected
     yield Finding(
         f"{number:.0f} updates in a row have changed none of the elements looked at, although there are gradients",
         "update",

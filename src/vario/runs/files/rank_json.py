@@ -17,6 +17,10 @@ def read_structure(rank_folder: Path) -> Structure:
     path = rank_folder / STRUCTURE
     found: Structure = {"modules": [], "parameters": [], **(read_json(path, 2, shapes.STRUCTURE) or {})}
     groups = found.get("groups") or []
+    for number, entry in enumerate([*found["modules"], *found["parameters"]]):
+        if "name" not in entry:
+            kind = "module" if number < len(found["modules"]) else "parameter"
+            raise RunCorrupt(f"{path}: a {kind} has no 'name'. {shapes.WITHOUT}")
     for parameter in found["parameters"]:
         if (group := parameter.pop("replicas", None)) is not None:
             if group >= len(groups):
