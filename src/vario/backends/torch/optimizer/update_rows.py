@@ -61,31 +61,36 @@ class UpdateRows:
         self._has_compared = self._has_last
         if self._has_last or self._is_needed(optimizer):
             self._guarded(self._called, optimizer)
-
         if self.unexpected is not None and (self._glanced is not None or self._is_regular()):
-            began = perf_counter()
-            self._glance(optimizer, self.unexpected)
-            self.unexpected.took(perf_counter() - began)
+            self._safely(self._glance, optimizer, self.unexpected)
 
     def returned(self, optimizer: Any) -> None:
         """Take the return of the optimizer."""
-        glance = self._glanced
-        if glance is not None and self.unexpected is not None and glance is self._glances.get(optimizer):
-            began = perf_counter()
-            glance.update_returned()
-            if glance.num_still == STILL:
-                self.unexpected.log(WEIGHTS_STILL, float(STILL))
-            self.unexpected.took(perf_counter() - began)
+        if self._glanced is not None and self.unexpected is not None:
+            self._safely(self._note_glance, optimizer, self.unexpected)
 
-    def _glance(self, optimizer: Any, unexpected: Observer) -> None:
+    def _glance(self, optimizer: Any) -> None:
         """Check a few elements, where samples are not compared at every step."""
         last, glance = self._glanced, None if optimizer is None else self._glance_of(optimizer)
         if last is not None and last is not glance:
             last.forget()
         self._glanced = glance
+        if glance is None:
+            return
         # Samples that are compared in this step show the same change, and more of it.
-        if glance is not None and (found := glance.update_called()) is not None and not self._has_compared:
-            unexpected.add_later(*found)
+        found = glance.update_called()
+        if found is not None and not self._has_compared and self.unexpected is not None:
+            self.unexpected.add_later(*found)
+        if not self._is_regular():
+            glance.forget()
+            self._glanced = None
+
+    def _note_glance(self, optimizer: Any) -> None:
+        glance = self._glanced
+        if glance is not None and glance is self._glances.get(optimizer):
+            glance.update_returned()
+            if glance.num_still == STILL and self.unexpected is not None:
+                self.unexpected.log(WEIGHTS_STILL, float(STILL))
 
     def _glance_of(self, optimizer: torch.optim.Optimizer) -> WeightGlance | None:
         if optimizer not in self._glances:
@@ -108,17 +113,20 @@ class UpdateRows:
             self._guarded(self._ended, optimizer)
 
     def _guarded(self, call: Callable[[Any], None], optimizer: Any) -> None:
+        with torch.no_grad(), unseen():
+            # What both need counts as `update` in steps that record it.
+            self._safely(call, optimizer, self.update if self._measures else self.unexpected)
+
+    def _safely(self, call: Callable[[Any], None], optimizer: Any, paying: Observer | None) -> None:
         began = perf_counter()
         try:
-            with torch.no_grad(), unseen():
-                call(optimizer)
+            call(optimizer)
         except Exception as error:  # noqa: BLE001 - the failure policy
             self.forget()
             for observer in (self.update, self.unexpected):
                 if observer is not None:
                     observer.failed(error)
-        # What both need counts as `update` in steps that record it.
-        if (paying := self.update if self._measures else self.unexpected) is not None:
+        if paying is not None:
             paying.took(perf_counter() - began)
 
     def _called(self, optimizer: Any) -> None:
