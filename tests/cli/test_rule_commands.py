@@ -48,7 +48,7 @@ def test_rules_are_listed_with_kind_severity_and_summary(run_folder, capsys):
     assert "ranks together" in listed
     assert "Why:" not in listed
     rows = {row["name"]: row for row in json.loads(answer(capsys, "rules", "--json"))}
-    assert rows["grad_spike"]["options"]["threshold"] == 8.0
+    assert rows["grad_spike"]["options"]["threshold"] == 6.5
     assert rows["replica_desync"]["over"] == "ranks"
     assert (rows["non_finite"]["kind"], rows["non_finite"]["severity"]) == ("exact", "page")
     assert rows["non_finite"]["origin"] == "vario.rules.numerics.non_finite"
@@ -56,7 +56,7 @@ def test_rules_are_listed_with_kind_severity_and_summary(run_folder, capsys):
 
 def test_a_rule_that_is_named_is_explained(run_folder, capsys):
     said = answer(capsys, "rules", "GradSpike")
-    for words in ("Why: ", "Next: ", "Options: threshold = 8"):
+    for words in ("Why: ", "Next: ", "Options: threshold = 6.5"):
         assert words in said
     assert "non_finite" not in said
     assert "Did you mean 'non_finite'?" in refused(capsys, "rules", "nonfinite")

@@ -45,9 +45,9 @@ export function Desynced(props: { desync: Desync; children?: ComponentChildren }
   );
 }
 
-/** For the home screen: what only a comparison of ranks shows. */
-export function RankNotes(props: { home: RunHome }) {
-  const { home } = props;
+/** For the home screen: what only a comparison of ranks shows, and is not the incident that is told there. */
+export function RankNotes(props: { home: RunHome; told: string | undefined }) {
+  const { home, told } = props;
   const isAsked = home.world_size > 1 && !isReport();
   const answer = useAnswer("ranks", isAsked ? { run: home.run, points: 2 } : null);
   const toRanks = (
@@ -56,11 +56,10 @@ export function RankNotes(props: { home: RunHome }) {
     </a>
   );
   const { verdict, desync, ranks } = answer.value ?? {};
-  const isTold = home.incidents.some((incident) => incident.rule === "straggler");
   return (
     <>
       {desync && <Desynced desync={desync}>{toRanks}</Desynced>}
-      {verdict?.kind === "slow" && !isTold && (
+      {verdict?.kind === "slow" && told !== "straggler" && (
         <Straggler verdict={verdict} ranks={ranks ?? []}>
           {toRanks}
         </Straggler>

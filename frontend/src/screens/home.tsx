@@ -27,7 +27,7 @@ export function HomeScreen(props: { home: RunHome }) {
       <HomeTour command={home.command} parts={`${worst?.id} ${home.vital.length > 0}`} />
       <RunHead home={home} />
       {worst && <Cause incident={worst} all={home.incidents} />}
-      <RankNotes home={home} />
+      <RankNotes home={home} told={worst?.rule} />
       <Vitals home={home} />
       <HeatCard home={home} />
     </>

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from typing import Any, Protocol
 
-from vario.core.quantities import SCALAR
+from vario.core.quantities import LOSSES, SCALAR
 from vario.core.records import HELD
 from vario.rules.api.alerts import Alert
 from vario.rules.api.charts import with_part
@@ -16,6 +16,9 @@ from vario.rules.api.rule import Finding, Rule
 from vario.rules.api.series_state import Last
 from vario.rules.api.step_view import INTERVALS, RanksStep, Step
 
+RATE = "lr"
+USUAL = 4
+"""Steps in a row with the same plain numbers after which these are the usual ones."""
 QUIET_STEPS = 10
 """Steps without a finding after which the same finding raises an alert again."""
 
@@ -51,10 +54,20 @@ class Detector:
         """The rules that apply to a step with these quantities and plain numbers."""
         self._last_there: dict[str, int] = {}
         """The last step that had each plain number with a finding: some are not in every step."""
+        self._usual_names: Set[str] = frozenset()
+        """The plain numbers that most steps have."""
+        self._other_names: Set[str] = frozenset()
+        self._num_others = 0
+        self._last_rate: float | None = None
+        """The learning rate of the last step that rules looked at."""
 
     def see(self, step: Step | RanksStep, rank: int | None) -> list[Alert]:
         """Return the alerts that begin in this step."""
         alerts: list[Alert] = []
+        if isinstance(step, Step):
+            if self._passes_over(step):
+                return alerts
+            self._last_rate = step.scalars.get(RATE)
         step.memory.first_step(step.number)
         _note_intervals(step)
         for rule, options in self._rules_for(step):
@@ -76,6 +89,23 @@ class Detector:
         if isinstance(step, Step):
             self._last_there.update(dict.fromkeys(self._last_there.keys() & step.scalars.keys(), step.number))
         return alerts
+
+    def _passes_over(self, step: Step) -> bool:
+        """Whether rules need not look at a step: it is brief, like those before, and one of the next three will do."""
+        return step.is_one_of_many and step.is_brief and not self._is_notable(step)
+
+    def _is_notable(self, step: Step) -> bool:
+        """Whether a brief step of plain numbers has other ones than usual, or an unusual one."""
+        names = step.scalars.keys()
+        if names != self._usual_names:
+            self._num_others = self._num_others + 1 if names == self._other_names else 1
+            self._other_names = names
+            if self._num_others >= USUAL:
+                self._usual_names = names
+            return True
+        if step.scalars.get(RATE) != self._last_rate:
+            return True
+        return any(step.is_unusual(name) for name in LOSSES if name in step.scalars)
 
     def _rules_for(self, step: Step | RanksStep) -> list[tuple[Rule, Mapping[str, Any]]]:
         names = frozenset(step.quantities.union(step.scalars)) if isinstance(step, Step) else frozenset()

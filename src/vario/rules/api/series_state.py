@@ -206,6 +206,11 @@ class Trend(PerSeries):
             known = self._table[:, row].tolist()
         return known
 
+    def is_within(self, name: str, value: float, spreads: float) -> bool:
+        """Whether one plain number is no further than that from its usual value; for a linear trend."""
+        level, dev, *_ = self.entries(name)
+        return abs(value - level) <= spreads * max(1.25 * dev, self._floor)
+
     def latest(self, name: str) -> float:
         """Return the recent mean of one plain number."""
         return self.entries(name)[2]

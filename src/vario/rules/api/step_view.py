@@ -21,6 +21,8 @@ SCALARS = "scalar"
 INTERVALS = "detector intervals"
 """Where the detector remembers how often each quantity is watched."""
 
+BRIEF_SECONDS = 1e-3
+
 SPENT = 1e-3
 """Below this share of its highest value the learning rate hardly moves the weights."""
 
@@ -201,6 +203,16 @@ class Step:
         Steps of plain numbers alone come fast: one in four is enough.
         """
         return not self.frames and self.number % 4 != 0
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether the step took so little time that three more of its kind will be there in a few milliseconds."""
+        return self.scalars.get("step_seconds", BRIEF_SECONDS) < BRIEF_SECONDS
+
+    def is_unusual(self, name: str, spreads: float = 4.0) -> bool:
+        """Whether a loss is not finite, not known, or far from its usual value; nothing is learned from it."""
+        trend = self.memory.find(f"{SCALARS}:{name}", Trend)
+        return trend is None or not trend.is_within(name, self.scalars[name], spreads)
 
     @property
     def was_skipped(self) -> bool:

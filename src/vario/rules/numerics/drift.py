@@ -11,6 +11,7 @@ from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import MOST_TOLD, WARM, tell
 from vario.rules.api.series_state import Calm, Streak
 
+LOOKED_AT = "activation", "weight", "gradient", "update"
 LEARNING = 3.0
 """How much faster than the loss falls weights and activations may grow without an alert."""
 LEAVING = 4
@@ -20,7 +21,7 @@ CALM = 20
 """Observations in a row without drift."""
 
 
-@rule("relative", needs="activation weight gradient update")
+@rule("relative", needs=" ".join(LOOKED_AT))
 def drift(
     step: Step,
     activation: float = 2.0,
@@ -45,6 +46,8 @@ def drift(
     Next: Find out what the named tensors have in common: a layer, an optimizer option, a missing loss term. Use `vario
     show NAME` to see when it began.
     """
+    if step.quantities.isdisjoint(LOOKED_AT):
+        return
     learnt = _learnt(step)
     looked_at = (
         ("activation", "", "rms", activation),

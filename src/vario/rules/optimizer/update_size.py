@@ -113,12 +113,14 @@ def update_low(step: Step, limit: float = 1e-7, steps: int = 5) -> Iterator[Find
     the optimizer's `eps`.
     """
     ratios = _ratios(step)
+    if not len(ratios):
+        return
     rate = step.scalars.get("lr", np.nan)
     peak = step.memory.get("update_low", Last)
     row = peak.row("rate")
     known = peak["value"][row] = np.fmax(np.fmax(peak["value"][row], rate), 0.0)
     is_learnt = _is_learnt(step)
-    if not len(ratios) or step.was_skipped or step.has_nothing_to_learn:
+    if step.was_skipped or step.has_nothing_to_learn:
         return
     middle = float(np.median(ratios))
     # A schedule that ends at zero makes small updates on purpose, and with no loss left there is nothing to learn.

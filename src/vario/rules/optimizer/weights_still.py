@@ -23,7 +23,9 @@ def weights_still(step: Step) -> Iterator[Finding]:
     Next: Check the learning rate at the moment of the update, and that the optimizer was created from this model's
     parameters.
     """
-    number = step.scalars[WEIGHTS_STILL]
+    number = step.scalars.get(WEIGHTS_STILL)
+    if number is None:
+        return
     has_gradient = step.scalars.get(GRADIENT_NORM, 1.0) > 0
     is_ending = step.is_rate_spent and step.scalars.get("lr") != 0
     if step.was_skipped or step.has_nothing_to_learn or is_ending or not has_gradient:

@@ -27,7 +27,7 @@ def stalled(step: Step, times: float = 10.0, seconds: float = 60.0) -> Iterator[
     Next: Find out what the slowest rank did in that time. Run `vario follow` alongside training: it names the rank
     while it hangs.
     """
-    if step.scalars["step_seconds"] < LEAST_LEARNT and step.number % LEARN_EVERY:
+    if step.scalars.get("step_seconds", 0.0) < LEAST_LEARNT and step.number % LEARN_EVERY:
         return  # short steps come fast
     found = step.scalar_trend("step_seconds")
     if found is None or found.age < 5:

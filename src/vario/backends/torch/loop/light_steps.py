@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from vario.backends.torch.loop.accumulation import Accumulation
 from vario.backends.torch.loop.subscriptions import Subscriptions
 from vario.backends.torch.targets import Targets
 from vario.core.clock import Clock
+
+_is_cpu = attrgetter("is_cpu")
 
 LEAST_REGULAR = 4
 """Steps in a row that did the same before the first light step."""
@@ -65,7 +68,7 @@ class LightSteps:
 
     def attach(self, events: Events) -> None:
         """Start deciding, if gradients are tensors on the host that backward leaves in the parameters."""
-        is_on_host = all(parameter.is_cpu for parameter in self._targets.all_parameters.values())
+        is_on_host = all(map(_is_cpu, self._targets.all_parameters.values()))
         is_plain = self._targets.engine.has_plain_gradients and not releases.LOSES_HOOKS
         if is_on_host and is_plain and not (self._calls.local_gradient or self._calls.accumulated_gradient):
             self._events = events
