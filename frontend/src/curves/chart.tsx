@@ -118,7 +118,7 @@ export function Chart(props: ChartProps) {
           tabIndex={0}
           role="application"
           aria-label={`${props.title}. Left and right to pan, plus and minus to zoom, Escape to show all steps.`}
-          onKeyDown={(event) => plot.current && panZoomByKey(event, plot.current, props.onZoom)}
+          onKeyDown={(event) => plot.current && panZoomByKey(event, plot.current, latest.current, props.onZoom)}
         />
       )}
       <ul class="chart-legend">
