@@ -53,6 +53,7 @@ class LightSteps:
         self._accumulation = accumulation
         self._gradients = gradients
         self._events: Events | None = None
+        self._first = next(iter(targets.all_parameters.values()))
         self.is_on = False
         """Whether the step in progress is light."""
         self.is_regular = False
@@ -96,6 +97,7 @@ class LightSteps:
             return
         if not self.is_on:
             is_alike = self._seen == _ONE_OF_EACH and not self._clock.manual and self._scale() is None
+            is_alike = is_alike and self._first.is_cpu  # a model may move to a device after it is watched
             self._num_regular = self._num_regular + 1 if is_alike else 0
             self._seen = [0, 0, 0]
             self.is_regular = self._num_regular >= LEAST_REGULAR

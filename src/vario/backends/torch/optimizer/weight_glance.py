@@ -33,8 +33,9 @@ class WeightGlance:
         self._names = [names[at] for at in chosen]
         self._weights = [weights[at] for at in chosen]
         self._dtype = weights[0].dtype
-        sizes = [weight.numel() for weight in self._weights]
-        self._offsets = np.concatenate([np.linspace(0, size - 1, ELEMENTS).round().astype(np.int64) for size in sizes])
+        self._sizes = [weight.numel() for weight in self._weights]
+        places = [np.linspace(0, size - 1, ELEMENTS).round().astype(np.int64) for size in self._sizes]
+        self._offsets = np.concatenate(places)
         self._memory: Bits | None = None
         self._places = self._offsets
         """Where the elements are in that memory."""
@@ -69,13 +70,19 @@ class WeightGlance:
         if addresses != self._addresses:
             # Other memory: nothing to compare with, and this is the only place that checks what it is.
             self._after, self._addresses, self._memory = None, addresses, None
-            if all(map(memory_reads.has_plain_memory, self._weights)):
+            if self._can_be_read():
                 first = memory_reads.first_places(self._weights)
                 if first is not None:
                     self._memory, self._places = memory_reads.around(
                         np.repeat(first, ELEMENTS) + self._offsets, self._dtype
                     )
         return None if self._memory is None else self._memory[self._places]
+
+    def _can_be_read(self) -> bool:
+        """Whether the weights are what they were: one that has moved to a device has an address that means nothing."""
+        weights = self._weights
+        is_same = all(one.dtype is self._dtype for one in weights) and [one.numel() for one in weights] == self._sizes
+        return is_same and memory_reads.are_plain(weights) and all(map(memory_reads.has_plain_memory, weights))
 
     def _rows(self, now: Bits, after: Bits) -> tuple[Sequence[str], Table]:
         now, after = (torch.from_numpy(bits).view(self._dtype).double().numpy() for bits in (now, after))
