@@ -196,6 +196,8 @@ def rules_page() -> str:
 def _false_alarms(name: str) -> str:
     """Say how often a rule spoke on healthy loops, and whether its threshold follows from that (`bench/zoo`)."""
     measured = json.loads((ROOT / "bench/zoo/false_alarms.json").read_text(encoding="utf8"))
+    if name not in measured["measured"]:
+        return "False alarms: not measured on the whole library yet."
     counts = measured["rules"].get(name, {})
     said = ", ".join(f"{count} {severity}" for severity, count in counts.items()) or "none"
     text = f"False alarms: {said}, in {measured['steps']:,} steps of {measured['loops']} healthy loops"

@@ -29,6 +29,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import vario
+from vario.rules import RULES
 from vario.runs.findings.check import check
 from zoo.healthy.loops import Loop, all_loops
 from zoo.own import kept_by_default
@@ -156,7 +157,13 @@ def save_rates(said: Sequence[Said], steps: int, num: int, path: Path) -> None:
     }
     numbers = {0, *(sum(counts.values()) for counts in rules.values())}
     limits = {str(number): round(upper_rate(number, steps), 4) for number in sorted(numbers)}
-    content = {"loops": num, "steps": steps, "at_most": limits, "rules": rules}
+    content = {
+        "loops": num,
+        "steps": steps,
+        "at_most": limits,
+        "rules": rules,
+        "measured": sorted(found.name for found in RULES),
+    }
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
 
 
