@@ -48,8 +48,10 @@ class Frames:
 class Loop:
     """A loop that is light in every step that may be, if it is regular."""
 
-    def __init__(self, costs, is_regular=False):
+    def __init__(self, costs, is_regular=False, trains=True):
         self.clock, self.costs, self.is_regular = Clock(), costs, is_regular
+        if trains:
+            self.clock.pass_began("model")
 
     @property
     def is_light(self):
@@ -73,9 +75,9 @@ def run(kept, observers, costs, steps, seconds):
     return total
 
 
-def made(share, *observers, is_behind=lambda: False, ranks=None, is_regular=False):
+def made(share, *observers, is_behind=lambda: False, ranks=None, is_regular=False, trains=True):
     costs, frames = Costs(), Frames()
-    return Budget(share, observers, costs, frames, is_behind, Loop(costs, is_regular), ranks), costs, frames
+    return Budget(share, observers, costs, frames, is_behind, Loop(costs, is_regular, trains), ranks), costs, frames
 
 
 def test_cheap_quantities_keep_their_intervals():
@@ -96,6 +98,16 @@ def test_the_dearest_quantity_is_watched_less_often():
     assert frames.logged["interval/activation"] == observers[1].every
     spent = run(kept, observers, costs, 1600, 0.1)
     assert spent / 160 <= 0.02
+
+
+def test_a_loop_that_only_logs_numbers_looks_at_weights_less_often():
+    chosen = {}
+    for trains in (True, False):
+        observer = Observer("weight", 10, 3 * LEAST_SECONDS)
+        kept, costs, _ = made(0.02, observer, trains=trains)
+        run(kept, [observer], costs, 200, 1e-5)
+        chosen[trains] = observer.every
+    assert chosen == {True: 10, False: 20}
 
 
 def test_intervals_that_the_user_set_are_kept():

@@ -54,6 +54,11 @@ class Clock:
         return bool(self._passes)
 
     @property
+    def is_training(self) -> bool:
+        """Whether this step had a forward or backward pass, or an optimizer's update."""
+        return bool(self._passes or self._updated) or self._backward_seen
+
+    @property
     def backward_seen(self) -> bool:
         """Whether a backward pass has followed the latest forward pass."""
         return self._backward_seen

@@ -34,6 +34,8 @@ LATER_DECISIONS = 64
 DECISION_SECONDS = 0.25
 LEAST_SECONDS = 1e-4
 """A step may always cost this much, however short it is: 100 microseconds are a few hundred Python calls."""
+LEAST_WITHOUT_TRAINING = 2e-5
+"""The same in a loop that only logs numbers: looking at weights that nothing changes is worth less."""
 LEAST_FOR_LOOKS = 0.5
 """If the fixed cost per step uses up the budget, quantities may still cost half of it. Paying for steps that record
 next to nothing would be worse."""
@@ -168,6 +170,7 @@ class Budget:
         self._steps: deque[float] = deque(maxlen=32)
         self._behind: deque[bool] = deque(maxlen=32)
         self._num_steps = 0
+        self._has_trained = False
         self._until_decision = FIRST_DECISION
         self._since_decision = 0.0
         self._window = self._host = self._device = self._writer = 0.0
@@ -204,6 +207,7 @@ class Budget:
         (self._light_floor if self._loop.is_light else self._floor).append(host - sparse - looks)
         self._behind.append(bool(device) and self._is_behind())
         self._num_steps += 1
+        self._has_trained = self._has_trained or self._loop.clock.is_training
         if self._num_steps > 1:
             # The first step compiles and warms up, so it says nothing about later steps.
             self._steps.append(max(seconds - host, 0.0))
@@ -235,7 +239,8 @@ class Budget:
         cost = max(self._host + self._writer if counts else 0.0, self._device)
         numbers = {"overhead": cost / self._window} if self._window else {}
         self._window = self._host = self._device = self._writer = 0.0
-        limit = max(self.share * _median(self._steps), LEAST_SECONDS)
+        least = LEAST_SECONDS if self._has_trained else LEAST_WITHOUT_TRAINING
+        limit = max(self.share * _median(self._steps), least)
         room = max(limit - (self._choose_sparse(limit) if counts else 0.0), LEAST_FOR_LOOKS * limit)
         for one in self._observers:
             # Every one of the first steps, unless a single look uses up what a step may cost.
