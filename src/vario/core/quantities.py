@@ -21,6 +21,10 @@ LOSS, LOSS_LOCAL, LOSS_BACKWARD = LOSSES = "loss", "loss_local", "loss_backward"
 GRADIENT_CHANGE = "gradient_change/"
 """Prefix of plain numbers about single gradients that vanish, stand still or change their size; see gradient_watch."""
 
+INPUT_CHANGE, INPUT_WAS, INPUT_SINCE = "input_change/", "input_was/", "input_since/"
+"""Prefixes of plain numbers about inputs of the model that have changed, what they were before, and the step in which
+that began; see input_watch."""
+
 WEIGHTS_STILL = "weights_still"
 """Plain number: updates in a row that changed none of the elements that were looked at."""
 

@@ -28,11 +28,22 @@ class OptimizerParams(Protocol):
         """Note an optimizer: the first, second, ... that updates the model."""
 
 
+class CheapLooks(Protocol):
+    """Decides when to look where a look costs little."""
+
+    def may_look(self, step: int) -> bool:
+        """Whether a cheap look, which is for every step unless steps are very short, is due in this step."""
+
+
 class Recorder(Protocol):
     """What a probe gets from the Monitor."""
 
     frames: StepFrames
     """The rows and plain numbers of the step in progress."""
+
+    @property
+    def costs(self) -> CheapLooks:
+        """Which cheap looks are due."""
 
     @property
     def config(self) -> Config:

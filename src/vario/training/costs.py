@@ -10,6 +10,9 @@ from typing import Any
 
 from vario.core.errors import TrainingStop
 
+LOOK_EVERY, IN_SHORT_STEPS = 4, 8
+"""Where steps are so short that sparse parts run in fewer than one in eight, cheap looks are taken in one of four."""
+
 SPARSE = frozenset({"batches", "device_memory", "unzeroed_gradients", "pass_time", "settings"})
 """Parts that can be skipped in steps that are too short for them."""
 _NONE: frozenset[str] = frozenset()
@@ -41,6 +44,10 @@ class Costs:
     def is_sparse_step(self) -> bool:
         """Whether sparse parts are skipped in this step."""
         return bool(self._idle)
+
+    def may_look(self, step: int) -> bool:
+        """Whether a cheap look, which is for every step unless steps are very short, is due in this step."""
+        return self.every <= IN_SHORT_STEPS or step % LOOK_EVERY == 0
 
     def guarded(
         self, part: str, call: Callable[..., None], off: Collection[str], failed: Callable[[str, Exception], None]

@@ -30,7 +30,6 @@ _PAUSE = 50
 """Steps after that in which further jumps change nothing."""
 _REMEMBERED = 32
 _LEAST_REMEMBERED = 8
-LOOK_EVERY, OF_SHORT_STEPS = 4, 8
 _RISE, _FALL = 3.0, 0.1
 """How far above the largest, or below the smallest remembered norm a norm has to be."""
 
@@ -77,9 +76,7 @@ class Tripwire:
 
     def _norms_of_each(self, gradients: Gradients) -> Norms | None:
         """Return the norm of each gradient, if the loop does the same in every step; log those that have changed."""
-        # In shorter steps one in four has to do.
-        every = LOOK_EVERY if self._costs.every > OF_SHORT_STEPS else 1
-        if not self._backend.is_regular or self._backend.clock.step % every > 0:
+        if not self._backend.is_regular or not self._costs.may_look(self._backend.clock.step):
             return None
         found = gradients.norms(MOST_PARAMETERS)
         if found is None:

@@ -200,6 +200,13 @@ class Batches(Protocol):
         """Start hashing the rows of a batch (nested tensors, or inputs of a model); None if it has no rows."""
 
 
+class InputSamples(Protocol):
+    """Some elements of what a model is called with."""
+
+    def input_samples(self, inputs: Any) -> Sequence[tuple[str, Later]]:
+        """Start reading a sample of each tensor in a model's inputs, the same elements each time: name and numbers."""
+
+
 class Losses(Protocol):
     """The loss, found without logging by the script."""
 

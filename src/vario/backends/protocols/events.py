@@ -16,8 +16,8 @@ monitor.log(loss=...)                  (still the same step; it ends when the ne
 
 Where steps are short, telling all this takes longer than the budget allows. Then most steps are light: as long as the
 loop does the same in every step, a backend tells only the loss, and only subscribers that pass `even_light=True` of
-backward_ended, update_returned, and update_called, update_began and update_ended: these three together, before the
-update.
+pass_began, backward_ended, update_returned, and update_called, update_began and update_ended: these three together,
+before the update.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class LoopCalls:
         self.update_began: list[Callable[[Any], None]] = []
         self.update_returned: list[Callable[[Any], None]] = []
         self.update_ended: list[Callable[[Any], None]] = []
+        self.light_pass: list[Callable[[str, Inputs], None]] = []
         self.light_gradients: list[Callable[[Gradients], None]] = []
         self.light_update: list[Callable[[Any], None]] = []
         self.light_returned: list[Callable[[Any], None]] = []
@@ -100,9 +101,10 @@ class LoopEvents:
         for call in self._calls.batch:
             call(batch)
 
-    def on_pass_began(self, call: Callable[[str, Inputs], None]) -> None:
+    def on_pass_began(self, call: Callable[[str, Inputs], None], even_light: bool = False) -> None:
         """Call `call` with the name of an outermost module and its inputs, if known, when a training pass begins."""
         self._calls.pass_began.append(call)
+        self._calls.light_pass += [call] * even_light
 
     def on_pass_ended(self, call: Callable[[Any], None]) -> None:
         """Call `call` with the output of the outermost module in a training pass."""

@@ -25,6 +25,7 @@ from vario.backends.torch.modules.spectra import SpectralNorms, stable_rank
 from vario.backends.torch.msprobe_wishes import TorchWishes
 from vario.backends.torch.optimizer.update_rows import UpdateRows
 from vario.backends.torch.reduce import host_copy
+from vario.backends.torch.reduce.input_samples import input_samples
 from vario.backends.torch.reduce.row_hashes import row_hashes
 from vario.backends.torch.reduce.summaries import TorchSummaries
 from vario.backends.torch.targets import NamedTensors, Targets
@@ -40,6 +41,7 @@ _BY_ITSELF: frozenset[type] = frozenset(
         offered.Spectra,
         offered.Collectives,
         offered.Batches,
+        offered.InputSamples,
         offered.Losses,
         offered.TrainerReports,
         offered.TrainerPasses,
@@ -237,6 +239,10 @@ class TorchModel(TrainingLoop):
     def row_hashes(self, inputs: Any) -> Callable[[], RowHashes] | None:
         """Start hashing the rows of a batch (nested tensors, or inputs of a model); None if it has no rows."""
         return row_hashes(inputs)
+
+    def input_samples(self, inputs: Any) -> Sequence[tuple[str, Later]]:
+        """Start reading a sample of each tensor in a model's inputs, the same elements each time: name and numbers."""
+        return input_samples(inputs)
 
     def time_mark(self) -> TimeMark:
         """Return a mark of the current time."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from vario.backends.protocols.events import Events
+from vario.backends.protocols.events import Events, Inputs
 from vario.backends.protocols.gradients import Gradients
 from vario.backends.torch import releases
 from vario.backends.torch.engines import optimizers
@@ -113,7 +113,7 @@ class LightSteps:
 
     # What happens in a light step: each returns whether that is all there is to do
 
-    def takes_pass(self, root: str) -> bool:
+    def takes_pass(self, root: str, inputs: Inputs) -> bool:
         """Take a forward pass."""
         if not self.is_on:
             return False
@@ -121,6 +121,8 @@ class LightSteps:
             self.leave()
             return False
         self._clock.pass_began(root)
+        for call in self._calls.light_pass:
+            call(root, inputs)
         return True
 
     def takes_backward(

@@ -172,7 +172,7 @@ class TrainingLoop(Subscribing):
     def _forward_began(self, root: str, with_gradients: bool, is_training: bool, inputs: Inputs = _UNSEEN) -> None:
         if hooks.current_backward() != -1:
             return  # a checkpoint around the whole model recomputes it
-        if self._light.is_regular and with_gradients and self._takes_light_pass(root, is_training):
+        if self._light.is_regular and with_gradients and self._takes_light_pass(root, is_training, inputs):
             return
         self._pipelines.look()
         # An evaluation may run with gradients enabled; a model trained in eval mode is never in the other mode.
@@ -201,13 +201,13 @@ class TrainingLoop(Subscribing):
         for call in self._calls.pass_began:
             call(root, inputs)
 
-    def _takes_light_pass(self, root: str, is_training: bool) -> bool:
+    def _takes_light_pass(self, root: str, is_training: bool, inputs: Inputs) -> bool:
         """Take the forward pass of a light step, and end the step before; return whether that was all."""
         if (self._was_in_training_mode and not is_training) or self._accumulation.backward_failed:
             return False
         if self.clock.is_complete:
             self._end_step()
-        self._pass_trains = self._light.takes_pass(root)
+        self._pass_trains = self._light.takes_pass(root, inputs)
         return self._pass_trains
 
     def _see_update_by_hand(self) -> None:

@@ -1,0 +1,63 @@
+"""Inputs of the model that change, as the training process sees them at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vario.core.quantities import INPUT_CHANGE, INPUT_SINCE, INPUT_WAS
+from vario.core.text import number
+from vario.rules import Finding, Step, rule
+
+ORDER = "same", "common", "spread", "mean"
+"""What says most about an input comes first."""
+
+
+@rule("relative", needs=INPUT_CHANGE, stage="batch")
+def input_change(step: Step) -> Iterator[Finding]:
+    """An input of the model that takes another scale, becomes mostly one number, or is the same at every step.
+
+    Why: a normalisation was left out, more of the batch is padding, images are blank, the loader or the random numbers
+    are stuck. A few elements of each input are looked at, at every step; a change counts if it lasts and lies far
+    outside everything before. A planned change, such as longer sequences, is found as well: that is why it is a note.
+
+    Cause: the data that go into the model changed: their scale, their padding, or what fills them
+
+    Cause (batch): the data that go into the model changed: their scale, their padding, or what fills them
+
+    Points to: data 5, labels 4
+
+    Next: Look at a batch of this step, and at what prepares the input that is named: normalisation, padding, sampling.
+    """
+    found = {
+        name.removeprefix(INPUT_CHANGE): now for name, now in step.scalars.items() if name.startswith(INPUT_CHANGE)
+    }
+    if not found:
+        return
+    names = sorted(found, key=lambda name: ORDER.index(name.rpartition(":")[2]))
+    name, _, what = names[0].rpartition(":")
+    now, was = found[names[0]], step.scalars.get(f"{INPUT_WAS}{names[0]}", 0.0)
+    yield Finding(
+        _text(name, what, was, now),
+        "scalar",
+        f"{INPUT_CHANGE}{names[0]}",
+        now,
+        low=min(was, now),
+        high=max(was, now),
+        others=tuple(dict.fromkeys(f"{INPUT_CHANGE}{other}" for other in names[1:])),
+        scope="batch",
+        strength=8.0,
+        since=int(step.scalars.get(f"{INPUT_SINCE}{names[0]}", step.number)),
+        severity="warn" if what == "same" else "note",
+    )
+
+
+def _text(name: str, what: str, was: float, now: float) -> str:
+    if what == "same":
+        return f"'{name}' of the model has been the same for several steps in a row, and always changed before"
+    if what == "common":
+        now, was = 100 * now, 100 * was
+        return f"{number(now, 3)} % of the elements of '{name}' are the same number, usually {number(was, 3)} %"
+    if what == "spread" and now == 0:
+        return f"all elements of '{name}' are the same number, usually they spread by {number(was)}"
+    noun = "mean" if what == "mean" else "standard deviation"
+    return f"the {noun} of '{name}' has become {number(now)}, usually {number(was)}"
