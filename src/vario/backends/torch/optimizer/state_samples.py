@@ -36,9 +36,9 @@ Sample = npt.NDArray[np.float64]
 class StateSamples:
     """Compares an optimizer's moments before an update with those after the last one."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[Piece], most: int = _MOST_PIECES) -> None:
         whole = [piece for piece in pieces if piece.part is None]
-        self._pieces = whole[:: -(-len(whole) // _MOST_PIECES) or 1]
+        self._pieces = whole[:: -(-len(whole) // most) or 1]
         self._entries: list[Entry] | None = None
         """After the last update; None if there was none."""
         self._versions: list[int] = []
@@ -54,6 +54,11 @@ class StateSamples:
         """Take over what was noted after the last update."""
         self._entries, self._versions, self._copies = known._entries, known._versions, known._copies
         self._is_large = known._is_large
+
+    def forget(self) -> None:
+        """Compare nothing with what was noted."""
+        self._entries = None
+        self._copies = []
 
     def note(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the state after an update."""

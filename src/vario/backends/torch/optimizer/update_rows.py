@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from vario.backends.protocols.observing import Observer
+from vario.backends.torch.optimizer.state_samples import StateSamples
 from vario.backends.torch.optimizer.update_samples import HeldSamples
-from vario.backends.torch.optimizer.weight_glance import STILL, WeightGlance
+from vario.backends.torch.optimizer.weight_glance import MOST_STATES, STILL, WeightGlance
 from vario.backends.torch.reduce import memory_reads
 from vario.backends.torch.reduce.tensors import unseen
 from vario.backends.torch.targets import Targets
@@ -78,9 +79,10 @@ class UpdateRows:
         if glance is None:
             return
         # Samples that are compared in this step show the same change, and more of it.
-        found = glance.update_called()
-        if found is not None and not self._has_compared and self.unexpected is not None:
-            self.unexpected.add_later(*found)
+        found = glance.update_called(optimizer)
+        if not self._has_compared and self.unexpected is not None:
+            for rows in found:
+                self.unexpected.add_later(*rows)
         if not self._is_regular():
             glance.forget()
             self._glanced = None
@@ -88,7 +90,7 @@ class UpdateRows:
     def _note_glance(self, optimizer: Any) -> None:
         glance = self._glanced
         if glance is not None and glance is self._glances.get(optimizer):
-            glance.update_returned()
+            glance.update_returned(optimizer)
             if glance.num_still == STILL and self.unexpected is not None:
                 self.unexpected.log(WEIGHTS_STILL, float(STILL))
 
@@ -99,7 +101,8 @@ class UpdateRows:
             is_possible = bool(weights) and all(map(torch.Tensor.is_contiguous, weights))
             is_possible = is_possible and memory_reads.are_plain(weights) and len({one.dtype for one in weights}) == 1
             names = [piece.name for piece in pieces]
-            self._glances[optimizer] = WeightGlance(names, weights) if is_possible else None
+            state = StateSamples(pieces, MOST_STATES)
+            self._glances[optimizer] = WeightGlance(names, weights, state) if is_possible else None
         return self._glances[optimizer]
 
     def began(self, optimizer: Any) -> None:

@@ -1,4 +1,4 @@
-"""A few elements of some weights, compared at every step: was anything written between two updates?
+"""A few elements of some weights and moments, compared at every step: was anything written between two updates?
 
 The samples of `unexpected_change` take too long for every one of many short steps. Whoever overwrites a weight mostly
 writes all of it, so three elements show that as well.
@@ -7,6 +7,7 @@ writes all of it, so three elements show that as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ import numpy.typing as npt
 import torch
 
 from vario.backends.protocols.observing import LateRows
+from vario.backends.torch.optimizer.state_samples import StateSamples
 from vario.backends.torch.reduce import memory_reads
 from vario.core.records import COLUMNS, COUNT, INFS, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Table
 
-MOST_WEIGHTS, ELEMENTS = 32, 3
+MOST_WEIGHTS, ELEMENTS, MOST_STATES = 32, 3, 8
 STILL = 12
 """Updates in a row that change none of the elements before that is worth telling."""
 
@@ -25,9 +27,9 @@ Bits = npt.NDArray[Any]
 
 
 class WeightGlance:
-    """The elements of one optimizer's weights, by their bits."""
+    """The elements of one optimizer's weights, by their bits, and the moments of some of them."""
 
-    def __init__(self, names: Sequence[str], weights: Sequence[torch.Tensor]) -> None:
+    def __init__(self, names: Sequence[str], weights: Sequence[torch.Tensor], state: StateSamples) -> None:
         """Choose weights evenly: those given must all have plain memory and one dtype."""
         chosen = np.unique(np.linspace(0, len(weights) - 1, min(len(weights), MOST_WEIGHTS)).round().astype(int))
         self._names = [names[at] for at in chosen]
@@ -40,21 +42,25 @@ class WeightGlance:
         self._places = self._offsets
         """Where the elements are in that memory."""
         self._addresses: list[int] = []
+        self._state = state
         self._after: Bits | None = None
         self._before: Bits | None = None
         self.num_still = 0
         """Updates in a row that have changed nothing."""
 
-    def update_called(self) -> tuple[LateRows, int] | None:
+    def update_called(self, optimizer: torch.optim.Optimizer) -> list[tuple[LateRows, int]]:
         """Return what has changed since the last update, if that was noted, and the most rows it may be."""
+        moments = self._state.changes(optimizer)
         after, self._after = self._after, None
         now = self._before = self._read()
-        if after is None or now is None or np.array_equal(now, after):
-            return None
-        return lambda: self._rows(now, after), len(self._names)
+        found = [] if moments is None else [moments]
+        if after is not None and now is not None and not np.array_equal(now, after):
+            found.append((partial(self._rows, now, after), len(self._names)))
+        return found
 
-    def update_returned(self) -> None:
+    def update_returned(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the elements after an update."""
+        self._state.note(optimizer)
         before, self._before = self._before, None
         self._after = self._read()
         if before is not None and self._after is not None:
@@ -63,6 +69,7 @@ class WeightGlance:
     def forget(self) -> None:
         """Compare nothing with what was noted."""
         self._before = self._after = None
+        self._state.forget()
         self.num_still = 0
 
     def _read(self) -> Bits | None:
