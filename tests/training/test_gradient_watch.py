@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import vario
+from vario.backends.torch.optimizer.state_samples import StateSamples
 from vario.backends.torch.optimizer.weight_glance import WeightGlance
 from vario.training.gradient_watch import KNOWN, LASTING, GradientWatch
 
@@ -158,20 +159,21 @@ def test_a_norm_that_stands_still_is_told():
 def test_a_glance_reads_no_memory_of_weights_that_moved():
     """To other memory it follows; of another dtype or size, or on a device, there is nothing to compare."""
     weights = [torch.nn.Parameter(torch.randn(6, 6)) for _ in range(3)]
-    glance = WeightGlance(["a", "b", "c"], weights)
-    glance.update_called()
-    glance.update_returned()
+    optimizer = torch.optim.SGD(weights)
+    glance = WeightGlance(["a", "b", "c"], weights, StateSamples([], 1))
+    glance.update_called(optimizer)
+    glance.update_returned(optimizer)
     weights[1].data = weights[1].data.clone()
-    assert glance.update_called() is None
-    glance.update_returned()
+    assert glance.update_called(optimizer) == []
+    glance.update_returned(optimizer)
     with torch.no_grad():
         weights[1].mul_(2)
-    changed, most = glance.update_called()
+    ((changed, most),) = glance.update_called(optimizer)
     assert changed()[0] == ["b"]
     assert most == 3
-    glance.update_returned()
+    glance.update_returned(optimizer)
     for other in (weights[0].data.half(), torch.randn(2, 2)):
         weights[0].data = other
-        assert glance.update_called() is None
-        glance.update_returned()
-        assert glance.update_called() is None
+        assert glance.update_called(optimizer) == []
+        glance.update_returned(optimizer)
+        assert glance.update_called(optimizer) == []

@@ -36,6 +36,8 @@ LEAST_SECONDS = 1e-4
 """A step may always cost this much, however short it is: 100 microseconds are a few hundred Python calls."""
 LEAST_WITHOUT_TRAINING = 2e-5
 """The same in a loop that only logs numbers: looking at weights that nothing changes is worth less."""
+MOST_FOR_FIRST = 5e-3
+"""A look in one of the first steps may cost this much in any case: there are only a dozen of them."""
 LEAST_FOR_LOOKS = 0.5
 """If the fixed cost per step uses up the budget, quantities may still cost half of it. Paying for steps that record
 next to nothing would be worse."""
@@ -52,6 +54,8 @@ LIGHT_ROWS = 50
 """Cost of a step without tensors for the writer, in rows."""
 SLACK = 0.6
 """Shorten an interval again if this share of the budget is enough."""
+FIRST_BEHIND, BEHIND_EVERY = 32, 8
+"""Whether the device is behind is asked in each of the first steps, and then in one step of so many."""
 BEHIND = 0.8
 """Host time is free if the device is still busy with the previous step at the end of at least this share of steps."""
 
@@ -205,7 +209,7 @@ class Budget:
         if sparse:
             self._sparse.append(sparse)
         (self._light_floor if self._loop.is_light else self._floor).append(host - sparse - looks)
-        self._behind.append(bool(device) and self._is_behind())
+        self._look_behind(bool(device))
         self._num_steps += 1
         self._has_trained = self._has_trained or self._loop.clock.is_training
         if self._num_steps > 1:
@@ -214,6 +218,14 @@ class Budget:
             self._window += seconds
             self._host += host
             self._device += sum(device.values())
+
+    def _look_behind(self, uses_device: bool) -> None:
+        # Asking takes calls of the driver. The answer is about the step before, so two steps in a row have to ask.
+        nth = self._num_steps % BEHIND_EVERY if self._num_steps >= FIRST_BEHIND else 1
+        if nth <= 1:
+            is_behind = uses_device and self._is_behind()
+            if nth == 1:
+                self._behind.append(is_behind)
 
     def wrote(self, seconds: float, records: Sequence[StepRecord]) -> None:
         """Record the writer's time for these steps together. Called on the writer thread."""
@@ -243,8 +255,8 @@ class Budget:
         limit = max(self.share * _median(self._steps), least)
         room = max(limit - (self._choose_sparse(limit) if counts else 0.0), LEAST_FOR_LOOKS * limit)
         for one in self._observers:
-            # Every one of the first steps, unless a single look uses up what a step may cost.
-            if one.quantity in self._looks and self._looks[one.quantity].cost(counts) > room:
+            # Every one of the first steps, unless a look uses up what a step may cost and a few of them are felt.
+            if one.quantity in self._looks and self._looks[one.quantity].cost(counts) > max(room, MOST_FOR_FIRST):
                 one.end_first_steps()
         if self._ranks is not None and not self._ranks.decides:
             return numbers

@@ -12,9 +12,12 @@ from vario.training.monitor import Monitor
 STEPS = 600
 
 
-def model_of(kind):
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def model_of(kind, device="cpu"):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1)).to(device)
     return model, kind(model.parameters())
 
 
@@ -41,14 +44,14 @@ class Seen:
         return [step for step, is_light in self.steps.items() if is_light]
 
 
-def train(tmp_path, name, body, steps=STEPS, kind=lambda p: torch.optim.AdamW(p, lr=0.01), **options):
+def train(tmp_path, name, body, steps=STEPS, kind=lambda p: torch.optim.AdamW(p, lr=0.01), device="cpu", **options):
     """Train with `body(step, inputs, model, optimizer)`; return the run, the losses, the weights and what was light."""
-    model, optimizer = model_of(kind)
+    model, optimizer = model_of(kind, device)
     losses = []
     with vario.watch(model, optimizer, directory=tmp_path, name=name, strict=True, **options) as monitor:
         seen = Seen(monitor)
         for step, inputs in enumerate(batches(steps)):
-            losses.append(body(step, inputs, model, optimizer))
+            losses.append(body(step, inputs.to(device), model, optimizer))
             seen.note()
     return vario.open_run(tmp_path / name), losses, [one.detach().clone() for one in model.parameters()], seen
 
@@ -77,6 +80,61 @@ def test_light_steps_tell_the_numbers_of_others(tmp_path):
     assert list(light.series("loss_backward", "scalar").values) == losses
     norms = light.series("gradient_norm", "scalar").values
     assert norms == pytest.approx(_norms(full), rel=1e-5)
+
+
+@pytest.mark.gpu
+@on_a_gpu
+def test_light_steps_on_a_device_tell_the_numbers_of_others(tmp_path):
+    light, losses, weights, seen = train(tmp_path, "light", plain, device="cuda", **TIGHT)
+    full, expected, expected_weights, never = train(tmp_path, "full", plain, device="cuda", overhead="off", every=1)
+    assert len(seen.light) > STEPS / 4
+    assert not never.light
+    assert losses == expected
+    assert all(map(torch.equal, weights, expected_weights))
+    for name in ("loss_backward", "lr", "gradient_norm"):
+        assert list(light.series(name, "scalar").steps) == list(range(STEPS))
+    assert list(light.series("loss_backward", "scalar").values) == losses
+    assert light.series("gradient_norm", "scalar").values == pytest.approx(_norms(full), rel=1e-5)
+
+
+@pytest.mark.gpu
+@on_a_gpu
+def test_light_steps_do_not_wait_for_the_device(tmp_path):
+    model, optimizer = model_of(lambda p: torch.optim.AdamW(p, lr=0.01, fused=True))
+    inputs = torch.randn(4, 8, device="cuda")
+    with vario.watch(model, optimizer, directory=tmp_path, name="run", strict=True, **TIGHT) as monitor:
+        model.cuda()  # a model may move after it is watched
+        seen = Seen(monitor)
+        for step in range(200):
+            torch.cuda.set_sync_debug_mode("error" if step > 100 else "default")
+            try:
+                loss_of(model, inputs).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            seen.note()
+    assert any(step > 100 for step in seen.light)
+    run = vario.open_run(tmp_path / "run")
+    assert list(run.series("gradient_norm", "scalar").steps) == list(range(200))
+
+
+@pytest.mark.gpu
+@on_a_gpu
+def test_a_gradient_that_breaks_on_a_device_is_recorded(tmp_path):
+    broken = 550
+
+    def body(step, inputs, model, optimizer):
+        loss = loss_of(model, inputs) * (math.inf if step == broken else 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    run, _, _, seen = train(tmp_path, "nan", body, device="cuda", **TIGHT)
+    assert seen.light
+    assert broken in list(run.series("0.weight", "gradient", "norm").steps)
+    assert vario.first_bad(run).step == broken
 
 
 def _norms(run):
@@ -144,13 +202,14 @@ def with_a_closure(step, inputs, model, optimizer):
     return found[0]
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, on_a_gpu])])
 @pytest.mark.parametrize("odd", [accumulating, with_a_second_look, with_an_evaluation, with_a_failure, with_a_closure])
-def test_what_is_not_regular_is_followed(tmp_path, odd):
+def test_what_is_not_regular_is_followed(tmp_path, odd, device):
     def body(step, inputs, model, optimizer):
         return (odd if step % 50 == 49 else plain)(step, inputs, model, optimizer)
 
-    light, losses, _, seen = train(tmp_path, "light", body, **TIGHT)
-    full, expected, _, _ = train(tmp_path, "full", body, overhead="off", every=1)
+    light, losses, _, seen = train(tmp_path, "light", body, device=device, **TIGHT)
+    full, expected, _, _ = train(tmp_path, "full", body, device=device, overhead="off", every=1)
     assert seen.light
     assert losses == expected
     assert light.last_step == full.last_step

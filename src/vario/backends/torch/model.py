@@ -164,7 +164,9 @@ class TorchModel(TrainingLoop):
 
     def summaries(self, eps: float, columns: frozenset[str]) -> TorchSummaries:
         """Return what reduces this model's tensors."""
-        return TorchSummaries(eps, columns)
+        made = TorchSummaries(eps, columns)
+        self._calls.number_with_rows = made.number
+        return made
 
     def structure(self) -> Structure:
         """Return modules and parameters, as in `structure.json`."""

@@ -17,6 +17,7 @@ from vario.backends.protocols.losses import BackwardLoss, Gradients
 from vario.backends.torch.loop import backward_passes
 from vario.backends.torch.loop.accumulation import Accumulation
 from vario.backends.torch.loop.light_steps import LightSteps
+from vario.backends.torch.loop.subscriptions import Subscriptions
 from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.targets import Targets
@@ -60,16 +61,16 @@ class BackwardLosses:
         targets: Targets,
         accumulation: Accumulation,
         scale: Callable[[], torch.Tensor | None],
-        tell: Callable[[BackwardLoss], None],
+        calls: Subscriptions,
         turns: Turns,
         light: LightSteps,
     ) -> None:
+        self._calls = calls
         self._parameters = targets.engine.names
         # A runtime that shards moves gradients itself between backward passes.
         self._keeps_gradients = targets.engine.name == "plain"
         self._accumulation = accumulation
         self._scale = scale
-        self._tell = tell
         self._turns = turns
         self._light = light
         self._start: _Start | None = None
@@ -110,9 +111,14 @@ class BackwardLosses:
             self._tell_of(self._start, is_kept=True)
 
     def _tell_of(self, start: _Start, is_kept: bool) -> None:
-        value = _value(start)
+        value = self._with_rows(start) or _value(start)
         if value is not None:
-            self._tell(BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept))
+            self._calls.tell_of_loss(BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept))
+
+    def _with_rows(self, start: _Start) -> Callable[[], float] | None:
+        is_one = len(start.outputs) == 1 and start.factors[0] is None and start.scale is None
+        is_one = is_one and type(start.outputs[0]) is torch.Tensor
+        return self._calls.number_with_rows(start.outputs[0]) if is_one else None
 
     def _ended(self, has_failed: bool) -> None:
         if self._turns.is_elsewhere():

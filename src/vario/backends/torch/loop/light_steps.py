@@ -25,7 +25,7 @@ from vario.backends.torch.loop.subscriptions import Subscriptions
 from vario.backends.torch.targets import Targets
 from vario.core.clock import Clock
 
-_is_cpu = attrgetter("is_cpu")
+_device = attrgetter("device")
 
 LEAST_REGULAR = 4
 """Steps in a row that did the same before the first light step."""
@@ -54,6 +54,9 @@ class LightSteps:
         self._gradients = gradients
         self._events: Events | None = None
         self._first = next(iter(targets.all_parameters.values()))
+        self._device = torch.device("meta")
+        self._is_together = False
+        """Whether all parameters are on this device, and it is one where light steps are possible."""
         self.is_on = False
         """Whether the step in progress is light."""
         self.is_regular = False
@@ -68,10 +71,9 @@ class LightSteps:
         self._numbers: frozenset[int] = frozenset()
 
     def attach(self, events: Events) -> None:
-        """Start deciding, if gradients are tensors on the host that backward leaves in the parameters."""
-        is_on_host = all(map(_is_cpu, self._targets.all_parameters.values()))
+        """Start deciding, if gradients are plain tensors that backward leaves in the parameters."""
         is_plain = self._targets.engine.has_plain_gradients and not releases.LOSES_HOOKS
-        if is_on_host and is_plain and not (self._calls.local_gradient or self._calls.accumulated_gradient):
+        if is_plain and not (self._calls.local_gradient or self._calls.accumulated_gradient):
             self._events = events
 
     # What happens in other steps
@@ -97,12 +99,21 @@ class LightSteps:
             return
         if not self.is_on:
             is_alike = self._seen == _ONE_OF_EACH and not self._clock.manual and self._scale() is None
-            is_alike = is_alike and self._first.is_cpu  # a model may move to a device after it is watched
+            is_alike = is_alike and self._is_on_one_device()
             self._num_regular = self._num_regular + 1 if is_alike else 0
             self._seen = [0, 0, 0]
             self.is_regular = self._num_regular >= LEAST_REGULAR
         # With a closure, a step's passes are inside its update.
         self.is_on = self.is_regular and not self._has_closure and self._events.may_be_light
+
+    def _is_on_one_device(self) -> bool:
+        """Whether all parameters are on the host, or all on one CUDA device: a model may move after it is watched."""
+        if self._first.device != self._device:
+            self._device = self._first.device
+            parameters = self._targets.all_parameters.values()
+            is_known = self._device.type in ("cpu", "cuda")
+            self._is_together = is_known and set(map(_device, parameters)) == {self._device}
+        return self._is_together
 
     def leave(self) -> None:
         """Follow the rest of this step like any other."""
@@ -133,7 +144,7 @@ class LightSteps:
             return False
         is_next = self._clock.has_pass and not self._clock.backward_seen and not self._clock.has_update
         is_usual = accumulates and not inputs and len(outputs) == 1 and self._scale() is None
-        if not (is_next and is_usual and _are_numbers_here(outputs, factors)):
+        if not (is_next and is_usual and _are_numbers(outputs, factors)):
             self.leave()
             return False
         self._accumulation.be_plain(True)
@@ -188,10 +199,15 @@ class LightSteps:
         return True
 
 
-def _are_numbers_here(outputs: Sequence[Any], factors: Sequence[Any]) -> bool:
-    """Whether each is one number on the host, so that reading it waits for nothing."""
+def _are_numbers(outputs: Sequence[Any], factors: Sequence[Any]) -> bool:
+    """Whether each is one number, on the host or the device of the parameters."""
     return all(
         tensor is None
-        or (type(tensor) is torch.Tensor and tensor.numel() == 1 and tensor.is_cpu and tensor.is_floating_point())
+        or (
+            type(tensor) is torch.Tensor
+            and tensor.numel() == 1
+            and tensor.is_floating_point()
+            and (tensor.is_cpu or tensor.is_cuda)
+        )
         for tensor in (*outputs, *factors)
     )

@@ -28,6 +28,8 @@ class Subscriptions(LoopCalls):
         self.local_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.backward_loss: list[Callable[[BackwardLoss], None]] = []
+        self.number_with_rows: Callable[[torch.Tensor], Callable[[], float] | None] = lambda tensor: None
+        """Fetches one number on a device together with the rows of the step; None if it takes a copy of its own."""
 
     def tell_of_loss(self, loss: BackwardLoss) -> None:
         """Pass on the number that backward was called on."""

@@ -55,7 +55,7 @@ class TrainingLoop(Subscribing):
         known = (targets, self.clock, self._calls, self._accumulation)
         self._light = LightSteps(*known, gradients=self.complete_gradients, scale=self.loss_scale)
         self._losses = BackwardLosses(
-            targets, self._accumulation, self.loss_scale, self._calls.tell_of_loss, self.turns, self._light
+            targets, self._accumulation, self.loss_scale, self._calls, self.turns, self._light
         )
         self._reports = TrainerReports(targets, self.clock, partial(setattr, self, "losses_add_up", True))
         self._undo = hooks.Undos()

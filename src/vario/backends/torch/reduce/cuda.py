@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from vario.backends.torch.reduce import kernels
+from vario.backends.torch.reduce.async_copy import HostBuffers
 from vario.backends.torch.reduce.launching import LARGEST, Kernel
 from vario.backends.torch.reduce.reading_speed import ReadingSpeed
 from vario.core.records import COLUMNS, COUNT, MAX, MIN, Table
@@ -66,6 +67,7 @@ class CudaRows:
         self._one, self._list, self._finish = map(Kernel, (kernels.reduce_one, kernels.reduce_list, kernels.finish))
         self._new_partials(_CAPACITY)
         self._speed = ReadingSpeed(device)
+        self._host_buffers = HostBuffers()
         self._begin()
 
     def _begin(self) -> None:
@@ -250,18 +252,14 @@ class CudaRows:
         self._fold()
         with self._at_home():
             device_rows = self._folded[0] if len(self._folded) == 1 else torch.cat(self._folded)
-            host_rows = torch.empty(device_rows.shape, dtype=torch.float64, device="cpu", pin_memory=True)
-            host_rows.copy_(device_rows, non_blocking=True)
-            copied = torch.cuda.Event(blocking=True)
-            copied.record()
+            copied = self._host_buffers.copy(device_rows)
         if not keep:
             self._begin()
         with_extremes = bool(self._flags["WITH_EXTREMES"])
 
         def fetch() -> Table:
-            copied.synchronize()
+            table = copied()
             self._speed.look()
-            table: Table = host_rows.numpy().copy()
             table[:, COUNT] = counts
             nothing = (table[:, MIN] > table[:, MAX]) | (not with_extremes)
             table[nothing, MIN] = table[nothing, MAX] = np.nan

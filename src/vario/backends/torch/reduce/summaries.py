@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from vario.backends.torch.reduce import cpu
+from vario.backends.torch.reduce.async_copy import RowNumber
 from vario.backends.torch.reduce.aten import AtenRows
 from vario.backends.torch.reduce.memory_reads import has_plain_memory
 from vario.backends.torch.reduce.plain_lists import are_plain, groups_of
@@ -57,6 +58,18 @@ class TorchSummaries:
         self._compared: list[tuple[Name, int, int]] = []
         """Rows of tensors that were reduced twice."""
         self._again: dict[str, dict[Any, Sequence[int]]] = {}
+        self._numbers: list[RowNumber] = []
+
+    def number(self, tensor: torch.Tensor) -> RowNumber | None:
+        """Reduce one number on a device; None if that takes a copy of its own. It is there once the step has ended."""
+        if not (tensor.is_cuda and self._has_triton and tensor.numel() == 1 and has_plain_memory(tensor)):
+            return None
+        row = self.observe(tensor)
+        if row is None:
+            return None
+        found = RowNumber(row)
+        self._numbers.append(found)
+        return found
 
     def observe(self, tensor: torch.Tensor, scale: torch.Tensor | None = None, name: Name | None = None) -> int | None:
         """Reduce one tensor, divided by `scale`; return its row within the step, or None if it cannot be read.
@@ -329,10 +342,11 @@ class TorchSummaries:
             where = {made: (list(numbers), list(places)) for made, (numbers, places) in self._where.items()}
             num_rows, compared = self._num_rows, [] if keep else list(self._compared)
             fetches = [(rows, rows.collect(keep)) for rows in self._on_device.values()]
+            numbers = () if keep else tuple(self._numbers)
             if not keep:
                 self._begin()
 
-        def fetch() -> Table:
+        def build() -> Table:
             tables: dict[Any, Table] = {rows: take() for rows, take in fetches if take is not None}
             tables[None] = np.array(host, dtype=np.float64).reshape(-1, len(COLUMNS))
             table = empty_table(num_rows)
@@ -347,6 +361,15 @@ class TorchSummaries:
                 _add_implicit_zeros(table[index], num_elements)
             return table
 
+        known: list[Table] = []
+
+        def fetch() -> Table:
+            if not known:
+                known.append(build())
+            return known[0]
+
+        for number in numbers:
+            number.fetch = fetch
         return fetch
 
 
