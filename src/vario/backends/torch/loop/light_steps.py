@@ -1,10 +1,9 @@
 """Steps of which only plain numbers are told.
 
 Where steps are short, following one takes longer than the budget allows, even if no tensor of it is recorded. Most
-loops
-do the same in each step: one forward pass, one backward pass, one update by one optimizer. In a light step of such a
-loop, hooks only note that each of these came, and tell the loss, the gradients and the optimizer. Anything else that
-happens ends the light step: the rest of it is followed like any other.
+loops do the same in each step: one forward pass, one backward pass, one update by one optimizer. In a light step of
+such a loop, hooks only note that each of these came, and tell the loss, the gradients and the optimizer. Anything else
+that happens ends the light step: the rest of it is followed like any other.
 """
 
 from __future__ import annotations

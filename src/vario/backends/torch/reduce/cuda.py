@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,25 +24,25 @@ from vario.core.records import COLUMNS, COUNT, MAX, MIN, Table
 _NOTHING = contextlib.nullcontext()
 
 _FINISH = {"PARTIAL_COLUMNS": kernels.PARTIAL_COLUMNS, "ROW_COLUMNS": len(COLUMNS), "BLOCK": 256, "num_warps": 4}
-_MOST_TABLES = 4
-"""Sets of addresses that are remembered for a list of tensors."""
+_MOST_TABLES, _MOST_ADDRESSES = 4, 16
+"""Sets of sizes that are remembered for a list of tensors, and sets of addresses for each."""
+_TORCH = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64}
 _CAPACITY = 65_536
 """Partial rows at once, 3.5 MiB; when they are full they are folded into Summaries and reused."""
 
 
 @dataclass
 class SpanTable:
-    """Where the spans of one list of tensors are on the device; rebuilt only when an address changed."""
+    """The spans of one list of tensors, on the device, and where the tensors have been."""
 
-    addresses: tuple[int, ...]
     sizes: tuple[int, ...]
-    span_addresses: torch.Tensor
-    span_sizes: torch.Tensor
-    uploaded: tuple[int, int]
-    """Where these two are."""
+    spans: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    """Of each span: the tensor it is of, how many bytes after its beginning, and how many elements it has."""
+    num_spans: int
     ranges: list[int]
     """Where each tensor's spans begin and end."""
-    aligned: bool
+    addresses: dict[tuple[int, ...], tuple[torch.Tensor, bool]] = field(default_factory=dict)
+    """Allocators hand out memory in turns: sets of addresses that are on the device, and whether all are aligned."""
 
 
 class CudaRows:
@@ -68,6 +68,8 @@ class CudaRows:
         self._new_partials(_CAPACITY)
         self._speed = ReadingSpeed(device)
         self._host_buffers = HostBuffers()
+        self._row_buffers: dict[int, torch.Tensor] = {}
+        """Memory for the rows of a step, by stream. A tensor for each step would move those of the training."""
         self._begin()
 
     def _begin(self) -> None:
@@ -148,8 +150,9 @@ class CudaRows:
 
         They go into `rows` of an earlier list of the same sizes if given.
         """
-        table = self._span_table(sample, addresses, sizes, name)
-        total = len(table.span_sizes)
+        table = self._span_table(sample, sizes, name)
+        where, aligned = table.addresses.get(addresses) or self._new_addresses(table, addresses)
+        total = table.num_spans
         stream = self.stream()
         if rows is None:
             first, _ = self._reserve(total)
@@ -161,12 +164,14 @@ class CudaRows:
         num_bytes = sum(sizes) * sample.element_size()
         clock = self._speed.start(num_bytes)
         address, like = sample.data_ptr(), sample if scale is None else scale
-        kind = sample.dtype, table.aligned, address & 15, None if scale is None else _kind_of(scale)
+        kind = sample.dtype, aligned, address & 15, None if scale is None else _kind_of(scale)
         with self._at_home():
+            tables = where, *table.spans
+            uploaded = map(torch.Tensor.data_ptr, tables)
             fixed = self._partials_address, first, self.eps, like.data_ptr()
-            if not self._list.launch(kind, total, stream, *table.uploaded, address, *fixed):
-                constants = {"ALIGNED": table.aligned, "ITERATIONS": kernels.LIST_ITERATIONS}
-                tensors = table.span_addresses, table.span_sizes, sample, self._partials, first, self.eps, like
+            if not self._list.launch(kind, total, stream, *uploaded, address, *fixed):
+                constants = {"ALIGNED": aligned, "ITERATIONS": kernels.LIST_ITERATIONS}
+                tensors = *tables, sample, self._partials, first, self.eps, like
                 self._list.compile(kind, total, *tensors, **self._constants(scale, sample.dtype, **constants))
         if clock is not None:
             self._speed.stop(clock)
@@ -180,43 +185,41 @@ class CudaRows:
         """Whether these rows are not folded yet and come from tensors of the same sizes."""
         return not self._folded and [self._counts[row] for row in rows] == list(sizes)
 
-    def _span_table(
-        self, sample: torch.Tensor, addresses: tuple[int, ...], sizes: tuple[int, ...], name: str
-    ) -> SpanTable:
+    def _span_table(self, sample: torch.Tensor, sizes: tuple[int, ...], name: str) -> SpanTable:
         key = (name, sample.dtype, len(sizes))
-        # Allocators hand out memory in turns: gradients are at the same few sets of addresses.
         tables = self._tables.setdefault(key, [])
         for at, table in enumerate(tables):
-            if table.addresses == addresses and table.sizes == sizes:
+            if table.sizes == sizes:
                 if at:
                     tables.insert(0, tables.pop(at))
                 return table
-        like = next((table for table in tables if table.sizes == sizes), None)
         counts = np.array(sizes, dtype=np.int64)
         num_spans = np.maximum(1, -(-counts // kernels.SPAN))
         ends = np.cumsum(num_spans)
+        owners = np.repeat(np.arange(len(sizes), dtype=np.int32), num_spans)
         nth = np.arange(ends[-1]) - np.repeat(ends - num_spans, num_spans)
-        span_bytes = kernels.SPAN * sample.element_size()
-        starts = np.array(addresses, dtype=np.int64)
-        span_addresses = self._upload(np.repeat(starts, num_spans) + nth * span_bytes)
-        if like is None:
-            lengths = np.minimum(np.repeat(counts, num_spans) - nth * kernels.SPAN, kernels.SPAN).astype(np.int32)
-            span_sizes = self._upload(lengths)
-            ranges = np.stack((ends - num_spans, ends), axis=1).reshape(-1).tolist()
-        else:
-            span_sizes, ranges = like.span_sizes, like.ranges
-        uploaded = span_addresses.data_ptr(), span_sizes.data_ptr()
-        aligned = not (starts % 16).any()
-        table = SpanTable(addresses, sizes, span_addresses, span_sizes, uploaded, ranges, aligned)
+        lengths = np.minimum(np.repeat(counts, num_spans) - nth * kernels.SPAN, kernels.SPAN).astype(np.int32)
+        spans = self._upload(owners), self._upload(nth * kernels.SPAN * sample.element_size()), self._upload(lengths)
+        ranges = np.stack((ends - num_spans, ends), axis=1).reshape(-1).tolist()
+        table = SpanTable(sizes, spans, len(nth), ranges)
         self._tables[key] = [table, *tables[: _MOST_TABLES - 1]]
         return table
 
+    def _new_addresses(self, table: SpanTable, addresses: tuple[int, ...]) -> tuple[torch.Tensor, bool]:
+        if len(table.addresses) >= _MOST_ADDRESSES:
+            table.addresses.clear()
+        starts = np.array(addresses, dtype=np.int64)
+        found = table.addresses[addresses] = self._upload(starts), not (starts % 16).any()
+        return found
+
     def _upload(self, array: npt.NDArray[Any]) -> torch.Tensor:
         # Pinned memory comes from torch's caching allocator, which keeps it until this copy has happened.
-        return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
+        pinned = torch.empty(len(array), dtype=_TORCH[array.dtype], device="cpu", pin_memory=True)
+        pinned.numpy()[:] = array
+        return pinned.to(self.device, non_blocking=True)
 
-    def _fold(self) -> None:
-        """Fold all partial rows into Summaries, so that their memory can be reused."""
+    def _fold(self, is_last: bool = False) -> None:
+        """Fold all partial rows into Summaries, so that their memory can be reused. `is_last`: of this step."""
         num_rows = len(self._ranges) // 2
         if not num_rows:
             return
@@ -225,7 +228,7 @@ class CudaRows:
             others = [other for handle, other in self._streams.items() if handle != stream.cuda_stream]
             for other in others:
                 stream.wait_stream(other)
-            rows = torch.empty((num_rows, len(COLUMNS)), dtype=torch.float64, device=self.device)
+            rows = self._new_rows(num_rows, stream.cuda_stream if is_last else None)
             ranges = self._upload_ranges()
             places = self._partials_address, ranges.data_ptr(), rows.data_ptr()
             if not self._finish.launch((), num_rows, stream.cuda_stream, *places):
@@ -234,6 +237,15 @@ class CudaRows:
                 other.wait_stream(stream)
         self._folded.append(rows)
         self._used, self._ranges = 0, []
+
+    def _new_rows(self, num_rows: int, stream: int | None) -> torch.Tensor:
+        """Return memory for rows; those copied on this stream before the step ends are always in the same place."""
+        known = None if stream is None or self._folded else self._row_buffers.get(stream)
+        if known is None or len(known) < num_rows:
+            known = torch.empty((num_rows, len(COLUMNS)), dtype=torch.float64, device=self.device)
+            if stream is not None and not self._folded:
+                self._row_buffers[stream] = known
+        return known[:num_rows]
 
     def _upload_ranges(self) -> torch.Tensor:
         """Return where each row's partial rows are: mostly as in the previous step, and then already on the device."""
@@ -249,7 +261,7 @@ class CudaRows:
         if not self._counts:
             return None
         counts = list(self._counts)
-        self._fold()
+        self._fold(is_last=not keep)
         with self._at_home():
             device_rows = self._folded[0] if len(self._folded) == 1 else torch.cat(self._folded)
             copied = self._host_buffers.copy(device_rows)

@@ -157,6 +157,8 @@ def reduce_one(
 @triton.jit(do_not_specialize=["first_partial", "eps"])
 def reduce_list(
     addresses,
+    owners,
+    offsets,
     sizes,
     like,
     partials,
@@ -173,9 +175,13 @@ def reduce_list(
     BLOCK: tl.constexpr,
     ITERATIONS: tl.constexpr,
 ):
-    """A list of tensors of one dtype: program p reduces the span at `addresses[p]`, `sizes[p]` elements long."""
+    """A list of tensors of one dtype: program p reduces `sizes[p]` elements of the tensor with number `owners[p]`.
+
+    They begin `offsets[p]` bytes after its address.
+    """
     program = tl.program_id(0).to(tl.int64)
-    start = tl.load(addresses + program).to(tl.pointer_type(like.dtype.element_ty))
+    address = tl.load(addresses + tl.load(owners + program)) + tl.load(offsets + program)
+    start = address.to(tl.pointer_type(like.dtype.element_ty))
     if ALIGNED:
         start = tl.multiple_of(start, 16)
     partial = partials + (first_partial + program) * PARTIAL_COLUMNS

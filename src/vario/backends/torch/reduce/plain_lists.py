@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
@@ -11,6 +12,13 @@ from vario.backends.torch.reduce.memory_reads import PLAIN, REAL
 
 _dtype, _layout, _is_nested = attrgetter("dtype"), attrgetter("layout"), attrgetter("is_nested")
 _is_strided = torch.strided.__eq__
+
+
+class Group(NamedTuple):
+    """Tensors of one device and dtype: their places in the list, and their sizes."""
+
+    members: Sequence[int]
+    sizes: tuple[int, ...]
 
 
 def are_plain(tensors: list[torch.Tensor]) -> bool:
@@ -22,12 +30,10 @@ def are_plain(tensors: list[torch.Tensor]) -> bool:
     return all(map(_is_strided, map(_layout, tensors))) and all(map(torch.Tensor.is_contiguous, tensors))
 
 
-def groups_of(made_in: list[Any], tensors: list[torch.Tensor]) -> list[list[int]]:
+def groups_of(tensors: list[torch.Tensor]) -> list[Group]:
     """Return which tensors have the same device and dtype."""
-    kinds = list(zip(map(id, made_in), map(_dtype, tensors), strict=True))
-    if len(set(kinds)) == 1:
-        return [[]]
-    groups: dict[Any, list[int]] = {}
+    kinds = list(zip(map(torch.Tensor.get_device, tensors), map(_dtype, tensors), strict=True))
+    members: dict[tuple[int, torch.dtype], list[int]] = {}
     for at, kind in enumerate(kinds):
-        groups.setdefault(kind, []).append(at)
-    return list(groups.values())
+        members.setdefault(kind, []).append(at)
+    return [Group(ats, tuple([tensors[at].numel() for at in ats])) for ats in members.values()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from vario.backends.torch.reduce import cpu
 from vario.backends.torch.reduce.async_copy import RowNumber
 from vario.backends.torch.reduce.aten import AtenRows
 from vario.backends.torch.reduce.memory_reads import has_plain_memory
-from vario.backends.torch.reduce.plain_lists import are_plain, groups_of
+from vario.backends.torch.reduce.plain_lists import Group, are_plain, groups_of
 from vario.backends.torch.reduce.small_tensors import LEAST_IN_LIST, SMALL, SmallTensors, is_small, small_sizes
 from vario.backends.torch.reduce.steady_tensors import MOST_BYTES, Followed, Name, SteadyTensors
 from vario.backends.torch.reduce.tensors import (
@@ -29,7 +28,8 @@ from vario.backends.torch.reduce.tensors import (
 )
 from vario.core.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table, merge_all
 
-_dtype = attrgetter("dtype")
+_MOST_PLACES = 16
+"""Sets of addresses that are remembered for each list of tensors."""
 
 
 class TorchSummaries:
@@ -41,8 +41,8 @@ class TorchSummaries:
         self._lock = threading.Lock()
         self._on_device: dict[tuple[torch.device, str], Any] = {}
         self._steady = SteadyTensors()
-        self._plain_at: dict[str, tuple[tuple[int, ...], tuple[int, ...], bool]] = {}
-        """Lists that were found to be plain blocks of numbers: addresses, sizes, and whether all have one dtype."""
+        self._plain_at: dict[str, dict[tuple[int, ...], list[Group]]] = {}
+        """Lists that were found to be plain blocks of numbers, by addresses."""
         self.device_seconds = 0.0
         """Estimated device time for what was observed; the reader resets it to 0."""
         self._has_triton = importlib.util.find_spec("triton") is not None
@@ -159,7 +159,8 @@ class TorchSummaries:
                     rows[index] = self._place(elements, num_elements, scale)
             if on_cuda:
                 flats = list(on_cuda.values())
-                numbers = self._place_lists(flats, [self._device_rows(flat) for flat in flats], scale, again)
+                addresses = tuple(map(torch.Tensor.data_ptr, flats))
+                numbers = self._place_groups(groups_of(flats), flats, addresses, scale, again)
                 for index, number in zip(on_cuda, numbers, strict=True):
                     rows[index] = number
             return rows
@@ -175,50 +176,43 @@ class TorchSummaries:
             addresses = tuple(map(torch.Tensor.data_ptr, tensors))
         except RuntimeError:
             return None  # a sparse one
-        known = self._plain_at.get(again)
-        if known is None or known[0] != addresses:
+        known = self._plain_at.setdefault(again, {})
+        groups = known.get(addresses)
+        if groups is None:
             if not are_plain(tensors):
                 return None
-            has_one_dtype = len(set(map(_dtype, tensors))) == 1
-            known = self._plain_at[again] = addresses, tuple(map(torch.Tensor.numel, tensors)), has_one_dtype
+            if len(known) >= _MOST_PLACES:
+                known.clear()
+            groups = known[addresses] = groups_of(tensors)
         if torch.cuda.is_current_stream_capturing():
             return None
-        device_rows = self._device_rows(tensors[0])
-        if not known[2]:
-            return self._place_lists(tensors, [device_rows] * len(tensors), scale, again, addresses)
-        earlier = self._again.get(again, {})
-        placed = self._again[again] = {}
-        return self._place_group(device_rows, tensors[0], addresses, known[1], scale, again, earlier, placed)
+        return self._place_groups(groups, tensors, addresses, scale, again)
 
-    def _place_lists(
+    def _place_groups(
         self,
+        groups: list[Group],
         tensors: list[torch.Tensor],
-        made_in: list[Any],
+        addresses: tuple[int, ...],
         scale: torch.Tensor | None,
         again: str,
-        addresses: tuple[int, ...] | None = None,
     ) -> Sequence[int]:
         """Reduce tensors without gaps, in one launch per device and dtype; return the row of each."""
-        addresses = tuple(map(torch.Tensor.data_ptr, tensors)) if addresses is None else addresses
-        sizes = tuple(map(torch.Tensor.numel, tensors))
         earlier = self._again.get(again, {})
         placed = self._again[again] = {}
-        groups = groups_of(made_in, tensors)
         if len(groups) == 1:
-            return self._place_group(made_in[0], tensors[0], addresses, sizes, scale, again, earlier, placed)
-        found: dict[int, int] = {}
-        for members in groups:
-            own_addresses, own_sizes = (tuple(values[at] for at in members) for values in (addresses, sizes))
-            first = members[0]
-            rows = self._place_group(
-                made_in[first], tensors[first], own_addresses, own_sizes, scale, again, earlier, placed
-            )
-            found.update(zip(members, rows, strict=True))
-        return [found[at] for at in range(len(tensors))]
+            return self._place_group(tensors[0], addresses, groups[0].sizes, scale, again, earlier, placed)
+        rows = [0] * len(tensors)
+        for members, sizes in groups:
+            own = tuple([addresses[at] for at in members])
+            first = tensors[members[0]]
+            for at, row in zip(
+                members, self._place_group(first, own, sizes, scale, again, earlier, placed), strict=True
+            ):
+                rows[at] = row
+        return rows
 
     def _place_group(
         self,
-        device_rows: Any,
         sample: torch.Tensor,
         addresses: tuple[int, ...],
         sizes: tuple[int, ...],
@@ -228,6 +222,7 @@ class TorchSummaries:
         placed: dict[Any, Sequence[int]],
     ) -> Sequence[int]:
         """Reduce tensors of one device and dtype, that of `sample`, into new rows or those of `earlier`."""
+        device_rows = self._device_rows(sample)
         kind = id(device_rows), sample.dtype
         before = earlier.get(kind) if again else None
         if before is not None and not device_rows.can_repeat(before, sizes):
