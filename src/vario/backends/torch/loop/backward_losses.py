@@ -116,9 +116,11 @@ class BackwardLosses:
             self._calls.tell_of_loss(BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept))
 
     def _with_rows(self, start: _Start) -> Callable[[], float] | None:
-        is_one = len(start.outputs) == 1 and start.factors[0] is None and start.scale is None
-        is_one = is_one and type(start.outputs[0]) is torch.Tensor
-        return self._calls.number_with_rows(start.outputs[0]) if is_one else None
+        if len(start.outputs) != 1 or start.scale is not None:
+            return None
+        (output,), (factor,) = start.outputs, start.factors
+        is_plain = type(output) is torch.Tensor and (factor is None or type(factor) is torch.Tensor)
+        return self._calls.number_with_rows(output, factor) if is_plain else None
 
     def _ended(self, has_failed: bool) -> None:
         if self._turns.is_elsewhere():

@@ -13,6 +13,8 @@ from vario.backends.protocols.losses import BackwardLoss
 from vario.backends.protocols.observing import Observer
 from vario.backends.torch.modules.module_calls import ModuleCalls
 
+NumberWithRows = Callable[[torch.Tensor, torch.Tensor | None], Callable[[], float] | None]
+
 
 class Subscriptions(LoopCalls):
     """The calls to make at each event of a torch training loop, in the order of subscription."""
@@ -28,8 +30,8 @@ class Subscriptions(LoopCalls):
         self.local_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.backward_loss: list[Callable[[BackwardLoss], None]] = []
-        self.number_with_rows: Callable[[torch.Tensor], Callable[[], float] | None] = lambda tensor: None
-        """Fetches one number on a device together with the rows of the step; None if it takes a copy of its own."""
+        self.number_with_rows: NumberWithRows = lambda number, factor: None
+        """Fetches a number on a device, times another, with the rows of the step; None if that takes a copy."""
 
     def tell_of_loss(self, loss: BackwardLoss) -> None:
         """Pass on the number that backward was called on."""

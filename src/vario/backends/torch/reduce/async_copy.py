@@ -5,7 +5,6 @@ The reader waits for blocking events: others keep a core busy while they wait.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -51,34 +50,3 @@ class RowNumber:
         """Return the number; waits for the device."""
         assert self.fetch is not None, "the step is still in progress"
         return float(self.fetch()[self._row, SUM])
-
-
-class HostBuffers:
-    """Pinned memory and events for the copies of each step, used again: making them takes longer than a copy."""
-
-    def __init__(self) -> None:
-        self._free: list[tuple[torch.Tensor, torch.cuda.Event]] = []
-
-    def copy(self, rows: torch.Tensor) -> Callable[[], Table]:
-        """Start copying rows of float64; the result waits for them and returns the same table at each call."""
-        try:
-            host, copied = self._free.pop()
-        except IndexError:
-            host, copied = torch.empty(0, dtype=torch.float64), torch.cuda.Event(blocking=True)
-        if host.numel() < rows.numel():
-            host = torch.empty(rows.numel(), dtype=torch.float64, device="cpu", pin_memory=True)
-        used = host[: rows.numel()].view(rows.shape)
-        used.copy_(rows, non_blocking=True)
-        copied.record()
-        known: list[Table] = []
-        one_at_a_time = threading.Lock()
-
-        def fetch() -> Table:
-            with one_at_a_time:
-                if not known:
-                    copied.synchronize()
-                    known.append(used.numpy().copy())
-                    self._free.append((host, copied))
-            return known[0]
-
-        return fetch

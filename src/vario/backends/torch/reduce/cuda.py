@@ -7,8 +7,10 @@ after the copy's event.
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ import numpy.typing as npt
 import torch
 
 from vario.backends.torch.reduce import kernels
-from vario.backends.torch.reduce.async_copy import HostBuffers
+from vario.backends.torch.reduce.async_copy import fetch_later
+from vario.backends.torch.reduce.host_memory import MOST_ROWS, StepMemory
 from vario.backends.torch.reduce.launching import LARGEST, Kernel
 from vario.backends.torch.reduce.reading_speed import ReadingSpeed
 from vario.core.records import COLUMNS, COUNT, MAX, MIN, Table
@@ -24,8 +27,8 @@ from vario.core.records import COLUMNS, COUNT, MAX, MIN, Table
 _NOTHING = contextlib.nullcontext()
 
 _FINISH = {"PARTIAL_COLUMNS": kernels.PARTIAL_COLUMNS, "ROW_COLUMNS": len(COLUMNS), "BLOCK": 256, "num_warps": 4}
-_MOST_TABLES, _MOST_ADDRESSES = 4, 16
-"""Sets of sizes that are remembered for a list of tensors, and sets of addresses for each."""
+_MOST_TABLES = 4
+"""Sets of sizes that are remembered for a list of tensors."""
 _TORCH = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64}
 _CAPACITY = 65_536
 """Partial rows at once, 3.5 MiB; when they are full they are folded into Summaries and reused."""
@@ -33,7 +36,7 @@ _CAPACITY = 65_536
 
 @dataclass
 class SpanTable:
-    """The spans of one list of tensors, on the device, and where the tensors have been."""
+    """The spans of a list of tensors of these sizes, on the device."""
 
     sizes: tuple[int, ...]
     spans: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -41,8 +44,6 @@ class SpanTable:
     num_spans: int
     ranges: list[int]
     """Where each tensor's spans begin and end."""
-    addresses: dict[tuple[int, ...], tuple[torch.Tensor, bool]] = field(default_factory=dict)
-    """Allocators hand out memory in turns: sets of addresses that are on the device, and whether all are aligned."""
 
 
 class CudaRows:
@@ -67,9 +68,6 @@ class CudaRows:
         self._one, self._list, self._finish = map(Kernel, (kernels.reduce_one, kernels.reduce_list, kernels.finish))
         self._new_partials(_CAPACITY)
         self._speed = ReadingSpeed(device)
-        self._host_buffers = HostBuffers()
-        self._row_buffers: dict[int, torch.Tensor] = {}
-        """Memory for the rows of a step, by stream. A tensor for each step would move those of the training."""
         self._begin()
 
     def _begin(self) -> None:
@@ -78,6 +76,7 @@ class CudaRows:
         self._counts: list[int] = []
         self._folded: list[torch.Tensor] = []
         self._streams: dict[int, torch.cuda.Stream] = {}
+        self._memory = StepMemory(self._index)
 
     def stream(self) -> int:
         """Return the handle of the current stream."""
@@ -151,7 +150,7 @@ class CudaRows:
         They go into `rows` of an earlier list of the same sizes if given.
         """
         table = self._span_table(sample, sizes, name)
-        where, aligned = table.addresses.get(addresses) or self._new_addresses(table, addresses)
+        aligned = not functools.reduce(operator.or_, addresses) & 15
         total = table.num_spans
         stream = self.stream()
         if rows is None:
@@ -166,7 +165,7 @@ class CudaRows:
         address, like = sample.data_ptr(), sample if scale is None else scale
         kind = sample.dtype, aligned, address & 15, None if scale is None else _kind_of(scale)
         with self._at_home():
-            tables = where, *table.spans
+            tables = self._memory.numbers(addresses), *table.spans
             uploaded = map(torch.Tensor.data_ptr, tables)
             fixed = self._partials_address, first, self.eps, like.data_ptr()
             if not self._list.launch(kind, total, stream, *uploaded, address, *fixed):
@@ -205,13 +204,6 @@ class CudaRows:
         self._tables[key] = [table, *tables[: _MOST_TABLES - 1]]
         return table
 
-    def _new_addresses(self, table: SpanTable, addresses: tuple[int, ...]) -> tuple[torch.Tensor, bool]:
-        if len(table.addresses) >= _MOST_ADDRESSES:
-            table.addresses.clear()
-        starts = np.array(addresses, dtype=np.int64)
-        found = table.addresses[addresses] = self._upload(starts), not (starts % 16).any()
-        return found
-
     def _upload(self, array: npt.NDArray[Any]) -> torch.Tensor:
         # Pinned memory comes from torch's caching allocator, which keeps it until this copy has happened.
         pinned = torch.empty(len(array), dtype=_TORCH[array.dtype], device="cpu", pin_memory=True)
@@ -228,7 +220,10 @@ class CudaRows:
             others = [other for handle, other in self._streams.items() if handle != stream.cuda_stream]
             for other in others:
                 stream.wait_stream(other)
-            rows = self._new_rows(num_rows, stream.cuda_stream if is_last else None)
+            if is_last and not self._folded and num_rows <= MOST_ROWS:
+                rows = self._memory.rows(num_rows)
+            else:
+                rows = torch.empty((num_rows, len(COLUMNS)), dtype=torch.float64, device=self.device)
             ranges = self._upload_ranges()
             places = self._partials_address, ranges.data_ptr(), rows.data_ptr()
             if not self._finish.launch((), num_rows, stream.cuda_stream, *places):
@@ -237,15 +232,6 @@ class CudaRows:
                 other.wait_stream(stream)
         self._folded.append(rows)
         self._used, self._ranges = 0, []
-
-    def _new_rows(self, num_rows: int, stream: int | None) -> torch.Tensor:
-        """Return memory for rows; those copied on this stream before the step ends are always in the same place."""
-        known = None if stream is None or self._folded else self._row_buffers.get(stream)
-        if known is None or len(known) < num_rows:
-            known = torch.empty((num_rows, len(COLUMNS)), dtype=torch.float64, device=self.device)
-            if stream is not None and not self._folded:
-                self._row_buffers[stream] = known
-        return known[:num_rows]
 
     def _upload_ranges(self) -> torch.Tensor:
         """Return where each row's partial rows are: mostly as in the previous step, and then already on the device."""
@@ -263,14 +249,16 @@ class CudaRows:
         counts = list(self._counts)
         self._fold(is_last=not keep)
         with self._at_home():
-            device_rows = self._folded[0] if len(self._folded) == 1 else torch.cat(self._folded)
-            copied = self._host_buffers.copy(device_rows)
+            rows = self._folded[0] if len(self._folded) == 1 else torch.cat(self._folded)
+            copied = self._memory.fetch if rows.is_cpu else fetch_later(rows)
+            if not keep:
+                self._memory.end()
         if not keep:
             self._begin()
         with_extremes = bool(self._flags["WITH_EXTREMES"])
 
         def fetch() -> Table:
-            table = copied()
+            table: Table = copied().copy()
             self._speed.look()
             table[:, COUNT] = counts
             nothing = (table[:, MIN] > table[:, MAX]) | (not with_extremes)

@@ -14,7 +14,7 @@ from vario.backends.torch.reduce import cpu
 from vario.backends.torch.reduce.async_copy import RowNumber
 from vario.backends.torch.reduce.aten import AtenRows
 from vario.backends.torch.reduce.memory_reads import has_plain_memory
-from vario.backends.torch.reduce.plain_lists import Group, are_plain, groups_of
+from vario.backends.torch.reduce.plain_lists import Group, PlainList, groups_of
 from vario.backends.torch.reduce.small_tensors import LEAST_IN_LIST, SMALL, SmallTensors, is_small, small_sizes
 from vario.backends.torch.reduce.steady_tensors import MOST_BYTES, Followed, Name, SteadyTensors
 from vario.backends.torch.reduce.tensors import (
@@ -28,9 +28,6 @@ from vario.backends.torch.reduce.tensors import (
 )
 from vario.core.records import COLUMNS, COUNT, MAX, MIN, NANS, ZEROS, Table, empty_table, merge_all
 
-_MOST_PLACES = 16
-"""Sets of addresses that are remembered for each list of tensors."""
-
 
 class TorchSummaries:
     """The rows of one step: small CPU tensors are copied, larger ones reduced at once, devices work asynchronously."""
@@ -41,8 +38,8 @@ class TorchSummaries:
         self._lock = threading.Lock()
         self._on_device: dict[tuple[torch.device, str], Any] = {}
         self._steady = SteadyTensors()
-        self._plain_at: dict[str, dict[tuple[int, ...], list[Group]]] = {}
-        """Lists that were found to be plain blocks of numbers, by addresses."""
+        self._plain: dict[str, PlainList] = {}
+        """Lists whose latest tensors were plain blocks of numbers."""
         self.device_seconds = 0.0
         """Estimated device time for what was observed; the reader resets it to 0."""
         self._has_triton = importlib.util.find_spec("triton") is not None
@@ -60,11 +57,15 @@ class TorchSummaries:
         self._again: dict[str, dict[Any, Sequence[int]]] = {}
         self._numbers: list[RowNumber] = []
 
-    def number(self, tensor: torch.Tensor) -> RowNumber | None:
-        """Reduce one number on a device; None if that takes a copy of its own. It is there once the step has ended."""
+    def number(self, tensor: torch.Tensor, factor: torch.Tensor | None) -> RowNumber | None:
+        """Reduce one number on a device, times another one; None if that takes a copy of its own.
+
+        It is there once the step has ended.
+        """
         if not (tensor.is_cuda and self._has_triton and tensor.numel() == 1 and has_plain_memory(tensor)):
             return None
-        row = self.observe(tensor)
+        with torch.no_grad(), unseen():
+            row = self.observe(tensor if factor is None else tensor.detach().float() * factor)
         if row is None:
             return None
         found = RowNumber(row)
@@ -176,17 +177,15 @@ class TorchSummaries:
             addresses = tuple(map(torch.Tensor.data_ptr, tensors))
         except RuntimeError:
             return None  # a sparse one
-        known = self._plain_at.setdefault(again, {})
-        groups = known.get(addresses)
-        if groups is None:
-            if not are_plain(tensors):
+        known = self._plain.get(again)
+        if known is None or known.addresses != addresses:
+            known = PlainList.of(tensors, addresses, known)
+            if known is None:
                 return None
-            if len(known) >= _MOST_PLACES:
-                known.clear()
-            groups = known[addresses] = groups_of(tensors)
+            self._plain[again] = known
         if torch.cuda.is_current_stream_capturing():
             return None
-        return self._place_groups(groups, tensors, addresses, scale, again)
+        return self._place_groups(known.groups, tensors, addresses, scale, again)
 
     def _place_groups(
         self,
