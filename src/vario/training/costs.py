@@ -10,8 +10,9 @@ from typing import Any
 
 from vario.core.errors import TrainingStop
 
-LOOK_EVERY, IN_SHORT_STEPS = 4, 8
-"""Where steps are so short that sparse parts run in fewer than one in eight, cheap looks are taken in one of four."""
+IN_SHORT_STEPS, LOOK_AT, OUT_OF = 8, (0, 4), 9
+"""Where steps are so short that sparse parts run in fewer than one in eight, cheap looks are taken in two of nine. They
+are unevenly apart: a few batches that come in the same order in each epoch are not met at the same place each time."""
 
 SPARSE = frozenset({"batches", "device_memory", "unzeroed_gradients", "pass_time", "settings"})
 """Parts that can be skipped in steps that are too short for them."""
@@ -47,7 +48,7 @@ class Costs:
 
     def may_look(self, step: int) -> bool:
         """Whether a cheap look, which is for every step unless steps are very short, is due in this step."""
-        return self.every <= IN_SHORT_STEPS or step % LOOK_EVERY == 0
+        return self.every <= IN_SHORT_STEPS or step % OUT_OF in LOOK_AT
 
     def guarded(
         self, part: str, call: Callable[..., None], off: Collection[str], failed: Callable[[str, Exception], None]
