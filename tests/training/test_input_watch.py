@@ -39,8 +39,11 @@ STUCK = torch.randn(32, 12)
 FAULTS = {
     "scale": (lambda step: torch.randn(32, 12) * (1.0 if step < BEGINS else 20.0), "standard deviation of 'input'"),
     "offset": (lambda step: torch.randn(32, 12) + (0.0 if step < BEGINS else 5.0), "mean of 'input'"),
-    "padding": (mostly_zero, "elements of 'input' are the same number"),
-    "blank": (lambda step: torch.randn(32, 12) * (step < BEGINS), "elements of 'input' are the same number"),
+    "padding": (mostly_zero, "elements of 'input' of the model are the same number"),
+    "blank": (
+        lambda step: torch.randn(32, 12) * (step < BEGINS),
+        "elements of 'input' of the model are the same number",
+    ),
     "stuck": (lambda step: torch.randn(32, 12) if step < BEGINS else STUCK, "same for several steps in a row"),
 }
 

@@ -34,12 +34,14 @@ class Costs:
         """The writer thread, whose time does not count."""
         self.every = 1
         """Sparse parts run in two consecutive steps out of this many: some compare a step with the previous one."""
+        self.full_before = 0
+        """The step before which nothing is skipped, because something has been found."""
         self._idle = _NONE
         self._inside = 0.0
 
     def begin_step(self, step: int) -> None:
         """Start a step: choose the parts to skip in it."""
-        self._idle = SPARSE if step % self.every > 1 else _NONE
+        self._idle = SPARSE if step % self.every > 1 and step >= self.full_before else _NONE
 
     @property
     def is_sparse_step(self) -> bool:

@@ -107,6 +107,7 @@ class Tripwire:
         if step < self._close_from + CLOSE_STEPS + (0 if is_better else _PAUSE):
             return False
         self._close_from, self._was_hint = step, is_hint
+        self._costs.full_before = step + 1 + CLOSE_STEPS
         for observer in self._observers:
             if not observer.is_fixed:
                 observer.watched_before = max(observer.watched_before, step + 1 + CLOSE_STEPS)

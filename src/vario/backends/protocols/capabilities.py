@@ -79,6 +79,12 @@ class TrainingSettings(Protocol):
     def modules_in_eval(self) -> list[str]:
         """Return the names of the modules in eval mode."""
 
+    def left_out(self, optimizers: Collection[Any]) -> list[str]:
+        """Return the names of parameters that have a gradient and are in none of these optimizers."""
+
+    def trained_parameters(self) -> list[str]:
+        """Return the names of the parameters that require a gradient."""
+
     def unknown_parameters(self) -> list[str]:
         """Return the names of parameters added to the model after `vario.watch`."""
 
@@ -223,6 +229,16 @@ class Losses(Protocol):
 
     def part_updated_by(self, optimizers: Collection[Any]) -> str:
         """Return the part of the model that these update together; empty if no other optimizer updates another part."""
+
+
+class LossTargets(Protocol):
+    """Some elements of what losses compare with."""
+
+    def sample_targets(self, may_look: Callable[[], bool]) -> None:
+        """Add to losses what they compare with, in backward passes for which this returns true."""
+
+    def on_backward_loss(self, call: Callable[[BackwardLoss], None]) -> None:
+        """Call `call` with the number that backward was called on, when it reaches the first parameter."""
 
 
 class TrainerReports(Protocol):

@@ -43,6 +43,7 @@ _BY_ITSELF: frozenset[type] = frozenset(
         offered.Batches,
         offered.InputSamples,
         offered.Losses,
+        offered.LossTargets,
         offered.TrainerReports,
         offered.TrainerPasses,
         offered.DeviceClock,

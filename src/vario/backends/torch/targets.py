@@ -156,6 +156,19 @@ class Targets:
         """Return the names of the modules in eval mode."""
         return modules_in_eval(self.all_modules)
 
+    def left_out(self, optimizers: Collection[Any]) -> list[str]:
+        """Return the names of parameters that have a gradient and are in none of these optimizers."""
+        held = {number for optimizer in optimizers for number in self.engine.parameter_ids(optimizer)}
+        return [
+            name
+            for name, parameter in self.all_parameters.items()
+            if parameter.requires_grad and parameter.grad is not None and id(parameter) not in held
+        ]
+
+    def trained_parameters(self) -> list[str]:
+        """Return the names of the parameters that require a gradient."""
+        return [name for name, parameter in self.all_parameters.items() if parameter.requires_grad]
+
     def unknown_parameters(self) -> list[str]:
         """Return the names of parameters added to the model after `vario.watch`; none if an engine replaces them."""
         if not self.engine.keeps_parameters:

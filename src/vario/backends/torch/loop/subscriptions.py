@@ -28,6 +28,8 @@ class Subscriptions(LoopCalls):
         self.local_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.backward_loss: list[Callable[[BackwardLoss], None]] = []
+        self.may_sample_targets: Callable[[], bool] = lambda: False
+        """Whether to look for what the loss of a backward pass compares with."""
         self.number_with_rows: Callable[[torch.Tensor], Callable[[], float] | None] = lambda tensor: None
         """Fetches one number on a device together with the rows of the step; None if it takes a copy of its own."""
 
@@ -72,3 +74,7 @@ class Subscribing(Backend):
     def on_backward_loss(self, call: Callable[[BackwardLoss], None]) -> None:
         """Call `call` with the number that backward was called on, when it reaches the first parameter."""
         self._calls.backward_loss.append(call)
+
+    def sample_targets(self, may_look: Callable[[], bool]) -> None:
+        """Add to losses what they compare with, in backward passes for which this returns true."""
+        self._calls.may_sample_targets = may_look
