@@ -28,6 +28,9 @@ that began; see input_watch."""
 OFTEN = "_often"
 """Ends the name of a change of an input that is seen in some of the latest steps only."""
 
+OPTIMIZER_IDLE = "optimizer_idle/"
+"""Prefix of plain numbers: the last step in which the optimizer of a part made an update, once it is late."""
+
 LOSS_CLASSES, LOSS_SQUARES = "loss_classes", "loss_squares"
 """Plain numbers of the first steps: the classes that a loss chooses from, and the mean square of what it compares with,
 for a loss that is nothing but the mean over them."""

@@ -101,8 +101,9 @@ class Settings:
         self._num_looks += 1
         step = self._clock.step
         if changed:
-            # Where steps are short this is not called in each of them.
-            self._recorder.log(**changed, **{"setting/since": float(self._next_step)})
+            if self._next_step < step:  # where steps are short this is not called in each of them
+                changed["setting/since"] = float(self._next_step)
+            self._recorder.log(**changed)
         self._next_step = step + 1
 
     def _new_parameters(self) -> dict[str, float]:

@@ -144,12 +144,14 @@ MEANINGS = (
     (("mask", "causal"), "which positions its attention sees: the mask"),
     (("dropout", "drop"), "its dropout"),
     (("residual", "skip_connection", "shortcut"), "whether its residual connection is used"),
+    (("renormal", "rescale"), "whether what it weighs adds up to one"),
     (("norm",), "whether its normalisation is used or skipped, and how it is done"),
     (("offset", "position", "theta", "rope", "base"), "how positions are counted"),
     (("eps",), "the number that its normalisation adds to the variance"),
+    (("noise", "jitter"), "the noise that it adds"),
     (("momentum",), "how fast its running statistics follow"),
     (("temperature", "scale", "scaling", "gain", "alpha"), "the scale of what it computes"),
-    (("top_k", "expert", "capacity", "route"), "how it routes"),
+    (("top_k", "expert", "gate", "capacity", "route"), "how it routes"),
 )
 """What attributes of modules usually decide, by words in their names."""
 
@@ -178,7 +180,7 @@ def _attribute(place: str, old: float, new: float) -> Iterator[Finding]:
         low=old,
         high=old,
         strength=2.0,
-        severity="warn" if name in STEERING else "note",
+        severity="warn" if name.partition("/")[0] in STEERING else "note",
         cause=f"a setting of the model was changed during training: '{name}' of '{module}'"
         + (f", which decides {meaning}" if (meaning := _meaning(name)) else ""),
     )
