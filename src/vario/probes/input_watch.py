@@ -33,6 +33,8 @@ OF_MADE_NUMBERS = 4.0
 """How many times further than others a target of numbers must move: agents make theirs themselves."""
 LEAST_ELEMENTS = 8
 """Fewer elements may well be the same by chance."""
+COLLAPSED = 0.05
+"""The share of its smallest value so far below which hardly anything is left of a spread."""
 ODD, AMONG = 4, 24
 """Looks that make a change if they come now and then, among so many: one bad shard of several."""
 MOST_CHANGES = 3
@@ -78,6 +80,10 @@ class _Past:
     def distance(self) -> float:
         """Return how far all latest values are beyond the range, on one side of it."""
         return max(min(self.lately) - self.high, self.low - max(self.lately))
+
+    def has_collapsed(self) -> bool:
+        """Whether hardly anything is left of what was never small before."""
+        return self.num >= KNOWN and max(self.lately) < COLLAPSED * self.low
 
 
 class InputWatch:
@@ -141,7 +147,7 @@ class InputWatch:
         least = self._least()
         found = []
         for what, past in self._pasts.items():
-            if past.distance() > least[what]:
+            if past.distance() > least[what] or (what == SPREAD and past.has_collapsed()):
                 found.append((what, past.usual, sum(past.lately) / LASTING, self._steps[0]))
             elif len(past.odd) >= ODD and past.looks - past.odd[0][0] >= 2 * ODD:
                 _, since, _ = past.odd[0]
