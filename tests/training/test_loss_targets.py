@@ -82,7 +82,7 @@ def test_targets_that_vary_by_design_are_silent(tmp_path):
 
 def test_the_classes_are_known_from_the_first_step(tmp_path):
     run = train(tmp_path, classes, F.cross_entropy, steps=5)
-    assert set(run.series("loss_classes", "scalar", "value").values) == {5}
+    assert set(run.series("guess_classes", "scalar", "value").values) == {5}
     assert not run.incidents
 
 

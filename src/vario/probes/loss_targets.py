@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from vario.backends.protocols.backend import Backend, needed
 from vario.backends.protocols.capabilities import LossTargets as Offered
-from vario.backends.protocols.losses import BackwardLoss, LossTarget
-from vario.core.quantities import INPUT_CHANGE, INPUT_SINCE, INPUT_WAS, LOSS_CLASSES, LOSS_SQUARES
+from vario.backends.protocols.losses import LossTarget
+from vario.core.quantities import GUESS_CLASSES, GUESS_SQUARES, INPUT_CHANGE, INPUT_SINCE, INPUT_WAS
 from vario.probes import Needs, Recorder
 from vario.probes.input_watch import OF_MADE_NUMBERS, InputWatch
 
@@ -19,14 +20,14 @@ MOST_PASSES = 3
 """The backward passes of each step whose targets are looked at: a critic's of real and made rows, and a generator's."""
 FIRST_STEPS = 12
 """Steps in which it is told what a model that knows nothing would cost."""
-MOST_WITHOUT = 20
-"""Looks at losses without any target to see before no more are taken."""
+MOST_IN_VAIN = 20
+"""Looks in a row at losses without any target to see before no more are taken."""
 
 
 class LossTargets:
     """`input_change/target:mean` and the like: what a loss compares with, and never is an input, has changed lastingly.
 
-    `loss_classes`, `loss_squares`: in the first steps, what a guess is compared with. Looks at a few elements of the
+    `guess_classes`, `guess_squares`: in the first steps, what a guess is compared with. Looks at a few elements of the
     targets of torch's criteria, which the graph of the loss holds.
     """
 
@@ -40,27 +41,21 @@ class LossTargets:
         offered = needed(backend, Offered)
         self._recorder, self._clock = recorder, backend.clock
         self._watches: dict[str, InputWatch] = {}
-        self._num_passes = self._num_without = 0
-        self._has_asked = False
+        self._step, self._pass, self._num_in_vain = -1, 0, 0
         self._looked = defaultdict[str, int](int)
-        offered.sample_targets(self._may_look)
-        offered.on_backward_loss(recorder.guarded("loss_targets", self._loss_came))
-        recorder.on_step_ended(recorder.guarded("loss_targets", self._step_ended))
+        offered.sample_targets(self._may_look, recorder.guarded("loss_targets", self._targets_came))
 
     def _may_look(self) -> bool:
-        may_be_there = self._num_passes < MOST_PASSES and self._num_without < MOST_WITHOUT
-        self._has_asked = may_be_there and self._recorder.costs.may_look(self._clock.step)
-        return self._has_asked
+        step = self._clock.step
+        self._pass, self._step = self._pass + 1 if step == self._step else 0, step
+        if self._pass >= MOST_PASSES or self._num_in_vain >= MOST_IN_VAIN or not self._recorder.costs.may_look(step):
+            return False
+        self._num_in_vain += 1
+        return True
 
-    def _loss_came(self, loss: BackwardLoss) -> None:
-        number, step = self._num_passes, self._clock.step
-        self._num_passes += 1
-        has_asked, self._has_asked = self._has_asked, False
-        if not loss.targets:
-            self._num_without += has_asked and not self._watches
-            return
-        suffix = f" (pass {number + 1})" if number else ""
-        targets = loss.targets
+    def _targets_came(self, targets: Sequence[LossTarget]) -> None:
+        step, self._num_in_vain = self._clock.step, 0
+        suffix = f" (pass {self._pass + 1})" if self._pass else ""
 
         def fill(scalars: dict[str, float]) -> None:
             for target in targets:
@@ -77,13 +72,10 @@ class LossTargets:
         if self._looked[name] < FIRST_STEPS and name == "target":
             self._looked[name] += 1
             if target.kind == "classes":
-                scalars[LOSS_CLASSES] = float(target.num_classes)
+                scalars[GUESS_CLASSES] = float(target.num_classes)
             elif target.kind == "squares" and math.isfinite(square := float(np.mean(np.square(sample, dtype=float)))):
-                scalars[LOSS_SQUARES] = square
+                scalars[GUESS_SQUARES] = square
         for what, was, now, since in watch.look(step, sample):
             scalars[f"{INPUT_CHANGE}{name}:{what}"] = now
             scalars[f"{INPUT_WAS}{name}:{what}"] = was
             scalars[f"{INPUT_SINCE}{name}:{what}"] = float(since)
-
-    def _step_ended(self, seconds: float) -> None:
-        self._num_passes = 0

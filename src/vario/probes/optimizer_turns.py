@@ -50,8 +50,8 @@ class OptimizerTurns:
         """Subscribe to updates."""
         self._losses, self._recorder, self._clock = needed(backend, Losses), recorder, backend.clock
         self._turns: weakref.WeakKeyDictionary[Any, _Turns] = weakref.WeakKeyDictionary()
-        backend.on_update_called(recorder.guarded("optimizer_turns", self._update_called), even_light=True)
-        recorder.on_step_ended(recorder.guarded("optimizer_turns", self._step_ended))
+        # Light steps have one optimizer.
+        backend.on_update_called(recorder.guarded("optimizer_turns", self._update_called))
 
     def _update_called(self, optimizer: Any) -> None:
         if optimizer is None:
@@ -60,17 +60,13 @@ class OptimizerTurns:
         if turns is None:
             turns = self._turns[optimizer] = _Turns(step, step)
         turns.update(step)
-        if len(self._turns) > 1 and not turns.part:
-            turns.part = self._losses.part_updated_by([optimizer])
-
-    def _step_ended(self, seconds: float) -> None:
         if len(self._turns) < 2:
             return
-        step = self._clock.step
-        for turns in list(self._turns.values()):
-            if not turns.is_told and turns.part and turns.is_late(step):
-                turns.is_told = True
-                others = [other for other in self._turns.values() if other is not turns]
+        if not turns.part:
+            turns.part = self._losses.part_updated_by([optimizer])
+        for other in list(self._turns.values()):
+            if other.part and not other.is_told and other.is_late(step):
+                other.is_told = True
                 # One that began since then has taken over.
-                if any(other.num >= KNOWN and other.first < turns.last < other.last for other in others):
-                    self._recorder.log(**{OPTIMIZER_IDLE + turns.part: float(turns.last)})
+                if turns.num >= KNOWN and turns.first < other.last:
+                    self._recorder.log(**{OPTIMIZER_IDLE + other.part: float(other.last)})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from vario.backends.protocols.collectives import CollectiveFollower
-from vario.backends.protocols.losses import BackwardLoss
+from vario.backends.protocols.losses import BackwardLoss, LossTarget
 from vario.backends.protocols.observing import Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
 from vario.core.records import HostCopy, Mesh
 
@@ -234,11 +234,8 @@ class Losses(Protocol):
 class LossTargets(Protocol):
     """Some elements of what losses compare with."""
 
-    def sample_targets(self, may_look: Callable[[], bool]) -> None:
-        """Add to losses what they compare with, in backward passes for which this returns true."""
-
-    def on_backward_loss(self, call: Callable[[BackwardLoss], None]) -> None:
-        """Call `call` with the number that backward was called on, when it reaches the first parameter."""
+    def sample_targets(self, may_look: Callable[[], bool], call: Callable[[Sequence[LossTarget]], None]) -> None:
+        """Call `call` with what a loss compares with, for backward passes at whose start `may_look()` is true."""
 
 
 class TrainerReports(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from vario.backends.protocols.observing import Later
@@ -35,5 +35,3 @@ class BackwardLoss(NamedTuple):
     discarded, or the same at weights that were moved meanwhile without an update."""
     is_kept: bool
     """Whether it adds to the parameters' gradients; `torch.autograd.grad` returns them to the loop instead."""
-    targets: Sequence[LossTarget] = ()
-    """What it compares with, if that was asked for and can be seen."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.core.quantities import LOSS, LOSS_BACKWARD, LOSS_CLASSES, LOSS_LOCAL, LOSS_SQUARES, LOSSES
+from vario.core.quantities import GUESS_CLASSES, GUESS_SQUARES, LOSS, LOSS_BACKWARD, LOSS_LOCAL, LOSSES
 from vario.core.records import COUNT, MAX, MIN, ROOT
 from vario.core.text import number
 from vario.rules import Finding, Step, rule
@@ -20,7 +20,7 @@ ABOVE = 1.5
 SQUARES_ABOVE, LEAST_SQUARES = 25.0, 1.0
 """The same for squares, compared with the mean square of the targets."""
 LATELY, LEAST_AGE = 3, 5
-RISEN = {LOSS_CLASSES: 1.3, LOSS_SQUARES: 6.0, "": 20.0}
+RISEN = {GUESS_CLASSES: 1.3, GUESS_SQUARES: 6.0, "": 20.0}
 """How many times its start, or the cost of a guess, a loss is that rises instead of falling."""
 LARGE_UPDATE, USUAL_UPDATE = 0.02, "usually about 0.1 %"
 LARGE_INPUT, LARGE_OUTPUT = 20.0, 10.0
@@ -48,14 +48,14 @@ def start_above_chance(step: Step) -> Iterator[Finding]:
     guess, kind = _guess(step)
     start = losses[0]
     is_above = {
-        LOSS_CLASSES: start > ABOVE * guess + 1,
-        LOSS_SQUARES: start > max(SQUARES_ABOVE * guess, LEAST_SQUARES),
+        GUESS_CLASSES: start > ABOVE * guess + 1,
+        GUESS_SQUARES: start > max(SQUARES_ABOVE * guess, LEAST_SQUARES),
     }.get(kind, False)
     if not is_above:
         return
     cost = (
         f"a guess among {number(math.exp(guess))} classes costs {number(guess, 3)}"
-        if kind == LOSS_CLASSES
+        if kind == GUESS_CLASSES
         else f"predicting zero costs about {number(guess, 3)}"
     )
     yield Finding(
@@ -99,7 +99,7 @@ def start_diverges(step: Step) -> Iterator[Finding]:
     share = _share(step)
     yield Finding(
         f"the loss rises from {number(losses[0])} to {number(losses[-1])} in the first {len(losses)} steps"
-        + (f"; a guess costs {number(guess, 3)}" if kind == LOSS_CLASSES else "")
+        + (f"; a guess costs {number(guess, 3)}" if kind == GUESS_CLASSES else "")
         + (f"; updates are {number(100 * share, 3)} % of the weights, {USUAL_UPDATE}" if share > LARGE_UPDATE else ""),
         "scalar",
         _name(step),
@@ -206,7 +206,7 @@ def _losses(step: Step) -> list[float]:
     memory = step.memory.get("first steps", Last)
     names = tuple(f"loss {back}" for back in range(age + 1))
     memory.swap((names[-1],), np.array([step.scalars[name]]), step.number)
-    for known in (LOSS_CLASSES, LOSS_SQUARES):
+    for known in (GUESS_CLASSES, GUESS_SQUARES):
         if known in step.scalars:
             row = memory.row(known)
             memory["value"][row] = np.fmax(memory["value"][row], step.scalars[known])
@@ -247,10 +247,10 @@ def _remember_sizes(step: Step, memory: Last) -> None:
 def _guess(step: Step) -> tuple[float, str]:
     """What a model that knows nothing costs, and which number says so."""
     memory = step.memory.get("first steps", Last)
-    classes, squares = memory.one("value", LOSS_CLASSES), memory.one("value", LOSS_SQUARES)
+    classes, squares = memory.one("value", GUESS_CLASSES), memory.one("value", GUESS_SQUARES)
     if classes > 1:
-        return math.log(classes), LOSS_CLASSES
-    return (squares, LOSS_SQUARES) if squares > 0 else (0.0, "")
+        return math.log(classes), GUESS_CLASSES
+    return (squares, GUESS_SQUARES) if squares > 0 else (0.0, "")
 
 
 def _share(step: Step) -> float:

@@ -117,9 +117,9 @@ class BackwardLosses:
     def _tell_of(self, start: _Start, is_kept: bool) -> None:
         value = self._with_rows(start) or _value(start)
         if value is not None:
-            self._calls.tell_of_loss(
-                BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept, start.targets)
-            )
+            self._calls.tell_of_loss(BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept))
+        if start.targets:
+            self._calls.targets_came(start.targets)
 
     def _targets_of(self, outputs: Sequence[torch.Tensor]) -> Sequence[LossTarget]:
         return loss_targets(outputs[0]) if len(outputs) == 1 and self._calls.may_sample_targets() else ()

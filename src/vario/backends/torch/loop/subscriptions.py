@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from vario.backends.protocols.backend import Backend
 from vario.backends.protocols.events import LoopCalls
-from vario.backends.protocols.losses import BackwardLoss
+from vario.backends.protocols.losses import BackwardLoss, LossTarget
 from vario.backends.protocols.observing import Observer
 from vario.backends.torch.modules.module_calls import ModuleCalls
 
@@ -30,6 +30,7 @@ class Subscriptions(LoopCalls):
         self.backward_loss: list[Callable[[BackwardLoss], None]] = []
         self.may_sample_targets: Callable[[], bool] = lambda: False
         """Whether to look for what the loss of a backward pass compares with."""
+        self.targets_came: Callable[[Sequence[LossTarget]], None] = lambda targets: None
         self.number_with_rows: Callable[[torch.Tensor], Callable[[], float] | None] = lambda tensor: None
         """Fetches one number on a device together with the rows of the step; None if it takes a copy of its own."""
 
@@ -75,6 +76,6 @@ class Subscribing(Backend):
         """Call `call` with the number that backward was called on, when it reaches the first parameter."""
         self._calls.backward_loss.append(call)
 
-    def sample_targets(self, may_look: Callable[[], bool]) -> None:
-        """Add to losses what they compare with, in backward passes for which this returns true."""
-        self._calls.may_sample_targets = may_look
+    def sample_targets(self, may_look: Callable[[], bool], call: Callable[[Sequence[LossTarget]], None]) -> None:
+        """Call `call` with what a loss compares with, for backward passes at whose start `may_look()` is true."""
+        self._calls.may_sample_targets, self._calls.targets_came = may_look, call
