@@ -15,8 +15,8 @@ MOST_OPTIMIZERS = 16
 """The most optimizers listed separately; in a model with one per parameter, the rest count as one."""
 LOOK_EVERY = 10
 """Updates between two checks for new parameters, which take time in a large model."""
-LOOKS_AT_START = 12
-"""Updates after which all optimizers of a loop are known."""
+FIRST_STEPS = 12
+"""Steps after which all optimizers of a loop are known."""
 MOST_LEFT_OUT = 0.5
 """The largest share of parameters in no optimizer that is worth telling: of a network with a new head the most are."""
 LEAST_CHANGE = 0.1
@@ -46,6 +46,7 @@ class Settings:
         self._new: set[str] = set()
         self._num_looks = 0
         self._next_step = 0
+        self._has_looked_for_others = False
         self._trained: frozenset[str] | None = None
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:
@@ -91,7 +92,8 @@ class Settings:
             changed.update(self._mode_changes())
         if "setting/trainable_parameters" in changed:
             changed.update(self._frozen())
-        if self._num_looks == LOOKS_AT_START:
+        if not self._has_looked_for_others and self._clock.step >= FIRST_STEPS:
+            self._has_looked_for_others = True
             changed.update(self._left_out())
         if self._num_looks % LOOK_EVERY == 0:
             changed.update(self._new_parameters())

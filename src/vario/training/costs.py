@@ -13,6 +13,8 @@ from vario.core.errors import TrainingStop
 IN_SHORT_STEPS, LOOK_AT, OUT_OF = 8, (0, 4), 9
 """Where steps are so short that sparse parts run in fewer than one in eight, cheap looks are taken in two of nine. They
 are unevenly apart: a few batches that come in the same order in each epoch are not met at the same place each time."""
+ALL_BEFORE = 64
+"""The step before which every look is taken: by then what is looked at is known."""
 
 SPARSE = frozenset({"batches", "device_memory", "unzeroed_gradients", "pass_time", "settings"})
 """Parts that can be skipped in steps that are too short for them."""
@@ -50,7 +52,7 @@ class Costs:
 
     def may_look(self, step: int) -> bool:
         """Whether a cheap look, which is for every step unless steps are very short, is due in this step."""
-        return self.every <= IN_SHORT_STEPS or step % OUT_OF in LOOK_AT
+        return self.every <= IN_SHORT_STEPS or step < ALL_BEFORE or step % OUT_OF in LOOK_AT
 
     def guarded(
         self, part: str, call: Callable[..., None], off: Collection[str], failed: Callable[[str, Exception], None]
