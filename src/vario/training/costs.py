@@ -16,6 +16,8 @@ are unevenly apart: a few batches that come in the same order in each epoch are 
 ALL_BEFORE = 64
 """The step before which every look is taken: by then what is looked at is known."""
 
+FULL_BEFORE = 16
+"""The step before which sparse parts are not skipped: a start is judged by them."""
 SPARSE = frozenset({"batches", "device_memory", "unzeroed_gradients", "pass_time", "settings"})
 """Parts that can be skipped in steps that are too short for them."""
 _NONE: frozenset[str] = frozenset()
@@ -36,8 +38,8 @@ class Costs:
         """The writer thread, whose time does not count."""
         self.every = 1
         """Sparse parts run in two consecutive steps out of this many: some compare a step with the previous one."""
-        self.full_before = 0
-        """The step before which nothing is skipped, because something has been found."""
+        self.full_before = FULL_BEFORE
+        """The step before which nothing is skipped: one of the first, or something has been found."""
         self._idle = _NONE
         self._inside = 0.0
 
