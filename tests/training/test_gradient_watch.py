@@ -177,3 +177,62 @@ def test_a_glance_reads_no_memory_of_weights_that_moved():
         assert glance.update_called(optimizer) == []
         glance.update_returned(optimizer)
         assert glance.update_called(optimizer) == []
+
+
+def swapped(step, model, optimizer):
+    """Two biases of one size get each other's moments."""
+    if step == BEGINS:
+        one, other = optimizer.state[model[2].bias], optimizer.state[model[4].bias]
+        one["exp_avg"], other["exp_avg"] = other["exp_avg"], one["exp_avg"]
+
+
+def cleared(step, model, optimizer):
+    if step == BEGINS:
+        for state in optimizer.state.values():
+            state["exp_avg_sq"].zero_()
+
+
+def gone_back(step, model, optimizer):
+    """Model and optimizer are what they were a hundred steps ago."""
+    if step == 100:
+        gone_back.kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    if step == BEGINS:
+        model.load_state_dict(gone_back.kept[0])
+        optimizer.load_state_dict(gone_back.kept[1])
+
+
+def moved_away_and_back(step, model, optimizer):
+    """The state is replaced by equal tensors in each step, as by a loop that keeps it elsewhere."""
+    for state in optimizer.state.values():
+        for key in ("exp_avg", "exp_avg_sq"):
+            state[key] = state[key].clone()
+
+
+def unfrozen(step, model, optimizer):
+    """The last layer joins the optimizer late."""
+    if step == 0:
+        optimizer.param_groups[0]["params"] = list(model.parameters())[:-2]
+    if step == BEGINS:
+        optimizer.add_param_group({"params": list(model.parameters())[-2:]})
+
+
+def test_moments_that_are_taken_between_two_updates_are_named_at_that_step(tmp_path):
+    alerts = [alert for alert in found(train(tmp_path, swapped), "state_changed") if alert.step == BEGINS]
+    assert alerts
+    assert alerts[0].severity == "page"
+    assert {alerts[0].target, *alerts[0].others} <= {"2.bias", "4.bias"}
+
+
+def test_moments_that_are_cleared_are_about_the_optimizer(tmp_path):
+    (alert,) = found(train(tmp_path, cleared), "state_changed")
+    assert (alert.step, alert.scope, alert.severity) == (BEGINS, "global", "warn")
+
+
+def test_an_earlier_checkpoint_is_a_note(tmp_path):
+    alerts = found(train(tmp_path, gone_back), "state_changed")
+    assert {(alert.step, alert.severity) for alert in alerts} == {(BEGINS, "note")}
+
+
+@pytest.mark.parametrize("change", [moved_away_and_back, unfrozen])
+def test_what_loops_do_with_state_is_silent(tmp_path, change):
+    assert not found(train(tmp_path, change), "state_changed")

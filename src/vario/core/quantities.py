@@ -25,6 +25,16 @@ INPUT_CHANGE, INPUT_WAS, INPUT_SINCE = "input_change/", "input_was/", "input_sin
 """Prefixes of plain numbers about inputs of the model that have changed, what they were before, and the step in which
 that began; see input_watch."""
 
+OFTEN = "_often"
+"""Ends the name of a change of an input that is seen in some of the latest steps only."""
+
+OPTIMIZER_IDLE = "optimizer_idle/"
+"""Prefix of plain numbers: the last step in which the optimizer of a part made an update, once it is late."""
+
+GUESS_CLASSES, GUESS_SQUARES = "guess_classes", "guess_squares"
+"""Plain numbers of the first steps: the classes that a loss chooses from, and the mean square of what it compares with,
+for a loss that is nothing but the mean over them."""
+
 WEIGHTS_STILL = "weights_still"
 """Plain number: updates in a row that changed none of the elements that were looked at."""
 

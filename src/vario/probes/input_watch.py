@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vario.core.quantities import OFTEN
+
 MEAN, SPREAD, COMMON, SAME = "mean", "spread", "common", "same"
 """What changes: the mean and the standard deviation of the elements, the share of the most common number, and whether
 the sample is that of the step before."""
@@ -24,9 +26,17 @@ BEYOND = 0.75
 """How far beyond all earlier looks a change must be, in units of their range."""
 LEAST_OF_SPREAD = {MEAN: 0.5, SPREAD: 0.5}
 """The least change, in units of the usual standard deviation of the elements."""
+LEAST_OF_MEAN = 0.2
+"""The least change of the mean and the spread, in units of the usual mean: what hardly varied may vary a little."""
 LEAST_SHARE = 0.2
+OF_MADE_NUMBERS = 4.0
+"""How many times further than others a target of numbers must move: agents make theirs themselves."""
 LEAST_ELEMENTS = 8
 """Fewer elements may well be the same by chance."""
+COLLAPSED = 0.05
+"""The share of its smallest value so far below which hardly anything is left of a spread."""
+ODD, AMONG = 4, 24
+"""Looks that make a change if they come now and then, among so many: one bad shard of several."""
 MOST_CHANGES = 3
 """Changes of one input that are told: one that changes more often is meant to."""
 
@@ -43,14 +53,25 @@ class _Past:
     total: float = 0.0
     num: int = 0
     lately: deque[float] = field(default_factory=lambda: deque(maxlen=LASTING))
+    odd: deque[tuple[int, int, float]] = field(default_factory=deque)
+    """Looks beyond the range, which do not widen it for a while: their number, their step and the value."""
+    looks: int = 0
 
-    def add(self, value: float) -> None:
-        if len(self.lately) == LASTING:
-            oldest = self.lately[0]
-            self.low, self.high = min(self.low, oldest), max(self.high, oldest)
-            self.total += oldest
-            self.num += 1
+    def add(self, step: int, value: float, least: float) -> None:
+        """Take a look; one beyond the range by `least` is odd."""
+        self.looks += 1
+        if self.odd and self.odd[0][0] <= self.looks - AMONG:
+            self._widen(self.odd.popleft()[2])
+        if len(self.lately) == LASTING and not any(number == self.looks - LASTING for number, _, _ in self.odd):
+            self._widen(self.lately[0])
         self.lately.append(value)
+        if max(value - self.high, self.low - value) > least:
+            self.odd.append((self.looks, step, value))
+
+    def _widen(self, value: float) -> None:
+        self.low, self.high = min(self.low, value), max(self.high, value)
+        self.total += value
+        self.num += 1
 
     @property
     def usual(self) -> float:
@@ -60,11 +81,17 @@ class _Past:
         """Return how far all latest values are beyond the range, on one side of it."""
         return max(min(self.lately) - self.high, self.low - max(self.lately))
 
+    def has_collapsed(self) -> bool:
+        """Whether hardly anything is left of what was never small before."""
+        return self.num >= KNOWN and max(self.lately) < COLLAPSED * self.low
+
 
 class InputWatch:
-    """Knows one input of a model."""
+    """Knows one input of a model, or one target of its loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: float = 1.0) -> None:
+        """`times`: how many times further than usual a mean or spread must move."""
+        self._times = times
         self._begin()
         self._num_changes = 0
 
@@ -86,8 +113,9 @@ class InputWatch:
             return ()
         self._steps.append(step)
         spread = float(values.std())
+        least = self._least()
         for what, value in ((MEAN, float(values.mean())), (SPREAD, spread), (COMMON, _common_share(values))):
-            self._pasts[what].add(value)
+            self._pasts[what].add(step, value, least[what])
         found = [*self._same(is_same and spread > 0), *self._changes()]
         if found:
             self._begin()
@@ -103,15 +131,27 @@ class InputWatch:
         self._num_same += 1
         return [(SAME, 0.0, 1.0, self._steps[0])] if self._num_same == LASTING and self._num_other >= KNOWN else ()
 
-    def _changes(self) -> list[Change]:
+    def _least(self) -> dict[str, float]:
+        """How far beyond its range each number must be; infinite before the input is known."""
         if self._pasts[MEAN].num < KNOWN:
-            return []
-        scale = self._pasts[SPREAD].usual
-        least = {MEAN: LEAST_OF_SPREAD[MEAN] * scale, SPREAD: LEAST_OF_SPREAD[SPREAD] * scale, COMMON: LEAST_SHARE}
+            return dict.fromkeys(self._pasts, math.inf)
+        scale, level = self._pasts[SPREAD].usual, abs(self._pasts[MEAN].usual)
+        least = {what: max(share * scale, LEAST_OF_MEAN * level) for what, share in LEAST_OF_SPREAD.items()}
+        least[COMMON] = LEAST_SHARE
+        return {
+            what: (1.0 if what == COMMON else self._times) * max(BEYOND * (past.high - past.low), least[what])
+            for what, past in self._pasts.items()
+        }
+
+    def _changes(self) -> list[Change]:
+        least = self._least()
         found = []
         for what, past in self._pasts.items():
-            if past.distance() > max(BEYOND * (past.high - past.low), least[what]):
+            if past.distance() > least[what] or (what == SPREAD and past.has_collapsed()):
                 found.append((what, past.usual, sum(past.lately) / LASTING, self._steps[0]))
+            elif len(past.odd) >= ODD and past.looks - past.odd[0][0] >= 2 * ODD:
+                _, since, _ = past.odd[0]
+                found.append((what + OFTEN, past.usual, sum(value for _, _, value in past.odd) / len(past.odd), since))
         return found
 
 

@@ -15,6 +15,10 @@ MOST_OPTIMIZERS = 16
 """The most optimizers listed separately; in a model with one per parameter, the rest count as one."""
 LOOK_EVERY = 10
 """Updates between two checks for new parameters, which take time in a large model."""
+FIRST_STEPS = 12
+"""Steps after which all optimizers of a loop are known."""
+MOST_LEFT_OUT = 0.5
+"""The largest share of parameters in no optimizer that is worth telling: of a network with a new head the most are."""
 LEAST_CHANGE = 0.1
 """The relative change of a scheduled option, such as momentum, that is logged."""
 
@@ -24,7 +28,9 @@ class Settings:
 
     A module that changes its mode is listed by name (`setting/eval:NAME`), and so is a parameter added to the model
     after `vario.watch` (`setting/new:NAME`) and a number of a module that changed (`setting/attribute:NAME.eps`, with
-    its old value in `setting/was:NAME.eps`).
+    its old value in `setting/was:NAME.eps`). `setting/frozen:NAME`: a parameter that stopped requiring a gradient.
+    `setting/left_out:NAME`: one that gets gradients and is in no optimizer, logged once after the first updates.
+    `setting/since`: the first step in which what changed may have changed.
     """
 
     quantity: ClassVar[str] = "scalar"
@@ -39,11 +45,14 @@ class Settings:
         self._in_eval: frozenset[str] | None = None
         self._new: set[str] = set()
         self._num_looks = 0
+        self._next_step = 0
+        self._has_looked_for_others = False
+        self._trained: frozenset[str] | None = None
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Check the settings at each update: an optimizer's options always, the model's if there is time."""
         self._switches = needed(backend, TrainingSettings)
-        self._recorder = recorder
+        self._recorder, self._clock = recorder, backend.clock
         # Not when the update is called: with a closure the pass, and `model.train()` before it, are still to come.
         backend.on_update_began(recorder.guarded("optimizer_settings", self._look_at_optimizer), even_light=True)
         backend.on_update_began(recorder.guarded("settings", self._look_at_model))
@@ -81,20 +90,41 @@ class Settings:
         self._known.update(changed)
         if "setting/modules_in_eval" in changed:
             changed.update(self._mode_changes())
+        if "setting/trainable_parameters" in changed:
+            changed.update(self._frozen())
+        if not self._has_looked_for_others and self._clock.step >= FIRST_STEPS:
+            self._has_looked_for_others = True
+            changed.update(self._left_out())
         if self._num_looks % LOOK_EVERY == 0:
             changed.update(self._new_parameters())
         for name, (old, new) in list(self._switches.changed_attributes().items())[:MOST_NAMED]:
             changed[f"setting/was:{name}"] = old
             changed[f"setting/attribute:{name}"] = new
         self._num_looks += 1
+        step = self._clock.step
         if changed:
+            if self._next_step < step:  # where steps are short this is not called in each of them
+                changed["setting/since"] = float(self._next_step)
             self._recorder.log(**changed)
+        self._next_step = step + 1
 
     def _new_parameters(self) -> dict[str, float]:
         found = [name for name in self._switches.unknown_parameters() if name not in self._new]
         self._new.update(found)
         # Parameters added before the first update, such as adapters, are part of the setup.
         return {f"setting/new:{name}": 1.0 for name in found[:MOST_NAMED]} if self._num_looks else {}
+
+    def _left_out(self) -> dict[str, float]:
+        names = self._switches.left_out(list(self._optimizers))
+        if len(names) > MOST_LEFT_OUT * self._known["setting/trainable_parameters"]:
+            return {}
+        return {f"setting/left_out:{name}": float(len(names)) for name in names[:MOST_NAMED]}
+
+    def _frozen(self) -> dict[str, float]:
+        now, before = frozenset(self._switches.trained_parameters()), self._trained
+        self._trained = now
+        lost = sorted(before - now) if before is not None else []
+        return {f"setting/frozen:{name}": 1.0 for name in lost[:MOST_NAMED]}
 
     def _mode_changes(self) -> dict[str, float]:
         now, before = frozenset(self._switches.modules_in_eval()), self._in_eval

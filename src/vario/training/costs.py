@@ -10,9 +10,14 @@ from typing import Any
 
 from vario.core.errors import TrainingStop
 
-LOOK_EVERY, IN_SHORT_STEPS = 4, 8
-"""Where steps are so short that sparse parts run in fewer than one in eight, cheap looks are taken in one of four."""
+IN_SHORT_STEPS, LOOK_AT, OUT_OF = 8, (0, 4), 9
+"""Where steps are so short that sparse parts run in fewer than one in eight, cheap looks are taken in two of nine. They
+are unevenly apart: a few batches that come in the same order in each epoch are not met at the same place each time."""
+ALL_BEFORE = 64
+"""The step before which every look is taken: by then what is looked at is known."""
 
+FULL_BEFORE = 16
+"""The step before which sparse parts are not skipped: a start is judged by them."""
 SPARSE = frozenset({"batches", "device_memory", "unzeroed_gradients", "pass_time", "settings"})
 """Parts that can be skipped in steps that are too short for them."""
 _NONE: frozenset[str] = frozenset()
@@ -33,12 +38,14 @@ class Costs:
         """The writer thread, whose time does not count."""
         self.every = 1
         """Sparse parts run in two consecutive steps out of this many: some compare a step with the previous one."""
+        self.full_before = FULL_BEFORE
+        """The step before which nothing is skipped: one of the first, or something has been found."""
         self._idle = _NONE
         self._inside = 0.0
 
     def begin_step(self, step: int) -> None:
         """Start a step: choose the parts to skip in it."""
-        self._idle = SPARSE if step % self.every > 1 else _NONE
+        self._idle = SPARSE if step % self.every > 1 and step >= self.full_before else _NONE
 
     @property
     def is_sparse_step(self) -> bool:
@@ -47,7 +54,7 @@ class Costs:
 
     def may_look(self, step: int) -> bool:
         """Whether a cheap look, which is for every step unless steps are very short, is due in this step."""
-        return self.every <= IN_SHORT_STEPS or step % LOOK_EVERY == 0
+        return self.every <= IN_SHORT_STEPS or step < ALL_BEFORE or step % OUT_OF in LOOK_AT
 
     def guarded(
         self, part: str, call: Callable[..., None], off: Collection[str], failed: Callable[[str, Exception], None]

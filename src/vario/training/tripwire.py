@@ -8,7 +8,7 @@ other quantities are recorded in the next steps, since the training thread has m
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -26,6 +26,8 @@ _AT_ONCE = frozenset({GRADIENT, "weight", "moment"})
 """What can still be recorded of a step after its backward pass."""
 CLOSE_STEPS = 3
 """Steps after a jump in which everything is recorded."""
+FIRST_PASSES = 2
+"""The backward passes of a step whose gradients are looked at one by one; the last one is, too."""
 _PAUSE = 50
 """Steps after that in which further jumps change nothing."""
 _REMEMBERED = 32
@@ -40,7 +42,9 @@ class Tripwire:
     def __init__(self, observers: Sequence[QuantityObserver], backend: Backend, costs: Costs) -> None:
         self._observers = observers
         self._costs = costs
-        self._watch = GradientWatch()
+        self._watches: defaultdict[int, GradientWatch] = defaultdict(GradientWatch)
+        """One for each backward pass of a step: a GAN's reach other parts, and micro-steps add up."""
+        self._pass, self._step = 0, -1
         self._backend = backend
         self._norms: deque[float] = deque(maxlen=_REMEMBERED)
         self._was_finite = True
@@ -76,12 +80,15 @@ class Tripwire:
 
     def _norms_of_each(self, gradients: Gradients) -> Norms | None:
         """Return the norm of each gradient, if the loop does the same in every step; log those that have changed."""
-        if not self._backend.is_regular or not self._costs.may_look(self._backend.clock.step):
+        step, num = self._backend.clock.step, self._backend.num_backwards
+        self._pass, self._step = self._pass + 1 if step == self._step else 0, step
+        is_chosen = self._pass < FIRST_PASSES or self._pass == num - 1
+        if self._pass >= num or not is_chosen or not self._costs.may_look(step):
             return None
         found = gradients.norms(MOST_PARAMETERS)
         if found is None:
             return None
-        for name, ratio in self._watch.look(*found).items():
+        for name, ratio in self._watches[self._pass].look(*found).items():
             self._gradient.log(GRADIENT_CHANGE + name, ratio)
             self.look_closer(is_hint=True)
         return found[1]
@@ -107,6 +114,7 @@ class Tripwire:
         if step < self._close_from + CLOSE_STEPS + (0 if is_better else _PAUSE):
             return False
         self._close_from, self._was_hint = step, is_hint
+        self._costs.full_before = step + 1 + CLOSE_STEPS
         for observer in self._observers:
             if not observer.is_fixed:
                 observer.watched_before = max(observer.watched_before, step + 1 + CLOSE_STEPS)

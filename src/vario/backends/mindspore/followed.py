@@ -241,6 +241,14 @@ class FollowedCells(Backend):
         """Return numbers of cells that have changed since the last call: the old and the new value."""
         return self._attributes.changed()
 
+    def left_out(self, optimizers: Collection[Any]) -> list[str]:
+        """Return the names of parameters that have a gradient and are in none of these optimizers."""
+        return []  # gradients are returned to the loop, and it passes on those it wants
+
+    def trained_parameters(self) -> list[str]:
+        """Return the names of the parameters that require a gradient."""
+        return [name for name, one in self.targets.all_parameters.items() if one.requires_grad]
+
     def modules_in_eval(self) -> list[str]:
         """Return the names of the cells that are not set to train."""
         return [name for name, cell in self.targets.all_cells.items() if not cell.training]

@@ -39,6 +39,11 @@ class Backend(LoopEvents, ABC):
         """Whether the loop does the same in every step, so that some may be light."""
         return False
 
+    @property
+    def num_backwards(self) -> int:
+        """Backward passes of each step, if the loop does the same in every step, however much that is; else 0."""
+        return 1 if self.is_regular else 0
+
     @abstractmethod
     def summaries(self, eps: float, columns: frozenset[str]) -> Summaries:
         """Return what reduces this model's tensors."""

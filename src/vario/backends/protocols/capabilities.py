@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from vario.backends.protocols.collectives import CollectiveFollower
-from vario.backends.protocols.losses import BackwardLoss
+from vario.backends.protocols.losses import BackwardLoss, LossTarget
 from vario.backends.protocols.observing import Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
 from vario.core.records import HostCopy, Mesh
 
@@ -78,6 +78,12 @@ class TrainingSettings(Protocol):
 
     def modules_in_eval(self) -> list[str]:
         """Return the names of the modules in eval mode."""
+
+    def left_out(self, optimizers: Collection[Any]) -> list[str]:
+        """Return the names of parameters that have a gradient and are in none of these optimizers."""
+
+    def trained_parameters(self) -> list[str]:
+        """Return the names of the parameters that require a gradient."""
 
     def unknown_parameters(self) -> list[str]:
         """Return the names of parameters added to the model after `vario.watch`."""
@@ -223,6 +229,13 @@ class Losses(Protocol):
 
     def part_updated_by(self, optimizers: Collection[Any]) -> str:
         """Return the part of the model that these update together; empty if no other optimizer updates another part."""
+
+
+class LossTargets(Protocol):
+    """Some elements of what losses compare with."""
+
+    def sample_targets(self, may_look: Callable[[], bool], call: Callable[[Sequence[LossTarget]], None]) -> None:
+        """Call `call` with what a loss compares with, for backward passes at whose start `may_look()` is true."""
 
 
 class TrainerReports(Protocol):

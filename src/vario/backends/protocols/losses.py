@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from vario.backends.protocols.observing import Later
+
 Gradients = Literal["added", "anew", "elsewhere"]
+
+
+class LossTarget(NamedTuple):
+    """What a loss compares with: some elements of labels or targets, the same places each time."""
+
+    name: str
+    sample: Later
+    kind: str
+    """What a mean over this target alone is, if the loss is one: of "classes", "squares" or "numbers"; else empty."""
+    num_classes: int
+    """How many classes it chooses from; 0 for a target of numbers."""
 
 
 class BackwardLoss(NamedTuple):

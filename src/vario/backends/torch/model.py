@@ -43,6 +43,7 @@ _BY_ITSELF: frozenset[type] = frozenset(
         offered.Batches,
         offered.InputSamples,
         offered.Losses,
+        offered.LossTargets,
         offered.TrainerReports,
         offered.TrainerPasses,
         offered.DeviceClock,
@@ -108,6 +109,11 @@ class TorchModel(TrainingLoop):
         """Whether the loop does the same in every step."""
         return self._light.is_regular
 
+    @property
+    def num_backwards(self) -> int:
+        """Backward passes of each step, if the loop does the same in every step; else 0."""
+        return self._light.num_backwards
+
     def step_began(self) -> None:
         """Adapt to the quantities that are recorded in the step that begins."""
         self._light.step_began()
@@ -145,7 +151,9 @@ class TorchModel(TrainingLoop):
 
     def _followed_updates(self) -> UpdateRows:
         if self._update_rows is None:
-            self._update_rows = UpdateRows(self.targets, self.targets.optimizer_scale, lambda: self._light.is_regular)
+            self._update_rows = UpdateRows(
+                self.targets, self.targets.optimizer_scale, lambda: self._light.num_backwards > 0
+            )
             # Also of light steps: samples are compared with those of the next step, whatever it records.
             self.on_update_called(self._update_rows.called, even_light=True)
             self.on_update_began(self._update_rows.began)

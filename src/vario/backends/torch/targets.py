@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +18,9 @@ from vario.backends.torch.engines.base import Piece
 from vario.backends.torch.loop.gradient_order import GradientOrder
 from vario.backends.torch.loop.unzeroed_gradients import UnzeroedGradients
 from vario.backends.torch.optimizer import learning_rates
+from vario.backends.torch.optimizer import settings as switches
 from vario.backends.torch.optimizer.held_tensors import HeldTensors
 from vario.backends.torch.optimizer.schedulers import Schedulers
-from vario.backends.torch.optimizer.settings import modules_in_eval, optimizer_settings, settings, unknown_parameters
 from vario.backends.torch.reduce.checksums import checksum
 from vario.core.errors import ModelError
 from vario.core.parameter_list import ParameterList
@@ -127,26 +128,17 @@ class Targets:
 
     def settings(self) -> dict[str, float]:
         """Return what is trained as numbers that stay constant in ordinary training."""
-        return settings(self.all_modules, self.all_parameters)
+        return switches.settings(self.all_modules, self.all_parameters)
 
     def optimizer_settings(self, optimizer: Any) -> dict[str, float]:
         """Return an optimizer's options as numbers that stay constant in ordinary training."""
-        return optimizer_settings(getattr(optimizer, "param_groups", None) or [])
+        return switches.optimizer_settings(getattr(optimizer, "param_groups", None) or [])
 
     @torch.no_grad()
     def unzeroed_gradients(self) -> UnzeroedGradients | None:
         """Return what follows gradients that are not zeroed; None if an engine keeps them elsewhere."""
-        return UnzeroedGradients(self._smallest_of) if self.engine.keeps_parameters else None
-
-    def _smallest_of(self, optimizer: torch.optim.Optimizer | None) -> torch.Tensor | None:
-        """Return the smallest trainable parameter of an optimizer; with None, of all of them."""
-        held = None if optimizer is None else set(self.engine.parameter_ids(optimizer))
-        trained = [
-            parameter
-            for parameter in self.parameters.values()
-            if parameter.requires_grad and parameter.numel() and (held is None or id(parameter) in held)
-        ]
-        return min(trained, key=lambda parameter: parameter.numel(), default=None)
+        smallest = partial(switches.smallest, self.parameters, self.engine)
+        return UnzeroedGradients(smallest) if self.engine.keeps_parameters else None
 
     def changed_attributes(self) -> dict[str, tuple[float, float]]:
         """Return numbers of modules that have changed since the last call (`norm.eps`): the old and the new value."""
@@ -154,13 +146,21 @@ class Targets:
 
     def modules_in_eval(self) -> list[str]:
         """Return the names of the modules in eval mode."""
-        return modules_in_eval(self.all_modules)
+        return switches.modules_in_eval(self.all_modules)
+
+    def left_out(self, optimizers: Collection[Any]) -> list[str]:
+        """Return the names of parameters that have a gradient and are in none of these optimizers."""
+        return switches.with_gradients_beside(map(self.engine.parameter_ids, optimizers), self.all_parameters)
+
+    def trained_parameters(self) -> list[str]:
+        """Return the names of the parameters that require a gradient."""
+        return switches.trained_parameters(self.all_parameters)
 
     def unknown_parameters(self) -> list[str]:
         """Return the names of parameters added to the model after `vario.watch`; none if an engine replaces them."""
         if not self.engine.keeps_parameters:
             return []
-        return unknown_parameters((naming.unwrap(root) for root in self.roots.values()), self.engine.names)
+        return switches.unknown_parameters((naming.unwrap(root) for root in self.roots.values()), self.engine.names)
 
     @property
     def mesh(self) -> Mesh:

@@ -161,7 +161,12 @@ def _note_intervals(step: Step | RanksStep) -> None:
 
 def _unseen(alert: Alert, step: Step | RanksStep) -> Alert:
     """Note since when nobody had looked at this quantity, if it is not watched in every step."""
-    if alert.quantity == SCALAR or not isinstance(step, Step) or (every := step.interval(alert.quantity)) == 1:
+    if (
+        alert.unseen_from is not None
+        or alert.quantity == SCALAR
+        or not isinstance(step, Step)
+        or (every := step.interval(alert.quantity)) == 1
+    ):
         return alert
     return dataclasses.replace(alert, unseen_from=max(0, alert.began - every + 1))
 

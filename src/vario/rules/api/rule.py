@@ -58,6 +58,8 @@ class Finding:
     others: tuple[str, ...] = ()
     since: int | None = None
     """The step at which it began, if the rule waited for more evidence."""
+    unseen_from: int | None = None
+    """The first of the steps right before it in which nobody looked, if that is not its quantity's interval."""
     severity: Severity | None = None
     """Set if it differs from the default of the rule's kind."""
     cause: str = ""
@@ -136,6 +138,7 @@ class Rule:
             strength=float(finding.strength),
             others=finding.others,
             since=finding.since,
+            unseen_from=finding.unseen_from,
             cause=finding.cause,
             label=finding.label,
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vario.core.quantities import INPUT_CHANGE, INPUT_SINCE, INPUT_WAS
+from vario.core.quantities import INPUT_CHANGE, INPUT_SINCE, INPUT_WAS, OFTEN
 from vario.core.text import number
 from vario.rules import Finding, Step, rule
 
-ORDER = "same", "common", "spread", "mean"
+ORDER = "same", "common", "spread", "mean", "common_often", "spread_often", "mean_often"
 """What says most about an input comes first."""
 
 
@@ -28,8 +28,31 @@ def input_change(step: Step) -> Iterator[Finding]:
 
     Next: Look at a batch of this step, and at what prepares the input that is named: normalisation, padding, sampling.
     """
+    yield from _told(step, is_target=False)
+
+
+@rule("relative", needs=INPUT_CHANGE, stage="loss")
+def target_change(step: Step) -> Iterator[Finding]:
+    """Labels or targets of the loss that take another scale, become mostly one number, or are the same at every step.
+
+    Why: a scale was left out, padding counts or no longer counts, classes are missing, rewards are other ones. A few
+    elements of what torch's loss functions compare with are looked at, at every step; a change counts if it lasts and
+    lies far outside everything before.
+
+    Cause (batch): what the loss compares with changed: labels, rewards or targets, their scale or their padding
+
+    Points to: labels 5, data 2
+
+    Next: Look at the labels of this step, and at what prepares them: classes, ignored ones, scale, order.
+    """
+    yield from _told(step, is_target=True)
+
+
+def _told(step: Step, *, is_target: bool) -> Iterator[Finding]:
     found = {
-        name.removeprefix(INPUT_CHANGE): now for name, now in step.scalars.items() if name.startswith(INPUT_CHANGE)
+        name.removeprefix(INPUT_CHANGE): now
+        for name, now in step.scalars.items()
+        if name.startswith(INPUT_CHANGE) and name.startswith(f"{INPUT_CHANGE}target") is is_target
     }
     if not found:
         return
@@ -52,12 +75,15 @@ def input_change(step: Step) -> Iterator[Finding]:
 
 
 def _text(name: str, what: str, was: float, now: float) -> str:
+    if what.endswith(OFTEN):
+        return f"in some of the batches, as never before, {_text(name, what.removesuffix(OFTEN), was, now)}"
+    of = "the loss" if name.startswith("target") else "the model"
     if what == "same":
-        return f"'{name}' of the model has been the same for several steps in a row, and always changed before"
+        return f"'{name}' of {of} has been the same for several steps in a row, and always changed before"
     if what == "common":
         now, was = 100 * now, 100 * was
-        return f"{number(now, 3)} % of the elements of '{name}' are the same number, usually {number(was, 3)} %"
+        return f"{number(now, 3)} % of the elements of '{name}' of {of} are the same number, usually {number(was, 3)} %"
     if what == "spread" and now == 0:
-        return f"all elements of '{name}' are the same number, usually they spread by {number(was)}"
+        return f"all elements of '{name}' of {of} are the same number, usually they spread by {number(was)}"
     noun = "mean" if what == "mean" else "standard deviation"
-    return f"the {noun} of '{name}' has become {number(now)}, usually {number(was)}"
+    return f"the {noun} of '{name}' of {of} has become {number(now)}, usually {number(was)}"

@@ -44,7 +44,16 @@ def gradient_change(step: Step) -> Iterator[Finding]:
         others=tuple(name for name in found if name != first),
         strength=_size(ratio),
         severity="warn" if ratio in (0.0, 1.0) else "note",
+        cause=CAUSES.get(ratio, ""),
     )
+
+
+CAUSES = {
+    0.0: "backward no longer reaches this parameter: a `detach`, a `no_grad`, a branch that is no longer taken, or it "
+    "was frozen (`requires_grad`)",
+    1.0: "its gradient is an old one: backward no longer reaches this parameter and nothing zeroes what is there, or "
+    "the same batch comes again and again",
+}
 
 
 def _is_one(name: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from vario.core.quantities import GRADIENT_NORM
 from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import FEW
@@ -22,12 +23,17 @@ CALM_RATE = 1.3
 """By what factor the learning rate may have changed in the steps compared."""
 
 
-@rule("relative", needs="gradient")
+NORM_THRESHOLD, NORM_FACTOR = 9.0, 2.0
+"""The same of the norm of all gradients, which a few of them decide."""
+
+
+@rule("relative", needs=f"gradient {GRADIENT_NORM}")
 def gradient_scale(step: Step, threshold: float = 6.0, factor: float = 1.6) -> Iterator[Finding]:
     """All gradients that are larger or smaller by a common factor, and stay so, while the loss does not change.
 
     Why: no single gradient leaves its usual range, but together they do. A loss divided by the wrong number,
-    micro-steps that are lost, or gradients averaged twice look like this; Adam hides it from every update.
+    micro-steps that are lost, or gradients averaged twice look like this; Adam hides it from every update. The norm of
+    all gradients, which is known at every step, has to move further than that of most tensors.
 
     Cause (global): gradients have another scale: the divisor of the loss, the number of micro-steps that count, how
     ranks are averaged, or the loss scale
@@ -36,6 +42,7 @@ def gradient_scale(step: Step, threshold: float = 6.0, factor: float = 1.6) -> I
 
     Next: Check what the loss is divided by, and whether every micro-step's backward pass still counts.
     """
+    yield from _of_norm(step)
     rows = step.rows("gradient")
     matrices = step.facts.are_matrices(rows.targets)
     if matrices.sum() < FEW or step.was_skipped:
@@ -64,6 +71,32 @@ def gradient_scale(step: Step, threshold: float = 6.0, factor: float = 1.6) -> I
         strength=abs(found.size),
         since=step.looks_ago("gradient", found.looks_ago + 1),
         others=tuple(name for name, is_matrix in zip(rows.targets, matrices, strict=True) if is_matrix)[:16],
+    )
+
+
+def _of_norm(step: Step) -> Iterator[Finding]:
+    """The norm of all gradients at another level, while the loss stays where it is."""
+    norm = step.scalars.get(GRADIENT_NORM, 0.0)
+    if not 0 < norm < math.inf or step.was_skipped or step.has_nothing_to_learn:
+        return
+    values = remembered(step.memory, "gradient_scale norm", math.log(norm))
+    rates = remembered(step.memory, "gradient_scale norm rate", step.scalars.get("lr", math.nan))
+    size = math.log(NORM_FACTOR)
+    if step.is_one_of_many or not may_have_shifted(values.tolist(), size, 0.0, NORM_THRESHOLD):
+        return
+    found = lasting_shift(values, NORM_THRESHOLD)
+    if found is None or abs(found.size) < size or step.loss is None or not _is_calm(step, rates):
+        return
+    yield Finding(
+        f"the norm of all gradients is {number(math.exp(abs(found.size)), 3)} times "
+        f"{'larger' if found.size > 0 else 'smaller'} than before and stays so, while the loss does not change",
+        "gradient",
+        statistic="norm",
+        value=found.size,
+        scope="global",
+        order=LAST,
+        strength=abs(found.size),
+        since=step.number - found.looks_ago,
     )
 
 

@@ -16,7 +16,8 @@ def repeated_update(step: Step, clean_steps: int = 40, updates: int = 3) -> Iter
     Why: the optimizer is called twice for one batch. The effective learning rate doubles, and the schedule runs ahead.
     A loop that does so in its first steps does it on purpose.
 
-    Cause (global): `optimizer.step()` is called again without a backward pass in between
+    Cause (global): `optimizer.step()` is called again without a backward pass in between, or the model was replaced
+    by a copy and backward no longer reaches the parameters that the optimizer holds
 
     Points to (global): loop 4, optimizer 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from vario.rules.api.findings import common_name
 from vario.rules.api.series_state import Last
 
 PREFIX = "setting/"
+SINCE = f"{PREFIX}since"
+"""The first step in which what is logged now may have changed."""
 THAWING = ("trainable_parameters", "parameters_in_optimizer")
 """If these rise, fine-tuning unfreezes more layers; if they fall, something stopped learning."""
 
@@ -32,7 +35,7 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
     Next: Check what ran between this step and the previous one: an evaluation without `model.train()` after it, a
     callback, a state that was loaded.
     """
-    names = tuple(name for name in step.scalars if name.startswith(PREFIX))
+    names = tuple(name for name in step.scalars if name.startswith(PREFIX) and name != SINCE)
     if not names:
         _remember_updated(step)
         return
@@ -40,24 +43,12 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
     before, _ = step.memory.get("settings_change", Last).swap(names, values, step.number)
     named = [name for name in names if ":" in name and step.number >= first_step]
     for name in named[:16]:
-        kind, _, place = name.removeprefix(PREFIX).partition(":")
-        if kind in ("attribute", "was"):
-            if kind == "attribute":
-                yield from _attribute(place, step.scalars.get(f"{PREFIX}was:{place}", np.nan), step.scalars[name])
-            continue
-        mode = "evaluation" if step.scalars[name] else "training"
-        what = "was added to the model later and is not watched" if kind == "new" else f"switched to {mode} mode"
-        yield Finding(
-            f"'{place}' {what}",
-            "weight" if kind == "new" else "activation",
-            place,
-            step.scalars[name],
-            strength=2.0,
-            # A model may grow on purpose; the note only says that the new module is not watched.
-            severity="note" if kind == "new" else "warn",
-        )
+        for finding in _of_module(step, name):
+            yield replace(finding, unseen_from=_unseen_from(step))
     for name, value, last in zip(names, values, before, strict=True):
         if named and (":" in name or name.endswith("modules_in_eval")):
+            continue
+        if name.endswith("trainable_parameters") and any(":" in other and "frozen:" in other for other in named):
             continue
         if np.isnan(last) or value == last or step.number < first_step:
             continue
@@ -74,8 +65,102 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
                 scope="tensor" if left else "global",
                 strength=1.0,
                 severity="note" if name.endswith(THAWING) and value > last else "warn",
+                cause=_cause_of_option(name, value < last),
+                unseen_from=_unseen_from(step) if name.endswith(OF_MODEL) else None,
             )
     _remember_updated(step)
+
+
+def _unseen_from(step: Step) -> int | None:
+    """The first step in which the model's settings may have changed, if nobody looked at them in the step before."""
+    since = step.scalars.get(SINCE)
+    return None if since is None or since >= step.number else int(since)
+
+
+def _of_module(step: Step, name: str) -> Iterator[Finding]:
+    """What happened to one module or parameter."""
+    kind, _, place = name.removeprefix(PREFIX).partition(":")
+    value = step.scalars[name]
+    if kind == "attribute":
+        yield from _attribute(place, step.scalars.get(f"{PREFIX}was:{place}", np.nan), value)
+    elif kind == "frozen":
+        yield Finding(
+            f"'{place}' no longer requires a gradient, so it is not trained any more",
+            "weight",
+            place,
+            value,
+            strength=2.0,
+            severity="warn",
+            cause=f"'{place}' was frozen during training: something set its `requires_grad` to False",
+        )
+    elif kind == "left_out":
+        yield Finding(
+            f"'{place}' gets gradients and is in no optimizer"
+            + (f", as {value:.0f} parameters are" if value > 1 else ""),
+            "update",
+            place,
+            value,
+            strength=2.0,
+            since=step.memory.first_step(step.number),
+            severity="note",
+            cause=f"'{place}' is missing from the optimizer from the start: it is not trained",
+        )
+    elif kind == "new":
+        # A model may grow on purpose; the note only says that the new module is not watched.
+        yield Finding(
+            f"'{place}' was added to the model later and is not watched",
+            "weight",
+            place,
+            value,
+            strength=2.0,
+            severity="note",
+            cause=f"'{place}' is a new parameter: a module was replaced, or a weight no longer shared. "
+            "It is trained only if it is in an optimizer",
+        )
+    elif kind == "eval":
+        mode = "evaluation" if value else "training"
+        cause = "an evaluation set it to evaluation mode, and `model.train()` did not follow" if value else ""
+        yield Finding(
+            f"'{place}' switched to {mode} mode", "activation", place, value, strength=2.0, severity="warn", cause=cause
+        )
+
+
+OF_MODEL = ("trainable_parameters", "modules_in_eval")
+
+
+def _cause_of_option(name: str, has_fallen: bool) -> str:
+    """What an option that changed decides."""
+    if name.endswith(THAWING) and has_fallen:
+        return "parameters were frozen or left the optimizer: they are not trained any more"
+    if name.endswith("modules_in_eval"):
+        return "" if has_fallen else "modules were set to evaluation mode, and `model.train()` did not follow"
+    words = _words(name)
+    return (
+        f"the {words} of the optimizer was changed: by code, a callback, or options that were loaded" if words else ""
+    )
+
+
+MEANINGS = (
+    (("mask", "causal"), "which positions its attention sees: the mask"),
+    (("dropout", "drop"), "its dropout"),
+    (("residual", "skip_connection", "shortcut"), "whether its residual connection is used"),
+    (("renormal", "rescale"), "whether what it weighs adds up to one"),
+    (("norm",), "whether its normalisation is used or skipped, and how it is done"),
+    (("offset", "position", "theta", "rope", "base"), "how positions are counted"),
+    (("eps",), "the number that its normalisation adds to the variance"),
+    (("noise", "jitter"), "the noise that it adds"),
+    (("momentum",), "how fast its running statistics follow"),
+    (("temperature", "scale", "scaling", "gain", "alpha"), "the scale of what it computes"),
+    (("top_k", "expert", "gate", "capacity", "route"), "how it routes"),
+)
+"""What attributes of modules usually decide, by words in their names."""
+
+
+def _meaning(name: str) -> str:
+    """What an attribute of this name decides, as far as its name tells."""
+    if name == "p":
+        return "its dropout"
+    return next((meaning for words, meaning in MEANINGS if any(word in name.lower() for word in words)), "")
 
 
 STEERING = ("eps", "momentum", "p", "scale", "scaling", "dropout", "top_k", "k", "num_heads", "temperature", "base")
@@ -95,8 +180,9 @@ def _attribute(place: str, old: float, new: float) -> Iterator[Finding]:
         low=old,
         high=old,
         strength=2.0,
-        severity="warn" if name in STEERING else "note",
-        cause=f"something set '{name}' of '{module}' during training",
+        severity="warn" if name.partition("/")[0] in STEERING else "note",
+        cause=f"a setting of the model was changed during training: '{name}' of '{module}'"
+        + (f", which decides {meaning}" if (meaning := _meaning(name)) else ""),
     )
 
 

@@ -13,6 +13,8 @@ from vario.rules.api.series_state import Streak
 from vario.rules.optimizer.unexplained_change import CHANGE
 
 FROM, RESET = ":from:", ":reset"
+FEW_CHECKED = 5
+"""So many parameters at least, evenly spread over the model, are checked around every update."""
 KINDS = ("taken", "reset", "changed")
 """What happened to a parameter's state, the most telling first."""
 
@@ -57,7 +59,7 @@ def state_changed(step: Step, clean_steps: int = 8) -> Iterator[Finding]:
     named = [name for name in owners if kinds[name] == worst]
     severity: Severity = "note" if weights_changed else "page" if worst == "taken" else "warn"
     updated = step.facts.trainable or owners
-    is_most = len(owners) > 2 and len(owners) > len(updated) / 2
+    is_most = len(owners) > 2 and (len(owners) > len(updated) / 2 or _are_spread(owners, step))
     yield Finding(
         f"the optimizer's state of {_words(named, worst, found)} between two updates"
         + (f", and that of {len(owners) - len(named)} more changed" if len(owners) > len(named) else ""),
@@ -70,6 +72,15 @@ def state_changed(step: Step, clean_steps: int = 8) -> Iterator[Finding]:
         others=tuple(named[:16]),
         severity=severity,
     )
+
+
+def _are_spread(owners: Sequence[str], step: Step) -> bool:
+    """Whether these are all over a model of which only a few parameters are checked at most steps."""
+    places = {name: place for place, name in enumerate(step.facts.shapes)}
+    found = sorted(places[name] for name in owners if name in places)
+    if len(found) < FEW_CHECKED:
+        return False
+    return found[-1] - found[0] > len(places) / 2 and bool(np.diff(found).max() < len(places) / 2)
 
 
 def _kind(rest: str) -> str:

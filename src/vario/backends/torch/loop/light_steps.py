@@ -62,7 +62,11 @@ class LightSteps:
         """Whether the loop has done the same in its latest steps, so that the next may be light."""
         self.is_in_backward = False
         """Whether the backward pass of a light step is under way."""
-        self._num_regular = 0
+        self.num_backwards = 0
+        """Backward passes of each step, if the loop has done the same in its latest steps, however much that was; else
+        0."""
+        self._num_regular = self._num_alike = 0
+        self._last_seen: list[int] = []
         self._seen = [0, 0, 0]
         """Forward passes, backward passes and updates of the step in progress, if it is not light."""
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
@@ -97,10 +101,13 @@ class LightSteps:
         if self._events is None:
             return
         if not self.is_on:
-            is_alike = self._seen == _ONE_OF_EACH and not self._clock.manual and self._scale() is None
-            is_alike = is_alike and self._is_on_one_device()
+            is_plain = min(self._seen) > 0 and not self._clock.manual and self._scale() is None
+            is_plain = is_plain and self._is_on_one_device()
+            is_alike = is_plain and self._seen == _ONE_OF_EACH
             self._num_regular = self._num_regular + 1 if is_alike else 0
-            self._seen = [0, 0, 0]
+            self._num_alike = self._num_alike + 1 if is_plain and self._seen == self._last_seen else 0
+            self.num_backwards = self._seen[1] if self._num_alike >= LEAST_REGULAR else 0
+            self._last_seen, self._seen = self._seen, [0, 0, 0]
             self.is_regular = self._num_regular >= LEAST_REGULAR
         # With a closure, a step's passes are inside its update.
         self.is_on = self.is_regular and not self._has_closure and self._events.may_be_light
@@ -118,7 +125,7 @@ class LightSteps:
         """Follow the rest of this step like any other."""
         if self.is_on:
             self.is_on = self.is_in_backward = self.is_regular = False
-            self._num_regular = 0
+            self._num_regular = self._num_alike = self.num_backwards = 0
             self._accumulation.be_plain(False)
 
     # What happens in a light step: each returns whether that is all there is to do

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from vario.backends.torch.engines.base import Engine
+
 OPTIONS = ("weight_decay", "eps", "momentum")
 """Options of an optimizer's groups that are numbers; learning rates are recorded by themselves."""
 MOST_GROUPS = 32
@@ -49,3 +51,31 @@ def unknown_parameters(roots: Iterable[torch.nn.Module], known: Container[int]) 
             if id(parameter) not in known:
                 found.append(name)
     return found
+
+
+def trained_parameters(parameters: Mapping[str, torch.nn.Parameter]) -> list[str]:
+    """Return the names of those that require a gradient."""
+    return [name for name, parameter in parameters.items() if parameter.requires_grad]
+
+
+def with_gradients_beside(held: Iterable[Iterable[int]], parameters: Mapping[str, torch.nn.Parameter]) -> list[str]:
+    """Return the names of trained parameters that have a gradient and whose ids are in none of these."""
+    ids = {number for numbers in held for number in numbers}
+    return [
+        name
+        for name, parameter in parameters.items()
+        if parameter.requires_grad and parameter.grad is not None and id(parameter) not in ids
+    ]
+
+
+def smallest(
+    parameters: Mapping[str, torch.nn.Parameter], engine: Engine, optimizer: torch.optim.Optimizer | None
+) -> torch.nn.Parameter | None:
+    """Return the smallest trainable parameter of an optimizer; with None, of all of them."""
+    held = None if optimizer is None else set(engine.parameter_ids(optimizer))
+    trained = [
+        parameter
+        for parameter in parameters.values()
+        if parameter.requires_grad and parameter.numel() and (held is None or id(parameter) in held)
+    ]
+    return min(trained, key=lambda parameter: parameter.numel(), default=None)

@@ -72,10 +72,12 @@ class UpdateRows:
 
     def _glance(self, optimizer: Any) -> None:
         """Check a few elements, where samples are not compared at every step."""
-        last, glance = self._glanced, None if optimizer is None else self._glance_of(optimizer)
-        if last is not None and last is not glance:
-            last.forget()
+        glance = None if optimizer is None else self._glance_of(optimizer)
         self._glanced = glance
+        for other in self._glances.values() if len(self._glances) > 1 or glance is None else ():
+            # Another optimizer of the same weights, or the loop itself, updates them.
+            if other is not None and other is not glance and (glance is None or not other.ids.isdisjoint(glance.ids)):
+                other.forget()
         if glance is None:
             return
         # Samples that are compared in this step show the same change, and more of it.
@@ -84,7 +86,9 @@ class UpdateRows:
             for rows in found:
                 self.unexpected.add_later(*rows)
         if not self._is_regular():
-            glance.forget()
+            for each in self._glances.values():
+                if each is not None:
+                    each.forget()
             self._glanced = None
 
     def _note_glance(self, optimizer: Any) -> None:

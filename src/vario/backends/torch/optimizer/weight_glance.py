@@ -32,6 +32,8 @@ class WeightGlance:
     def __init__(self, names: Sequence[str], weights: Sequence[torch.Tensor], state: StateSamples) -> None:
         """Choose weights evenly: those given must all have plain memory and one dtype."""
         chosen = np.unique(np.linspace(0, len(weights) - 1, min(len(weights), MOST_WEIGHTS)).round().astype(int))
+        self.ids = frozenset(map(id, weights))
+        """Of all weights, those given that were not chosen too."""
         self._names = [names[at] for at in chosen]
         self._weights = [weights[at] for at in chosen]
         self._dtype = weights[0].dtype

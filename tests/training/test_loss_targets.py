@@ -1,0 +1,134 @@
+"""What a loss compares with, seen at every step in the graph of the loss."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import vario
+
+STEPS, BEGINS = 260, 150
+
+
+def train(tmp_path, batch, criterion, outputs=5, steps=STEPS):
+    """Train a small network on `batch(step)`: inputs and targets. Return its run."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(12, 24), torch.nn.GELU(), torch.nn.Linear(24, outputs))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with vario.watch(model, optimizer, directory=tmp_path, name="run", strict=True) as monitor:
+        for step in range(steps):
+            inputs, targets = batch(step)
+            loss = criterion(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert not vario.open_run(monitor.path).parts_off
+    return vario.open_run(monitor.path)
+
+
+def said(run, rule="target_change"):
+    return [alert for alert in run.alerts if alert.rule == rule]
+
+
+def classes(step):
+    """Classes that the inputs tell."""
+    x = torch.randn(64, 12)
+    return x, x[:, :5].argmax(-1)
+
+
+def of_one_class(step):
+    x, y = classes(step)
+    return x, y if step < BEGINS else torch.full_like(y, 2)
+
+
+def mostly_ignored(step):
+    x, y = classes(step)
+    return x, y if step < BEGINS else torch.where(torch.arange(64) < 20, y, -100)
+
+
+def in_cents(step):
+    x = torch.randn(64, 12)
+    return x, x[:, :1] * (1 if step < BEGINS else 100)
+
+
+def turned(step):
+    x = torch.randn(64, 12)
+    return x, torch.full((64, 1), 1.0 if step < BEGINS else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "criterion", "outputs"),
+    [
+        (of_one_class, F.cross_entropy, 5),
+        (mostly_ignored, F.cross_entropy, 5),
+        (in_cents, F.mse_loss, 1),
+        (in_cents, F.smooth_l1_loss, 1),
+        (turned, F.binary_cross_entropy_with_logits, 1),
+        (of_one_class, lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1) / 2, 5),
+    ],
+)
+def test_targets_that_change_are_told_with_their_step(tmp_path, batch, criterion, outputs):
+    (alert,) = said(train(tmp_path, batch, criterion, outputs))
+    assert abs(alert.began - BEGINS) <= 5
+    assert alert.scope == "batch"
+    assert "'target' of the loss" in alert.text
+    diagnosis = vario.diagnose(vario.open_run(tmp_path / "run"))
+    assert diagnosis.hypotheses[0].name == "labels"
+
+
+def test_targets_that_vary_by_design_are_silent(tmp_path):
+    run = train(tmp_path, lambda step: (torch.randn(64, 12), torch.randn(64, 1) * (1 + step / 50)), F.mse_loss, 1)
+    assert not said(run)
+
+
+def test_the_classes_are_known_from_the_first_step(tmp_path):
+    run = train(tmp_path, classes, F.cross_entropy, steps=5)
+    assert set(run.series("guess_classes", "scalar", "value").values) == {5}
+    assert not run.incidents
+
+
+def test_what_hooks_have_packed_is_left_alone(tmp_path):
+    """A target that unpacking would compute again, or copy back, is not looked at."""
+    unpacked = []
+
+    def unpack(tensor):
+        unpacked.append(tensor)
+        return tensor
+
+    def criterion(x, y):
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+            return F.cross_entropy(x, y)
+
+    model = torch.nn.Linear(12, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    criterion(model(torch.randn(64, 12)), classes(0)[1]).backward()
+    once = len(unpacked)
+    with vario.watch(model, optimizer, directory=tmp_path, name="run", strict=True) as monitor:
+        for step in range(10):
+            x, y = classes(step)
+            loss = criterion(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert len(unpacked) == 11 * once
+    assert not vario.open_run(monitor.path).parts_off
+
+
+def test_losses_are_the_same_with_and_without_vario(tmp_path):
+    def losses(watched):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(12, 5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        found = []
+        monitor = vario.watch(model, optimizer, directory=tmp_path, name="run") if watched else None
+        for step in range(30):
+            x, y = classes(step)
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        if monitor is not None:
+            monitor.close()
+        return found
+
+    assert losses(False) == losses(True)
