@@ -413,6 +413,15 @@ def test_eps_dominates():
     assert names(fed(course, 5, lambda: [updates(eps_share=2.0)])) == {"eps_dominates"}
 
 
+def test_a_share_of_dead_units_near_the_limit_is_told_once():
+    course = Course(["dead_units"])
+    rows = lambda share: [("unit", {"act:dead": number_row(share)})]  # noqa: E731
+    said = [alert.target for share in 3 * (0.65, 0.5) for alert in fed(course, 60, lambda share=share: rows(share))]
+    assert said == ["act"]
+    fed(course, 60, lambda: rows(0.1))
+    assert fed(course, 5, lambda: rows(0.65))
+
+
 def test_dead_units_names_the_layer():
     course = Course(["dead_units"])
     rows = {"layers.0.act:dead": number_row(0.1), "layers.1.act:dead": number_row(0.9)}

@@ -72,6 +72,34 @@ def test_several_models_in_training_get_names_of_their_own():
     assert len(optimizers) == 3
 
 
+class Around(nn.Module):
+    """Wraps a module for one call, as solvers of differential equations do."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs):
+        return self.inner(inputs)
+
+
+def test_a_module_around_a_part_of_a_model_is_no_model_of_its_own():
+    whole = nn.Sequential(Perceptron(), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
+    around = Around(whole[0])
+    assert list(models_in_training(around).values()) == [whole]
+    again = Around(whole)
+    assert list(models_in_training(again).values()) == [again]
+    assert optimizer.param_groups
+
+
+def test_a_parameter_that_models_share_has_one_name():
+    first, second = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), nn.Sequential(nn.Linear(4, 3))
+    second[0].weight = first[0].weight
+    targets = Targets([first, second], Selector())
+    assert list(targets.all_parameters) == ["0.0.weight", "0.0.bias", "0.1.weight", "0.1.bias", "1.0.bias"]
+
+
 def test_names_are_freed_from_wrappers():
     model = nn.Sequential(Perceptron(), nn.Linear(3, 1))
     model[0] = torch.compile(model[0], backend="eager")

@@ -144,9 +144,13 @@ def _named_cells(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _named_parameters(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """One that models share has its name in the first of them."""
+    seen: set[int] = set()
     for prefix, root in roots.items():
         for name, parameter in root.parameters_and_names():
-            yield prefix + name, parameter
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield prefix + name, parameter
 
 
 def _cells_of(root: Any) -> list[Any]:

@@ -114,12 +114,13 @@ def all_modules(roots: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Modu
 
 
 def all_parameters(roots: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Parameter]:
-    """Return the parameters of several models by name."""
-    return {
-        name: parameter
-        for key, prefix in prefixes(roots).items()
-        for name, parameter in named_parameters(unwrap(roots[key]), prefix)
-    }
+    """Return the parameters of several models by name. One that models share has its name in the first of them."""
+    found: dict[str, torch.nn.Parameter] = {}
+    for key, prefix in prefixes(roots).items():
+        known = set(map(id, found.values()))
+        own = named_parameters(unwrap(roots[key]), prefix)
+        found |= {name: parameter for name, parameter in own if id(parameter) not in known}
+    return found
 
 
 def comes_from_megatron(part: object) -> bool:

@@ -12,6 +12,8 @@ from vario.rules.api.series_state import Streak
 
 NEARLY_ALL = 0.9
 """The share of silent units at which a layer hardly passes anything on."""
+LEAVING = 0.2
+"""How far below the limit the share must fall to be told again: it differs from batch to batch."""
 
 
 @rule("limit", needs="unit", chart="dead")
@@ -31,7 +33,9 @@ def dead_units(step: Step, limit: float = 0.6, steps: int = 2) -> Iterator[Findi
     if not len(rows):
         return
     shares = rows.statistic("mean")
-    count = step.memory.get("dead_units", Streak).update(rows.targets, shares > limit)
+    streak = step.memory.get("dead_units", Streak)
+    was_told = streak.read("count", rows.targets) >= steps
+    count = streak.update(rows.targets, shares > np.where(was_told, limit - LEAVING, limit))
     for index in np.flatnonzero(count >= steps)[:16]:
         yield Finding(
             f"{number(100 * shares[index], 3)} % of the units of '{rows.targets[index]}' are zero for the whole batch",

@@ -281,10 +281,23 @@ def models_in_training(called: torch.nn.Module | None, known: Collection[torch.n
         and module not in known
         and any(id(parameter) in trained for parameter in module.parameters())
     ]
+    outermost = _without_parts(sorted(outermost, key=lambda module: module is not called))
     if len(outermost) == 1:
         return {"": outermost[0]}
     names: Models = {}
-    for module in sorted(outermost, key=lambda module: module is not called):
+    for module in outermost:
         name = type(module).__name__.lower()
         names[name if name not in names else f"{name}{len(names)}"] = module
     return names
+
+
+def _without_parts(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Leave out those all of whose parameters are in another one: a program may wrap a part of its model for a call."""
+    if len(modules) < 2:
+        return modules
+    held = [frozenset(map(id, module.parameters())) for module in modules]
+    return [
+        module
+        for at, module in enumerate(modules)
+        if not any(held[at] < other or (held[at] == other and before < at) for before, other in enumerate(held))
+    ]
