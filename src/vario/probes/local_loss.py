@@ -69,7 +69,7 @@ class LocalLoss:
         """Subscribe to passes, to backward and to updates."""
         self._losses = losses = needed(backend, Losses)
         self._recorder = recorder
-        backend.on_pass_began(recorder.guarded(LOSS_LOCAL, self._pass_began))
+        backend.on_pass_began(recorder.guarded(LOSS_LOCAL, self._pass_began), even_light=True)
         backend.on_pass_ended(recorder.guarded(LOSS_LOCAL, self._pass_ended))
         losses.on_backward_loss(recorder.guarded(LOSS_LOCAL, self._backward_reached))
         backend.on_update_called(recorder.guarded(LOSS_LOCAL, self._update_called))

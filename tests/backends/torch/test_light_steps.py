@@ -164,6 +164,54 @@ def accumulating(step, inputs, model, optimizer):
     return total
 
 
+def contrasting(step, inputs, model, optimizer):
+    loss = (model(inputs) - model(inputs + 0.1)).square().mean() + loss_of(model, inputs)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def called_unevenly(step, inputs, model, optimizer):
+    loss = sum(loss_of(model, inputs + number) for number in range(1 + step % 3))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def starting_anew(step, inputs, model, optimizer):
+    """Only the second backward pass counts."""
+    loss_of(model, inputs).backward()
+    optimizer.zero_grad()
+    loss = loss_of(model, inputs + 0.1)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def with_short_ends(step, inputs, model, optimizer):
+    """Each epoch of 40 steps ends with one micro-step."""
+    return (plain if step % 40 == 39 else accumulating)(step, inputs, model, optimizer)
+
+
+@pytest.mark.parametrize("body", [accumulating, contrasting, called_unevenly, starting_anew, with_short_ends])
+def test_loops_of_several_passes_have_light_steps(tmp_path, body):
+    light, losses, weights, seen = train(tmp_path, "light", body, **TIGHT)
+    full, expected, expected_weights, never = train(tmp_path, "full", body, overhead="off", every=1)
+    assert len(seen.light) > STEPS / 4
+    assert not never.light
+    assert losses == expected
+    assert all(map(torch.equal, weights, expected_weights))
+    for name in ("loss_backward", "gradient_norm"):
+        assert list(light.series(name, "scalar").steps) == list(range(STEPS))
+    values = light.series("loss_backward", "scalar").values
+    assert list(values) == list(full.series("loss_backward", "scalar").values)
+    assert values == pytest.approx(losses, rel=1e-5)
+    assert light.series("gradient_norm", "scalar").values == pytest.approx(_norms(full), rel=1e-5)
+
+
 def with_a_second_look(step, inputs, model, optimizer):
     loss = plain(step, inputs, model, optimizer)
     model(inputs)  # gradients are on, and nothing comes of it

@@ -128,6 +128,12 @@ class Accumulation:
         """Whether this backward pass has reached any parameter."""
         return bool(self._fired)
 
+    @property
+    def first_fired(self) -> torch.Tensor | None:
+        """The parameter that this backward pass reached first, if it is a tensor of its own."""
+        first = self._fired[0] if self._fired else None
+        return first if isinstance(first, torch.Tensor) else None
+
     def order(self) -> GradientOrder:
         """Return the order of the chosen parameters: first those that this backward pass has reached."""
         self._order.see(self._fired)

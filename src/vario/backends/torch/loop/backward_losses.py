@@ -89,10 +89,8 @@ class BackwardLosses:
         if self._turns.is_elsewhere():
             return  # another model of the process runs backward, on its own thread
         if self._light.takes_backward(outputs, factors, inputs, accumulates):
-            self._start = _Start(
-                outputs, factors, None, *_division(outputs[0], None), "added", self._targets_of(outputs)
-            )
-            self._mark = None
+            divided, gradients = _division(outputs[0], None), self._fate_of_gradients()
+            self._start = _Start(outputs, factors, None, *divided, gradients, self._targets_of(outputs))
             return
         self._light.backward_came()
         self._start = self._reached = None
@@ -138,14 +136,18 @@ class BackwardLosses:
             start, self._start = self._start, None
             if self._light.ends_backward(has_failed) and start is not None:
                 self._tell_of(start, is_kept=True)
+                self._note(start, self._light.first_reached)
             return
         start, reached = self._start, self._reached
         self._start = self._reached = self._accumulation.first_reached = None
-        if start is None or reached is None:
-            return
+        if start is not None and reached is not None:
+            self._note(start, reached)
+
+    def _note(self, start: _Start, reached: torch.Tensor | None) -> None:
+        """Note what the next backward pass is compared with."""
         self._last = weakref.ref(start.outputs[0]) if len(start.outputs) == 1 else lambda: None
         self._mark = None
-        if self._keeps_gradients and reached.grad is not None:
+        if reached is not None and self._keeps_gradients and reached.grad is not None:
             self._mark = _Mark(reached, reached._version, reached.grad._version)
 
     def _fate_of_gradients(self) -> Gradients:

@@ -1,9 +1,9 @@
 """Steps of which only plain numbers are told.
 
 Where steps are short, following one takes longer than the budget allows, even if no tensor of it is recorded. Most
-loops do the same in each step: one forward pass, one backward pass, one update by one optimizer. In a light step of
-such a loop, hooks only note that each of these came, and tell the loss, the gradients and the optimizer. Anything else
-that happens ends the light step: the rest of it is followed like any other.
+loops do the same in each step: forward passes, a backward pass after some of them, always as many, and one update by
+one optimizer. In a light step of such a loop, hooks only note that each of these came, and tell the loss, the gradients
+and the optimizer. Anything else that happens ends the light step: the rest of it is followed like any other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _device = attrgetter("device")
 
 LEAST_REGULAR = 4
 """Steps in a row that did the same before the first light step."""
-_ONE_OF_EACH = [1, 1, 1]
 
 
 class LightSteps:
@@ -66,6 +65,12 @@ class LightSteps:
         """Backward passes of each step, if the loop has done the same in its latest steps, however much that was; else
         0."""
         self._num_regular = self._num_alike = 0
+        self._usual = 0
+        """Backward passes of the latest step."""
+        self._num_came = 0
+        """Backward passes of the light step in progress so far."""
+        self.first_reached: torch.Tensor | None = None
+        """The parameter that its latest backward pass reached first."""
         self._last_seen: list[int] = []
         self._seen = [0, 0, 0]
         """Forward passes, backward passes and updates of the step in progress, if it is not light."""
@@ -101,14 +106,18 @@ class LightSteps:
         if self._events is None:
             return
         if not self.is_on:
-            is_plain = min(self._seen) > 0 and not self._clock.manual and self._scale() is None
+            num_passes, num_backwards, num_updates = seen = self._seen
+            is_plain = min(seen) > 0 and not self._clock.manual and self._scale() is None
             is_plain = is_plain and self._is_on_one_device()
-            is_alike = is_plain and self._seen == _ONE_OF_EACH
-            self._num_regular = self._num_regular + 1 if is_alike else 0
-            self._num_alike = self._num_alike + 1 if is_plain and self._seen == self._last_seen else 0
-            self.num_backwards = self._seen[1] if self._num_alike >= LEAST_REGULAR else 0
-            self._last_seen, self._seen = self._seen, [0, 0, 0]
+            is_alike = is_plain and num_updates == 1 and num_backwards <= num_passes
+            is_new = num_backwards != self._usual and self._num_regular > 0
+            self._num_regular = 0 if not is_alike else 1 if is_new else self._num_regular + 1
+            self._num_alike = self._num_alike + 1 if is_plain and seen == self._last_seen else 0
             self.is_regular = self._num_regular >= LEAST_REGULAR
+            is_repeating = self.is_regular or self._num_alike >= LEAST_REGULAR
+            self.num_backwards = num_backwards if is_repeating else 0
+            self._last_seen, self._seen, self._usual = seen, [0, 0, 0], num_backwards
+        self._num_came = 0
         # With a closure, a step's passes are inside its update.
         self.is_on = self.is_regular and not self._has_closure and self._events.may_be_light
 
@@ -134,9 +143,10 @@ class LightSteps:
         """Take a forward pass."""
         if not self.is_on:
             return False
-        if self._clock.has_pass or self._clock.update_failed:
+        if self._clock.has_update or self._clock.update_failed:
             self.leave()
             return False
+        self._clock.forward_began()
         self._clock.pass_began(root)
         for call in self._calls.light_pass:
             call(root, inputs)
@@ -164,7 +174,9 @@ class LightSteps:
         if has_failed or not has_reached:
             self.leave()
             return has_reached
+        self._num_came += 1
         self._clock.gradients_came(())
+        self.first_reached = self._accumulation.first_fired if self._usual > 1 else None
         if self._calls.light_gradients:
             gradients = self._gradients()
             for look in self._calls.light_gradients:
@@ -197,11 +209,13 @@ class LightSteps:
         for call in self._calls.light_returned:
             call(optimizer)
         self._clock.update_ended(self._numbers)
-        if self._clock.is_complete:
-            # Last: a subscriber may end the watching.
-            self._events.update_completed()
-        else:
+        if not self._clock.is_complete:
             self.leave()  # an optimizer of the step before is missing
+            return True
+        if self._num_came != self._usual:
+            self.leave()
+        # Last: a subscriber may end the watching.
+        self._events.update_completed()
         return True
 
 
