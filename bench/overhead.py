@@ -4,6 +4,7 @@
     python bench/overhead.py --cpu       GPT of 33.7M parameters, beside other tools where they are installed
     python bench/overhead.py --models    Llama, GPT-2 and a mixture of experts of transformers, on a CUDA GPU
     python bench/overhead.py --small     GPT of width 64 on a CPU: what the training thread pays where steps are short
+    python bench/overhead.py --small --check   the same; fails if a ratio is worse than the one stored by --keep
     python bench/overhead.py --distributed   the same GPT on two CPU ranks, under DDP and FSDP2, beside msprobe
     python bench/overhead.py --mindspore     10M parameters on a CPU with MindSpore, beside a transfer per tensor
 
@@ -28,6 +29,7 @@ from pathlib import Path
 
 import torch
 
+import kept_ratios
 import vario
 from models import GPT, Llama, language_loss
 from peers import ACTIVATIONS, EVERYTHING, GRADIENTS, OPS, PEERS, trainer_mon
@@ -179,8 +181,8 @@ def measure_cpu(pairs: int, tokens: int, only: str) -> None:
         gc.collect()
 
 
-def measure_small(rounds: int, steps: int) -> None:
-    """CPU time of the training thread over that of the unwatched step, the least of rounds that take turns."""
+def measure_small(rounds: int, steps: int) -> dict[str, list[float]]:
+    """CPU time of the training thread over that of the unwatched step, of rounds that take turns."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = GPT(width=64, layers=12, heads=4, vocabulary=256, length=64)
@@ -188,22 +190,25 @@ def measure_small(rounds: int, steps: int) -> None:
     batches = [torch.randint(0, 256, (1, 16)) for _ in range(400)]
     every_step = {name: {"quantities": chosen, "every": 1, "rules": ()} for name, chosen in VARIANTS.items()}
     cases: dict[str, dict[str, object] | None] = {"unwatched": None, "default": {}, **every_step}
-    least = dict.fromkeys(cases, float("inf"))
+    spent: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, options in cases.items():
             with tempfile.TemporaryDirectory() as folder:
                 monitor = None if options is None else vario.watch(model, optimizer, directory=folder, **options)
-                for at in range(12):
+                warm_up = 12 if options else 80  # the default takes some dozen steps to settle
+                for at in range(warm_up):
                     train_step(model, optimizer, batches[at])
                 began = time.thread_time()
                 for at in range(steps):
-                    train_step(model, optimizer, batches[(at + 12) % len(batches)])
-                least[name] = min(least[name], (time.thread_time() - began) / steps)
+                    train_step(model, optimizer, batches[(at + warm_up) % len(batches)])
+                spent[name].append((time.thread_time() - began) / steps)
                 if monitor is not None:
                     monitor.close()
-    print(f"unwatched: {1e3 * least['unwatched']:.2f} ms of CPU time per step")
-    for name in list(cases)[1:]:
-        print(f"{name}: {least[name] / least['unwatched']:.2f}")
+    unwatched = spent.pop("unwatched")
+    print(f"unwatched: {1e3 * min(unwatched):.2f} ms of CPU time per step")
+    for name, seconds in spent.items():
+        print(f"{name}: {min(seconds) / min(unwatched):.2f}")
+    return {name: [own / one for own, one in zip(seconds, unwatched, strict=True)] for name, seconds in spent.items()}
 
 
 def measure_distributed(pairs: int, tokens: int, only: str) -> None:
@@ -264,6 +269,8 @@ def main() -> None:
     parser.add_argument(
         "--mindspore", action="store_true", help="measure MindSpore on the CPU (`make mindspore` first)"
     )
+    parser.add_argument("--keep", action="store_true", help="with --small or --models: store the ratios")
+    parser.add_argument("--check", action="store_true", help="the same: fail if one is worse than the stored ratio")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--layers", type=int, default=22)
@@ -271,20 +278,26 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
+    found: dict[str, list[float]] = {}
     if arguments.models is not None:
         from overhead_models import measure
 
-        measure(arguments.models, arguments.rounds)
+        found = measure(arguments.models, arguments.rounds)
     elif arguments.mindspore:
         measure_mindspore(arguments.rounds)
     elif arguments.distributed:
         measure_distributed(arguments.pairs, arguments.tokens, arguments.only)
     elif arguments.small:
-        measure_small(max(5, arguments.rounds), 4 * arguments.steps)
+        found = measure_small(max(5, arguments.rounds), 4 * arguments.steps)
     elif arguments.cpu:
         measure_cpu(arguments.pairs, arguments.tokens, arguments.only)
     else:
         measure_gpu(arguments.rounds, arguments.steps, arguments.layers)
+    where = torch.cuda.get_device_name() if arguments.models is not None and torch.cuda.is_available() else "CPU"
+    if arguments.check:
+        kept_ratios.check(where, found)
+    if arguments.keep:
+        kept_ratios.keep(where, found)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ OPTIONS: dict[str, dict[str, Any] | None] = {
         "rules": (),
     },
 }
-WARM_UP = 2
+WARM_UP, OF_DEFAULT = 2, 70
+"""Steps before the clock starts. The default records more in its first dozens than later."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +86,9 @@ CASES = {
 }
 
 
-def measure(names: list[str], rounds: int) -> None:
-    """Print a table of overheads for these cases."""
+def measure(names: list[str], rounds: int) -> dict[str, list[float]]:
+    """Print a table of overheads for these cases; return the ratios to the unwatched step."""
+    kept: dict[str, list[float]] = {}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(f"\n{torch.cuda.get_device_name() if device == 'cuda' else 'CPU, tiny models'}, torch {torch.__version__}\n")
     print("| model | watched | step, ms | overhead | of single rounds |\n| --- | --- | ---: | ---: | --- |", flush=True)
@@ -97,6 +99,9 @@ def measure(names: list[str], rounds: int) -> None:
             spread = f"{min(ratios):+.1f} to {max(ratios):+.1f} %"
             step = f"{1e3 * statistics.median(seconds):.2f}"
             print(f"| {name} | {watched} | {step} | {statistics.median(ratios):+.1f} % | {spread} |", flush=True)
+            if watched != "unwatched":
+                kept[f"{name}: {watched}"] = [1 + ratio / 100 for ratio in ratios]
+    return kept
 
 
 def _rounds(case: Case, rounds: int, device: str) -> dict[str, list[float]]:
@@ -104,7 +109,7 @@ def _rounds(case: Case, rounds: int, device: str) -> dict[str, list[float]]:
     is_tiny = device == "cpu"
     model = case.make(is_tiny).to(device)
     shape = (1, 16) if is_tiny else case.shape
-    batches = [torch.randint(0, 128, shape, device=device) for _ in range(case.steps + WARM_UP)]
+    batches = [torch.randint(0, 128, shape, device=device) for _ in range(case.steps + OF_DEFAULT)]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
     def step(ids: torch.Tensor) -> None:
@@ -117,11 +122,11 @@ def _rounds(case: Case, rounds: int, device: str) -> dict[str, list[float]]:
     def one_round(options: dict[str, Any] | None) -> float:
         with tempfile.TemporaryDirectory() as folder:
             monitor = None if options is None else vario.watch(model, optimizer, directory=folder, **options)
-            for ids in batches[:WARM_UP]:
+            for ids in batches[: WARM_UP if options else OF_DEFAULT]:
                 step(ids)
             _finish(device)
             began = time.perf_counter()
-            for ids in batches[WARM_UP:]:
+            for ids in batches[-case.steps :]:
                 step(ids)
             _finish(device)
             seconds = (time.perf_counter() - began) / case.steps
