@@ -90,7 +90,7 @@ def main() -> None:
     for step in range(job.steps):
         at = step
         if job.on("schedule-turns-back", step):
-            at = max(0, job.begin - 4 * (step - job.begin))
+            at = max(10, job.begin - 4 * (step - job.begin))
         rate = 0.1 * min(1.0, (at + 1) / 10) * 0.5 * (1 + math.cos(math.pi * at / job.steps))
         for group in optimizer.param_groups:
             group["lr"] = rate

@@ -58,7 +58,7 @@ def main() -> None:
     policy = Policy()
     reference = copy.deepcopy(policy).requires_grad_(False)
     writer = policy
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=2e-3, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, weight_decay=0.0)
     for step in range(job.steps):
         if job.recipe == "reference-renewed" and step in (90, 180):
             reference.load_state_dict(policy.state_dict())

@@ -42,7 +42,7 @@ def base_model() -> Qwen2ForSequenceClassification:
 
 
 @torch.no_grad()
-def to_few_levels(model: nn.Module, levels: int = 4) -> None:
+def to_few_levels(model: nn.Module, levels: int = 2) -> None:
     """Round the frozen matrices to a few levels, as a coarse quantisation does."""
     for name, parameter in model.named_parameters():
         if ".base_layer.weight" in name:
@@ -53,7 +53,7 @@ def to_few_levels(model: nn.Module, levels: int = 4) -> None:
 def main() -> None:
     job = Job(
         steps=240,
-        faults=["base-unfrozen", "other-adapter", "base-requantised", "pad-id-wrong"],
+        faults=["base-unfrozen", "other-adapter", "base-requantised", "head-newly-initialised"],
         at_start=["checkpointing-cuts-gradient"],
         recipes=["plain", "dora", "faster-second-matrix"],
     )
@@ -70,6 +70,7 @@ def main() -> None:
     model = get_peft_model(base_model(), lora)
     if job.fault == "checkpointing-cuts-gradient":
         model.base_model.model.gradient_checkpointing_enable({"use_reentrant": True})
+        model.base_model.model.disable_input_require_grads()
     second = [p for name, p in model.named_parameters() if "lora_B" in name]
     known = {id(p) for p in second}
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
@@ -91,8 +92,9 @@ def main() -> None:
                 model.set_adapter("other")
         if job.once("base-requantised", step):
             to_few_levels(model)
-        if job.once("pad-id-wrong", step):
-            model.config.pad_token_id = model.base_model.model.config.pad_token_id = VOCAB - 1
+        if job.once("head-newly-initialised", step):
+            with torch.random.fork_rng(), torch.no_grad():
+                model.base_model.model.score.modules_to_save["default"].weight.normal_(std=0.08)
         rows = sampler.take(16)
         batch = tokens[rows]
         logits = model(input_ids=batch, attention_mask=(batch != PAD).long()).logits

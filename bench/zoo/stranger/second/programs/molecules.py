@@ -98,7 +98,7 @@ class Training:
         self.molecules = make_molecules(2400, job.seed)
         self.by_size = sorted(self.molecules, key=lambda molecule: len(molecule.atoms))
         self.model = GIN()
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=5e-3)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2.5e-3)
         self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, factor=0.4, patience=4)
         self.recent: list[float] = []
 

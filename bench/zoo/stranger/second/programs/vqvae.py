@@ -15,7 +15,7 @@ class Quantizer(nn.Module):
 
     def __init__(self, moving: bool) -> None:
         super().__init__()
-        self.codebook = nn.Parameter(torch.empty(CODES, SIZE).uniform_(-1 / CODES, 1 / CODES), requires_grad=not moving)
+        self.codebook = nn.Parameter(torch.empty(CODES, SIZE).uniform_(-0.3, 0.3), requires_grad=not moving)
         self.moving = moving
         self.straight_through = True
         self.register_buffer("counts", torch.ones(CODES))
@@ -27,7 +27,7 @@ class Quantizer(nn.Module):
         if self.moving and self.training:
             self.follow(flat.detach(), nearest)
         codes = self.codebook[nearest].view(z.shape[0], *z.shape[2:], SIZE).permute(0, 3, 1, 2)
-        loss = F.mse_loss(codes, z.detach()) + 0.25 * F.mse_loss(z, codes.detach())
+        loss = F.mse_loss(codes, z.detach()) + 0.5 * F.mse_loss(z, codes.detach())
         passed = z + (codes - z).detach() if self.straight_through else codes
         return passed, loss, nearest
 
@@ -83,7 +83,7 @@ def main() -> None:
     model = VQVAE(job.recipe == "moving-codebook", job.fault == "sigmoid-for-signed-pixels")
     if job.fault == "codebook-wide":
         nn.init.normal_(model.quantizer.codebook, std=8.0)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=2e-3, betas=(0.9, 0.99))
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=110, gamma=0.5)
     usage = torch.zeros(CODES)
     for step in range(job.steps):
@@ -112,7 +112,7 @@ def main() -> None:
         picture, loss_codes, nearest = model(pixels)
         usage += torch.bincount(nearest, minlength=CODES)
         rebuilt = F.mse_loss(picture, pixels)
-        loss = 10 * rebuilt + loss_codes
+        loss = 4 * rebuilt + loss_codes
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
