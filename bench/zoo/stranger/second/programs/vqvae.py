@@ -18,6 +18,7 @@ class Quantizer(nn.Module):
         self.codebook = nn.Parameter(torch.empty(CODES, SIZE).uniform_(-0.3, 0.3), requires_grad=not moving)
         self.moving = moving
         self.straight_through = True
+        self.channels_last = True
         self.register_buffer("counts", torch.ones(CODES))
         self.register_buffer("sums", torch.zeros(CODES, SIZE))
 
@@ -26,7 +27,11 @@ class Quantizer(nn.Module):
         nearest = torch.cdist(flat, self.codebook).argmin(1)
         if self.moving and self.training:
             self.follow(flat.detach(), nearest)
-        codes = self.codebook[nearest].view(z.shape[0], *z.shape[2:], SIZE).permute(0, 3, 1, 2)
+        codes = self.codebook[nearest]
+        if self.channels_last:
+            codes = codes.view(z.shape[0], *z.shape[2:], SIZE).permute(0, 3, 1, 2)
+        else:
+            codes = codes.view(z.shape)
         loss = F.mse_loss(codes, z.detach()) + 0.5 * F.mse_loss(z, codes.detach())
         passed = z + (codes - z).detach() if self.straight_through else codes
         return passed, loss, nearest
@@ -74,7 +79,7 @@ class VQVAE(nn.Module):
 def main() -> None:
     job = Job(
         steps=320,
-        faults=["straight-through-lost", "codes-restarted-always", "bytes-wrap-around"],
+        faults=["straight-through-lost", "codes-viewed-wrong", "bytes-wrap-around"],
         at_start=["codebook-wide", "sigmoid-for-signed-pixels"],
         recipes=["plain", "moving-codebook", "dead-codes-restarted"],
     )
@@ -96,18 +101,14 @@ def main() -> None:
         pixels = batch.float() / 127.5 - 1
         if job.once("straight-through-lost", step):
             model.quantizer.straight_through = False
-        restart = job.on("codes-restarted-always", step)
+        if job.once("codes-viewed-wrong", step):
+            model.quantizer.channels_last = False
         if job.recipe == "dead-codes-restarted" and step % 40 == 39:
-            restart = True
-        if restart:
             with torch.no_grad():
                 vectors = model.encoder(pixels).permute(0, 2, 3, 1).reshape(-1, SIZE)
                 rows = torch.randint(0, len(vectors), (CODES,))
-                if job.recipe == "dead-codes-restarted":
-                    dead = usage == 0
-                    model.quantizer.codebook[dead] = vectors[rows[dead]]
-                else:
-                    model.quantizer.codebook.copy_(vectors[rows])
+                dead = usage == 0
+                model.quantizer.codebook[dead] = vectors[rows[dead]]
             usage.zero_()
         picture, loss_codes, nearest = model(pixels)
         usage += torch.bincount(nearest, minlength=CODES)
