@@ -1,7 +1,7 @@
 """Record every program of the exam under vario, and score what vario said.
 
-python exam.py record --directory FOLDER [--jobs 2] [--seed 7] [--only NAME ...]
-python exam.py score --directory FOLDER [--only NAME ...] [--json FILE]
+python exam.py record --directory FOLDER [--set second] [--jobs 2] [--seed 7] [--only NAME ...]
+python exam.py score --directory FOLDER [--set second] [--only NAME ...] [--json FILE]
 
 `record` goes on where it stopped. `score` reads runs through vario's public Python API only. See README.md.
 """
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+SETS = {"first": HERE, "second": HERE / "second"}
 WITHIN = 60  # steps after a fault in which it has to be found, unless truth.json gives it longer
 PLANNED = 20  # steps after a planned change of a healthy run that are counted apart
 URGENT = ("warn", "page")
@@ -266,13 +267,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--only", nargs="*", default=[], help="names or globs, such as 'vae--*'")
-    parser.add_argument("--truth", type=Path, default=HERE / "truth.json")
-    parser.add_argument("--programs", type=Path, default=HERE / "programs")
+    parser.add_argument("--set", choices=SETS, default="first", help="which programs and which truth")
+    parser.add_argument("--truth", type=Path, help="instead of the set's own")
+    parser.add_argument("--programs", type=Path, help="instead of the set's own")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    truth, directory = read_truth(options.truth), options.directory.resolve()
+    folder, directory = SETS[options.set], options.directory.resolve()
+    truth = read_truth(options.truth or folder / "truth.json")
     if options.action == "record":
-        record(directory, tasks(truth, options.seed, options.only), options.jobs, options.programs.resolve())
+        programs = (options.programs or folder / "programs").resolve()
+        record(directory, tasks(truth, options.seed, options.only), options.jobs, programs)
         return
     results = score_faults(directory, truth, options.only)
     steps, counts, planned = score_healthy(directory, truth, options.only)
