@@ -9,6 +9,7 @@ import torch._dynamo
 from torch import nn
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
+import vario
 from attending import WHATS, Calls, Training, check_target, functional, oracle
 from models import Attentive, batch, ids, language_loss
 from vario.backends.torch.modules.attention_sample import AttentionCall, sampled_rows
@@ -246,3 +247,34 @@ def test_tensors_without_numbers_are_passed_over():
 def test_patterns_are_still_checked():
     with pytest.raises(ConfigError, match="attention: 'nothing' matches no module"):
         Training(Attentive(), None).watch(attention=["nothing"])
+
+
+class Missing:
+    """What some packages put in place of an optional one: it raises whatever attribute is read."""
+
+    def __getattr__(self, name):
+        raise ImportError(f"install it to use {name}")
+
+
+def watched_for_a_step(folder, **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(Own(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    quantities = ["attention", "gradient"]
+    with vario.watch(model, optimizer, directory=folder, name="run", every=1, quantities=quantities, **options):
+        model(torch.randn(3, 7, 16)).square().mean().backward()
+        optimizer.step()
+    return vario.open_run(folder / "run")
+
+
+def test_code_of_a_model_beside_an_object_that_raises(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "_C", Missing())
+    assert watched_for_a_step(tmp_path, strict=True).targets("attention")
+
+
+def test_attention_that_cannot_be_followed_is_switched_off(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("vario.backends.torch.modules.attention_calls._places", lambda modules: 1 / 0)
+    run = watched_for_a_step(tmp_path)
+    assert "attention" not in run.quantities()
+    assert run.targets("gradient")
+    assert "'attention' failed and is switched off" in caplog.text

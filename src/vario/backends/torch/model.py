@@ -86,7 +86,7 @@ class TorchModel(TrainingLoop):
         """Start following the training loop, and then its collectives."""
         try:
             # Before the loop, whose hook on the outermost module has to run first.
-            self._undo.add(self.inside.attach())
+            self._undo.add(self.inside.attach(events.switch_off))
             super().attach(events)
             self._sparse_hooks += self.inside.sparse_hooks
             if self._module_tensors is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from vario.backends.protocols.events import Undo
@@ -45,8 +46,11 @@ def replace(namespace: dict[str, Any], key: str, make: Callable[[Any], Any]) -> 
 
 
 def original_of(function: Any) -> Any:
-    """Return the original of a replacement; anything else is returned unchanged."""
-    return getattr(function, _MARK, function)
+    """Return the original of a replacement; anything else is returned unchanged.
+
+    Only functions are asked: a namespace may hold objects that import a package, or raise, when an attribute is read.
+    """
+    return vars(function).get(_MARK, function) if type(function) is FunctionType else function
 
 
 def _replaced(namespace: dict[str, Any], key: str, make: Callable[[Any], Any]) -> _Place:

@@ -20,6 +20,7 @@ from vario.backends.torch.modules.routers import Routers
 from vario.backends.torch.modules.units import Units
 from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.targets import Targets
+from vario.core.errors import VarioError
 from vario.core.selector import modules_matching
 
 
@@ -35,15 +36,20 @@ class InsideModel:
         self._attention: list[FoundAttention] = []
         self._units: list[Units] = []
 
-    def attach(self) -> Undo:
-        """Follow what was asked for so far."""
+    def attach(self, switch_off: Callable[[str, Exception], None]) -> Undo:
+        """Follow what was asked for so far; what cannot be followed is switched off."""
         operators.define()
         undos = hooks.Undos()
         undos.add(self._returns.attach(self._targets.all_modules))
-        for attention in self._attention:
-            undos.add(attention.attach(self._targets.modules, self._targets.roots))
-        for units in self._units:
-            undos.add(units.attach(self._targets.modules, self._targets.roots))
+        followed: dict[str, Sequence[FoundAttention | Units]] = {"attention": self._attention, "unit": self._units}
+        for quantity, parts in followed.items():
+            for part in parts:
+                try:
+                    undos.add(part.attach(self._targets.modules, self._targets.roots))
+                except VarioError:
+                    raise  # a wrong option
+                except Exception as error:  # noqa: BLE001 - the failure policy: modules of others may hold anything
+                    switch_off(quantity, error)
         return undos
 
     @property
