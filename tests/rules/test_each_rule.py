@@ -364,6 +364,17 @@ def updates(**parts):
     return ("update", {f"{name}:{part}": number_row(value) for name in PARAMETERS for part, value in parts.items()})
 
 
+@pytest.mark.parametrize(("factor", "severity"), [(0.97, "note"), (1.01, "warn")])
+def test_large_updates_are_a_note_while_the_loss_falls(factor, severity):
+    course = Course(["update_high"])
+    losses = iter(10.0 * factor**number for number in range(60))
+    step = lambda ratio: course.step(  # noqa: E731
+        ("update", {f"{name}:ratio": number_row(ratio) for name in PARAMETERS}), scalars={"loss": next(losses)}
+    )
+    assert not [alert for _ in range(40) for alert in step(0.001)]
+    assert [alert.severity for _ in range(10) for alert in step(0.3)] == [severity]
+
+
 def test_update_high_and_low_judge_the_median_matrix():
     course = Course(["update_high", "update_low"])
     for _ in range(10):

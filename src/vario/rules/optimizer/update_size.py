@@ -18,7 +18,8 @@ def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Fin
 
     Why: a healthy update is about a thousandth of its weight. At a tenth the model forgets what it has learned. In the
     first steps weights that start at zero, or very small, make larger updates: what as many equal updates from zero
-    explain, twice over, is not reported, unless the loss rises.
+    explain, twice over, is not reported, unless the loss rises. While the loss falls, large updates do no harm yet:
+    that is a note.
 
     Cause: the learning rate is too high for these weights, or has no warm-up
 
@@ -56,6 +57,7 @@ def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Fin
             scope="global",
             strength=float(np.log(share / (limit if is_first else high))),
             since=int(first) if is_first else step.looks_ago("update", count),
+            severity="note" if _loss_falls(step) and not is_first else None,
         )
 
 
@@ -82,6 +84,11 @@ def _loss_rises(step: Step, age: int, times: float = RISE, at_once: bool = False
     start = first["value"].item(row)
     is_harmed_now = at_once and loss.value > times * start and loss.fast > start
     return start > 0 and (loss.fast > times * start or is_harmed_now)
+
+
+def _loss_falls(step: Step) -> bool:
+    """Whether the recent loss is below its long-term mean: an optimizer with a line search makes large updates."""
+    return step.loss is not None and step.loss[1].fast < step.loss[1].slow
 
 
 LEARNT = 1e-4
