@@ -40,6 +40,32 @@ export interface Alerts {
   remark: string;
 }
 
+/** The content of a table. */
+export interface AttachedTable {
+  columns: string[];
+  rows: (string | number | Maybe | boolean | unknown[] | null)[][];
+  /** How many rows the table had; only the first ones are kept. */
+  num_rows: number;
+}
+
+/** One of them. */
+export interface Attachment {
+  kind: "figure" | "table";
+  name: string;
+  step: number;
+  /** Unix seconds. */
+  time: Maybe;
+  /** The name of its file in the folder `attachments` of the rank. */
+  file: string;
+  num_bytes: number;
+  rank: number;
+}
+
+/** What is kept beside a run. */
+export interface Attachments {
+  attachments: Attachment[];
+}
+
 /** The run is over; the stream ends. */
 export interface Bye {
   state: string;
@@ -599,6 +625,8 @@ export interface RunHome {
   /** With several ranks, the one that failed first. */
   failed_rank: Maybe;
   dropped_steps: number;
+  /** The number of figures and tables kept beside it. */
+  num_attachments: number;
   cursor: string;
 }
 
@@ -847,4 +875,6 @@ export interface Answers {
   "compare/heat": HeatTable;
   model: Model;
   settings: Settings;
+  attachments: Attachments;
+  attached: AttachedTable;
 }

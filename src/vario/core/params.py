@@ -78,6 +78,12 @@ def _plain(value: Any) -> tuple[bool, Plain]:
     return False, None
 
 
+def plain_or_text(value: Any) -> Plain:
+    """Return a value as JSON has it; one of another kind as text."""
+    is_plain, plain = _plain(value)
+    return plain if is_plain else str(value)[:MOST_CHARACTERS]
+
+
 def read_assignments(text: str) -> Params:
     """Read `lr=0.1,name=first`: values are JSON where they can be. Raises ValueError for anything else."""
     found: Params = {}

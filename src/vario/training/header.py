@@ -45,6 +45,6 @@ def run_header(
         group=group,
         job=job.mark,
         may_start_again=job.may_start_again,
-        not_offered=not_offered,
+        not_offered=not_offered if backend.has_model else [],
         params=params,
     )

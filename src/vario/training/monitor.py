@@ -33,6 +33,7 @@ from vario.sinks.alerts import Alerts
 from vario.statistics import columns_needed
 from vario.training import succession
 from vario.training.actions import Reactions
+from vario.training.attachments import KeepsAttachments
 from vario.training.budget import keep_within
 from vario.training.costs import Costs, is_sparse
 from vario.training.folders import open_sinks, run_folder
@@ -49,7 +50,7 @@ from vario.training.writer import Writer, give_to_sinks
 log = logging.getLogger("vario")
 
 
-class Monitor:
+class Monitor(KeepsAttachments):
     """Watches one model until it is closed; also a context manager. Made by `vario.watch`."""
 
     @succession.one_at_a_time

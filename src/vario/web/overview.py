@@ -343,6 +343,7 @@ def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
         "parts_off": len(found.parts_off) + len(find_unmerged(found)),
         "failed_rank": _failed_rank(found),
         "dropped_steps": found.dropped_steps,
+        "num_attachments": len(found.attachments),
         "cursor": str(cursor_of(found, len(incidents))),
     }
 

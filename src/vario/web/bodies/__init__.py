@@ -5,6 +5,7 @@ The types describe what functions return. `answers.encode` turns NaN and Inf int
 JSON.
 """
 
+from vario.web.bodies.attachments import AttachedTable, Attachment, Attachments
 from vario.web.bodies.charts import Curve, HeatHead, HeatTable, RankCurve, SeriesAnswer, Targets
 from vario.web.bodies.comparing import Comparison, Desync, Ranks, SettingPair
 from vario.web.bodies.effects import EffectRow, SettingEffect, SettingEffects, SettingMean
@@ -29,6 +30,9 @@ from vario.web.bodies.table import KnownColumn, KnownColumns, RunTable, TableCol
 __all__ = [
     "Alert",
     "Alerts",
+    "AttachedTable",
+    "Attachment",
+    "Attachments",
     "Bye",
     "Cause",
     "ChainLink",

@@ -121,4 +121,6 @@ class RunHome(Pace):
     failed_rank: int | None
     """With several ranks, the one that failed first."""
     dropped_steps: int
+    num_attachments: int
+    """The number of figures and tables kept beside it."""
     cursor: str
