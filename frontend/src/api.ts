@@ -417,6 +417,26 @@ export interface NotOffered {
   missing: string;
 }
 
+/** What a run was started from; what is unknown is empty. */
+export interface Origin {
+  command: string[];
+  executable: string;
+  directory: string;
+  commit: string;
+  branch: string;
+  remote: string;
+  /** The first line of the commit's message. */
+  subject: string;
+  /** Files that differed from the commit. */
+  changed: string[];
+  untracked: string[];
+  diff_is_cut: boolean;
+  /** Variables that matter to a training, without secrets. */
+  environment: Record<string, string>;
+  seeds: Record<string, unknown>;
+  packages: Record<string, string>;
+}
+
 /** One logged number of many runs. */
 export interface OverlayChart {
   number: string;
@@ -640,6 +660,15 @@ export interface RunList {
   cursor: string;
 }
 
+/** What a run was started from, and what its script printed. */
+export interface RunOrigin {
+  origin: Origin;
+  /** The changes since the commit, cut. */
+  diff: string;
+  /** The first and the last lines that the script printed. */
+  output: string;
+}
+
 /** One run in the list. */
 export interface RunRow {
   step: Maybe;
@@ -670,6 +699,10 @@ export interface RunRow {
   incidents: SeverityCounts;
   world_size: number;
   host: string;
+  command: string;
+  /** Of git; empty if unknown. */
+  commit: string;
+  branch: string;
   error: string | null;
   /** Whether more than its header was read; with very many runs the rest follows as events. */
   is_read: boolean;
@@ -873,6 +906,7 @@ export interface Answers {
   ranks: Ranks;
   compare: Comparison;
   "compare/heat": HeatTable;
+  origin: RunOrigin;
   model: Model;
   settings: Settings;
   attachments: Attachments;

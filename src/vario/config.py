@@ -28,6 +28,10 @@ log = logging.getLogger("vario")
 
 ATTENTION_ORDERS = ("b,s,h,d", "s,b,h,d", "b,h,s,d")
 """The order of the axes of queries and keys: batch, sequence, head, dimension."""
+ORIGIN_PARTS = ("code", "environment", "packages", "output")
+"""What can be kept of where a run comes from."""
+LISTS = ("quantities", "statistics", "origin", "sinks")
+"""Options that are lists of names."""
 IF_TAKEN = ("raise", "new", "wait")
 """What a Monitor can do if its run folder is taken."""
 ACTIONS = ("escalate", "snapshot", "checkpoint", "stop")
@@ -153,6 +157,11 @@ class Config:
     """Whether to watch at all. Off: every call does nothing and costs nothing, as with `VARIO=off` in the
     environment."""
 
+    origin: Sequence[str] = ORIGIN_PARTS
+    """What to keep of where a run comes from, besides its command: `code` (git commit and diff), `environment`
+    (variables that matter to a training, seeds), `packages`, `output` (what the script prints, first and last lines).
+    Secrets are masked. Empty: nothing."""
+
     sinks: Sequence[str] = ("store",)
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
 
@@ -162,14 +171,14 @@ class Config:
     docs/live-sinks.md."""
 
     def __post_init__(self) -> None:
-        for key in ("quantities", "statistics", "targets", "attention", "experts", "communication", "ranks", "sinks"):
+        for key in (*LISTS, "targets", "attention", "experts", "communication", "ranks"):
             value = getattr(self, key)
             if isinstance(value, (str, int)):
                 value = (value,)
             if not isinstance(value, Sequence):
                 raise ConfigError(f"{key}: expected a list, got {value!r}")
             object.__setattr__(self, key, tuple(value))
-        for key in ("quantities", "statistics", "sinks"):
+        for key in LISTS:
             if not all(isinstance(name, str) for name in getattr(self, key)):
                 raise ConfigError(f"{key}: expected names, got {list(getattr(self, key))!r}")
         self._rename_quantities()
@@ -180,6 +189,9 @@ class Config:
             for name in getattr(self, key):
                 if name not in allowed:
                     raise ConfigError(parts.refusal(name, key, allowed))
+        for part in self.origin:
+            if part not in ORIGIN_PARTS:
+                raise ConfigError(unknown("origin", part, ORIGIN_PARTS))
         self._check_every()
         object.__setattr__(self, "overhead", overhead_share(self.overhead))
         for key in ("start", "count", "first_step"):

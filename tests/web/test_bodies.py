@@ -39,6 +39,8 @@ ASKED = [
     ("/api/model", {"run": "ranks"}),
     ("/api/settings", {"run": "healthy"}),
     ("/api/settings", {"run": "ranks"}),
+    ("/api/origin", {"run": "healthy"}),
+    ("/api/origin", {"run": "ranks"}),
     ("/api/attachments", {"run": "ranks"}),
     ("/api/attached", {"run": "ranks", "name": "table"}),
 ]

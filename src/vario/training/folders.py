@@ -17,6 +17,7 @@ from vario.core.run_header import RunHeader
 from vario.core.text import unknown
 from vario.sinks import SINKS, Sink
 from vario.sinks.live.live_sink import LiveSink
+from vario.sinks.origin.sink import Origin
 from vario.store.rank_agreement import Proposal, agree
 
 log = logging.getLogger("vario")
@@ -44,6 +45,8 @@ def run_folder(directory: Path, name: str | None, resume: bool, rank: int, world
 def make_sinks(config: Config) -> dict[str, Sink]:
     """Create the sinks of a config, the live ones last."""
     made = {name: SINKS.get(name, "sinks")() for name in config.sinks}
+    if "store" in made and config.origin:
+        made["origin"] = Origin(config.origin)
     for name, options in config.live_sinks.items():
         kind = SINKS.get(name, "live")
         if not issubclass(kind, LiveSink):

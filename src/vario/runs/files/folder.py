@@ -11,6 +11,7 @@ from vario.core.errors import ConfigError, RunNotFound
 from vario.core.old_names import new_options
 from vario.core.params import MOST_PARAMS, Params, flat
 from vario.runs.files import attachments, status
+from vario.runs.files.origin import Origin, read_diff, read_origin, read_output
 from vario.runs.files.rank_failures import what_failed, with_victims
 from vario.runs.files.status import NotOffered, PartOff, RankState
 from vario.statistics import STATISTICS, columns_needed
@@ -151,6 +152,21 @@ class RunFolder:
     def dropped_steps(self) -> int:
         """Steps that could not be recorded, on the rank that lost most."""
         return max((int(content.get("dropped_steps") or 0) for content in self._rank_status()), default=0)
+
+    @property
+    def origin(self) -> Origin:
+        """What it was started from: command, code, environment, packages; empty for a run of an older version."""
+        return read_origin(self.path, self.ranks)
+
+    @property
+    def code_diff(self) -> str:
+        """The changes since the commit, as git prints them."""
+        return read_diff(self.path, self.ranks)
+
+    @property
+    def output(self) -> str:
+        """What its script printed: the first and the last lines."""
+        return read_output(self.path, self.ranks)
 
     @property
     def attachments(self) -> list[Attachment]:

@@ -22,7 +22,7 @@ from vario.web.bodies.events import (
     VitalValue,
 )
 from vario.web.bodies.findings import Alert, Alerts, Cause, ChainLink, Change, Changes, Incident
-from vario.web.bodies.model import Memory, Model, Module, NotOffered, Parameter, PartOff, Settings
+from vario.web.bodies.model import Memory, Model, Module, NotOffered, Parameter, PartOff, RunOrigin, Settings
 from vario.web.bodies.overlay import ChartArrangement, OverlayChart, OverlayLine, Overlays, StoredCharts
 from vario.web.bodies.runs import Noted, Pace, Quantity, RunHome, RunList, RunRow, Session, SeverityCounts
 from vario.web.bodies.table import KnownColumn, KnownColumns, RunTable, TableColumn, TableGroup, TableRow
@@ -72,6 +72,7 @@ __all__ = [
     "Reset",
     "RunHome",
     "RunList",
+    "RunOrigin",
     "RunRow",
     "RunTable",
     "SeriesAnswer",

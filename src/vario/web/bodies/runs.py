@@ -60,6 +60,10 @@ class RunRow(Pace, Noted):
     incidents: SeverityCounts
     world_size: int
     host: str
+    command: str
+    commit: str
+    """Of git; empty if unknown."""
+    branch: str
     error: str | None
     is_read: bool
     """Whether more than its header was read; with very many runs the rest follows as events."""
