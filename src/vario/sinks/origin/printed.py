@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +18,9 @@ from typing import Any
 HEAD_CHARACTERS, TAIL_CHARACTERS = 16_384, 49_152
 CUT = "\n[...]\n"
 
-_listening: list[Printed] = []
-_undo: list[Callable[[], None]] = []
+_listening: weakref.WeakSet[Printed] = weakref.WeakSet()
+_wrapped: list[tuple[Any, Callable[[], None]]] = []
+"""Streams with another `write`, and how to undo that."""
 _lock = threading.Lock()
 
 
@@ -63,19 +65,19 @@ class Printed:
     def begin(self) -> None:
         """Start to listen."""
         with _lock:
-            _listening.append(self)
-            if len(_listening) == 1:
-                _undo[:] = [_listen_to(stream) for stream in (sys.stdout, sys.stderr) if stream is not None]
+            _listening.add(self)
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None and not any(stream is known for known, _ in _wrapped):
+                    _wrapped.append((stream, _listen_to(stream)))
 
     def end(self) -> None:
         """Stop; the last one leaves the streams as they were."""
         with _lock:
-            if self in _listening:
-                _listening.remove(self)
+            _listening.discard(self)
             if not _listening:
-                for undo in _undo:
+                for _, undo in _wrapped:
                     undo()
-                _undo.clear()
+                _wrapped.clear()
 
 
 def _listen_to(stream: Any) -> Callable[[], None]:
@@ -84,8 +86,8 @@ def _listen_to(stream: Any) -> Callable[[], None]:
 
     def write(text: str, /) -> Any:
         written = before(text)
-        for printed in tuple(_listening):
-            with contextlib.suppress(Exception):  # printing works, whatever becomes of the copy
+        with contextlib.suppress(Exception):  # printing works, whatever becomes of the copy
+            for printed in tuple(_listening):
                 printed.take(text)
         return written
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -84,7 +85,8 @@ class Origin:
         if self._printed is None or self._folder is None or self._printed.num_taken == self._num_written:
             return
         self._num_written = self._printed.num_taken
-        write_texts(self._folder / OUTPUT, [masked(self._printed.text, self._secrets)])
+        with contextlib.suppress(OSError):  # the store names a folder that cannot be written
+            write_texts(self._folder / OUTPUT, [masked(self._printed.text, self._secrets)])
 
     def _read(self) -> None:
         assert self._folder is not None
@@ -104,5 +106,7 @@ class Origin:
             write_json(self._folder / ORIGIN, found)
             if diff:
                 write_texts(self._folder / DIFF, [masked(diff, self._secrets)])
+        except OSError as error:
+            log.debug("%s: %s", self._folder, error)  # the store names a folder that cannot be written
         except Exception as error:  # noqa: BLE001 - the failure policy: a run without it is a run
             log.warning("what this run was started from could not be read: %s", reason(error))
