@@ -42,7 +42,7 @@ ASKED = [
     ("/api/origin", {"run": "healthy"}),
     ("/api/origin", {"run": "ranks"}),
     ("/api/attachments", {"run": "ranks"}),
-    ("/api/attached", {"run": "ranks", "name": "table"}),
+    ("/api/attached", {"run": "ranks", "name": "kept"}),
 ]
 
 
