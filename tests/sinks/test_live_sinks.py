@@ -18,6 +18,7 @@ from vario.backends.numpy import NumpyModel
 from vario.config import Config
 from vario.core.errors import ConfigError, MissingExtra
 from vario.sinks.live.live_sink import LiveSink
+from vario.sinks.live.trackio import Trackio
 from vario.training.monitor import Monitor
 
 HERE = Path(__file__).parent
@@ -188,6 +189,14 @@ def test_without_its_package_a_tool_names_its_install_line(name, monkeypatch):
         train([name])
 
 
+def test_a_folder_of_the_same_name_is_no_package(tmp_path, monkeypatch):
+    (tmp_path / "trackio").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.setattr("sys.path_importer_cache", {})
+    with pytest.raises(MissingExtra, match="trackio"):
+        Trackio({})
+
+
 def test_options_are_stored_without_credentials():
     train({"tensorboard": {"directory": "http://me:secret@host/x"}}, steps=1)
     assert "secret" not in (vario.open_run("vario_runs/run").path / "run.json").read_text()
@@ -205,10 +214,9 @@ def test_the_training_is_the_same_and_so_is_the_run():
 
 
 def test_tensorboard_reads_what_is_written():
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     train({"tensorboard": {"series": SERIES, "seconds": 0}})
-    read = EventAccumulator("vario_runs/tensorboard/run").Reload()
+    read = accumulators.EventAccumulator("vario_runs/tensorboard/run").Reload()
     found = {tag: {event.step: event.value for event in read.Scalars(tag)} for tag in read.Tags()["scalars"]}
     assert found == {name: pytest.approx(values) for name, values in EXPECTED.items()}
     assert [run.name for run in vario.list_runs("vario_runs")] == ["run"]

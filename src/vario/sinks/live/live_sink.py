@@ -82,7 +82,7 @@ class LiveSink(ABC):
                 raise ConfigError(f"live.{self.name}.{key}: expected {words}, got {value!r}")
         if self.chosen.get("every", 1) < 1 or not self.chosen.get("seconds", SECONDS) >= 0:
             raise ConfigError(f"live.{self.name}: expected `every` of at least 1 and `seconds` of at least 0")
-        if self.package is not None and importlib.util.find_spec(self.package) is None:
+        if self.package is not None and not _is_installed(self.package):
             raise MissingExtra(f"live.{self.name}", self.name)
 
     # What a sink does, on the writer's thread
@@ -178,3 +178,9 @@ class LiveSink(ABC):
     @abstractmethod
     def end(self, state: str) -> None:
         """End the run: `finished`, `crashed` or `interrupted`."""
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package can be imported. A folder of that name in the working directory, as W&B makes one, is none."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
