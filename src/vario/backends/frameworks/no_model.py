@@ -13,7 +13,7 @@ class WithoutModel:
     """What `vario.start` records: plain numbers, and no model."""
 
     name: ClassVar[str] = "no_model"
-    expects: ClassVar[str] = "no model at all with `vario.start`"
+    expects: ClassVar[str] = ""
 
     @staticmethod
     def owns(model: Any) -> bool:
