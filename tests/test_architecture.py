@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 CORE = {"core", "statistics", "rules", "notices", "config"}
 IN_PROCESS = {"backends", "probes", "store", "sinks", "frame_rows", "step_buffer", "observer", "writer", "folders"}
 IN_PROCESS |= {"forks", "header", "not_offered", "plugins", "snapshots", "actions", "idle", "succession", "leaving"}
-IN_PROCESS |= {"monitor", "budget", "costs", "tripwire", "gradient_watch", "found_params"}
+IN_PROCESS |= {"attachments", "monitor", "budget", "costs", "tripwire", "gradient_watch", "found_params"}
 """The modules of `training/` stand for themselves: it has layers of its own."""
 PUBLIC = "the public names"
 
@@ -42,10 +42,12 @@ ALLOWED: dict[str, set[str]] = {
     "plugins": CORE | {"backends", "probes", "sinks"},
     "snapshots": CORE | {"backends", "store"},
     "actions": CORE | {"backends", "observer", "sinks", "snapshots", "store"},
+    "attachments": CORE | {"backends", "store", "writer"},
     "monitor": CORE | IN_PROCESS,
-    "idle": CORE | {"monitor"},
+    "run_log": CORE | {"attachments", "backends", "monitor"},
+    "idle": CORE | {"monitor", "run_log"},
     "succession": CORE | {"monitor"},
-    "start": CORE | {"monitor", "idle", "succession"},
+    "start": CORE | {"monitor", "idle", "run_log", "succession"},
     "leaving": CORE | {"children"},
     "launch": CORE | IN_PROCESS | {"after_import", "children"},
     "after_import": set(),
@@ -230,11 +232,12 @@ def test_no_import_cycle():
 
 LATER = {
     "analysis": "backends.torch",  # torch may be missing
-    "backends.frameworks": "backends.numpy backends.torch backends.mindspore",  # none is imported before it is used
+    # none is imported before it is used
+    "backends.frameworks": "backends.no_model backends.numpy backends.torch backends.mindspore",
     "backends.torch.reduce.summaries": "backends.torch.reduce.cuda",  # Triton may be missing
     "integrations.recording": "backends.torch integrations.predictions",
     "training.launch": "training.monitor",  # not before the script has imported its framework
-    "training.start": "config training.monitor training.succession",  # switched off, it costs nothing
+    "training.start": "config training.monitor training.run_log training.succession",  # switched off, it costs nothing
     "cli": "",  # `vario --help` is there at once: a command imports what it needs when it runs
     "logs.own_runs": "runs",  # logs of other tools are read without pyarrow
     "runs.files.row_files": "core.run_files.dataset",  # pyarrow.dataset takes its time; only SQL needs it
@@ -263,7 +266,7 @@ def test_own_imports_stand_at_the_top_of_a_file():
 
 
 def test_only_store_and_sinks_write_and_only_runs_parse_the_files_of_a_run():
-    assert len(RUN_FILES) == 8
+    assert len(RUN_FILES) == 10
     none(
         f"{name_of(path)}:{node.lineno} names {node.value}: see vario.core.run_format"
         for path in FILES

@@ -55,7 +55,7 @@ def test_the_yaml_of_mindspore_transformers_is_read_by_a_name_of_vario():
 
 
 def test_there_are_few_public_names():
-    assert len(vario.__all__) <= 22
+    assert len(vario.__all__) <= 23
     assert dir(vario) == sorted(vario.__all__)
 
 
@@ -73,6 +73,7 @@ def test_a_name_that_moved_works_and_says_where_it_is(name):
 def test_every_name_that_moved_is_where_it_is_said_to_be():
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf8")
     moved = re.findall(r"^::: (vario\.\w+\.[\w.]+)\.(\w+)$", page, flags=re.MULTILINE)
+    moved.remove(("vario.training.run_log", "RunLog"))  # what `start` returns; it was never public
     assert len(moved) == 12
     for home, name in moved:
         with pytest.warns(DeprecationWarning, match=f"from {re.escape(home)} import {name}"):

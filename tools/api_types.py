@@ -65,7 +65,7 @@ def _type(schema: Mapping[str, Any]) -> str:
         return f"[{', '.join(_type(one) for one in schema['prefixItems'])}]"
     if kind == "array":
         inside = _type(schema["items"])
-        return f"({inside})[]" if "|" in inside else f"{inside}[]"
+        return f"({inside})[]" if "|" in inside and not inside.endswith("]") else f"{inside}[]"
     if kind == "object":
         return f"Record<string, {_type(schema['additionalProperties'])}>"
     if kind is None:

@@ -40,6 +40,32 @@ export interface Alerts {
   remark: string;
 }
 
+/** The content of a table. */
+export interface AttachedTable {
+  columns: string[];
+  rows: (string | number | Maybe | boolean | unknown[] | null)[][];
+  /** How many rows the table had; only the first ones are kept. */
+  num_rows: number;
+}
+
+/** One of them. */
+export interface Attachment {
+  kind: "figure" | "table";
+  name: string;
+  step: number;
+  /** Unix seconds. */
+  time: Maybe;
+  /** The name of its file in the folder `attachments` of the rank. */
+  file: string;
+  num_bytes: number;
+  rank: number;
+}
+
+/** What is kept beside a run. */
+export interface Attachments {
+  attachments: Attachment[];
+}
+
 /** The run is over; the stream ends. */
 export interface Bye {
   state: string;
@@ -391,6 +417,26 @@ export interface NotOffered {
   missing: string;
 }
 
+/** What a run was started from; what is unknown is empty. */
+export interface Origin {
+  command: string[];
+  executable: string;
+  directory: string;
+  commit: string;
+  branch: string;
+  remote: string;
+  /** The first line of the commit's message. */
+  subject: string;
+  /** Files that differed from the commit. */
+  changed: string[];
+  untracked: string[];
+  diff_is_cut: boolean;
+  /** Variables that matter to a training, without secrets. */
+  environment: Record<string, string>;
+  seeds: Record<string, unknown>;
+  packages: Record<string, string>;
+}
+
 /** One logged number of many runs. */
 export interface OverlayChart {
   number: string;
@@ -599,6 +645,8 @@ export interface RunHome {
   /** With several ranks, the one that failed first. */
   failed_rank: Maybe;
   dropped_steps: number;
+  /** The number of figures and tables kept beside it. */
+  num_attachments: number;
   cursor: string;
 }
 
@@ -610,6 +658,15 @@ export interface RunList {
   runs: RunRow[];
   left_out: LeftOut[];
   cursor: string;
+}
+
+/** What a run was started from, and what its script printed. */
+export interface RunOrigin {
+  origin: Origin;
+  /** The changes since the commit, cut. */
+  diff: string;
+  /** The first and the last lines that the script printed. */
+  output: string;
 }
 
 /** One run in the list. */
@@ -642,6 +699,10 @@ export interface RunRow {
   incidents: SeverityCounts;
   world_size: number;
   host: string;
+  command: string;
+  /** Of git; empty if unknown. */
+  commit: string;
+  branch: string;
   error: string | null;
   /** Whether more than its header was read; with very many runs the rest follows as events. */
   is_read: boolean;
@@ -845,6 +906,9 @@ export interface Answers {
   ranks: Ranks;
   compare: Comparison;
   "compare/heat": HeatTable;
+  origin: RunOrigin;
   model: Model;
   settings: Settings;
+  attachments: Attachments;
+  attached: AttachedTable;
 }

@@ -9,6 +9,7 @@ import { Shell, TITLES } from "./parts/shell";
 import { AlertsScreen } from "./screens/alerts";
 import { ChangesScreen } from "./screens/changes";
 import { CompareScreen } from "./screens/compare";
+import { FiguresScreen } from "./screens/figures";
 import { HomeScreen } from "./screens/home";
 import { ModelScreen } from "./screens/model";
 import { RanksScreen } from "./screens/ranks";
@@ -28,6 +29,7 @@ const SCREENS: Record<Screen, (props: { home: RunHome }) => preact.JSX.Element> 
   compare: CompareScreen,
   model: ModelScreen,
   settings: SettingsScreen,
+  figures: FiguresScreen,
 };
 
 export function App() {

@@ -1,6 +1,16 @@
 /** The current view. All of it is in the address, so that it can be shared. */
 
-export const SCREENS = ["home", "series", "changes", "alerts", "ranks", "compare", "model", "settings"] as const;
+export const SCREENS = [
+  "home",
+  "series",
+  "changes",
+  "alerts",
+  "ranks",
+  "compare",
+  "model",
+  "settings",
+  "figures",
+] as const;
 export type Screen = (typeof SCREENS)[number];
 
 export interface View {

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from vario.runs.reader import Series
     from vario.runs.run import Run, list_runs, open_run
     from vario.training.monitor import Monitor
-    from vario.training.start import watch
+    from vario.training.start import start, watch
 
 _HOMES = {
     "watch": "vario.training.start",
+    "start": "vario.training.start",
     "Monitor": "vario.training.monitor",
     "open_run": "vario.runs.run",
     "list_runs": "vario.runs.run",
@@ -103,6 +104,7 @@ __all__ = [
     "open_run",
     "predict_memory",
     "print_model_info",
+    "start",
     "watch",
 ]
 

@@ -15,7 +15,7 @@ from vario.core.config_file import read_table
 from vario.core.errors import ConfigError
 from vario.core.old_names import QUANTITIES, new_options
 from vario.core.overhead import default_overhead, overhead_share
-from vario.core.params import check_params
+from vario.core.params import check_params, without_credentials
 from vario.core.quantities import PROBES, default_every, watchable
 from vario.core.schedule import Schedule
 from vario.core.selector import pattern_matcher, place_matcher
@@ -28,6 +28,10 @@ log = logging.getLogger("vario")
 
 ATTENTION_ORDERS = ("b,s,h,d", "s,b,h,d", "b,h,s,d")
 """The order of the axes of queries and keys: batch, sequence, head, dimension."""
+ORIGIN_PARTS = ("code", "environment", "packages", "output")
+"""What can be kept of where a run comes from."""
+LISTS = ("quantities", "statistics", "origin", "sinks")
+"""Options that are lists of names."""
 IF_TAKEN = ("raise", "new", "wait")
 """What a Monitor can do if its run folder is taken."""
 ACTIONS = ("escalate", "snapshot", "checkpoint", "stop")
@@ -153,18 +157,28 @@ class Config:
     """Whether to watch at all. Off: every call does nothing and costs nothing, as with `VARIO=off` in the
     environment."""
 
+    origin: Sequence[str] = ORIGIN_PARTS
+    """What to keep of where a run comes from, besides its command: `code` (git commit and diff), `environment`
+    (variables that matter to a training, seeds), `packages`, `output` (what the script prints, first and last lines).
+    Secrets are masked. Empty: nothing."""
+
     sinks: Sequence[str] = ("store",)
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
 
+    live: Sequence[str] | Mapping[str, Any] = ()
+    """Other tools that get chosen numbers while the run is recorded, any of tensorboard, wandb, mlflow, trackio: names,
+    or a table with options (`wandb = {project = "x", series = ["loss", "gradient|*|norm"], every = 10}`). See
+    docs/live-sinks.md."""
+
     def __post_init__(self) -> None:
-        for key in ("quantities", "statistics", "targets", "attention", "experts", "communication", "ranks", "sinks"):
+        for key in (*LISTS, "targets", "attention", "experts", "communication", "ranks"):
             value = getattr(self, key)
             if isinstance(value, (str, int)):
                 value = (value,)
             if not isinstance(value, Sequence):
                 raise ConfigError(f"{key}: expected a list, got {value!r}")
             object.__setattr__(self, key, tuple(value))
-        for key in ("quantities", "statistics", "sinks"):
+        for key in LISTS:
             if not all(isinstance(name, str) for name in getattr(self, key)):
                 raise ConfigError(f"{key}: expected names, got {list(getattr(self, key))!r}")
         self._rename_quantities()
@@ -175,6 +189,9 @@ class Config:
             for name in getattr(self, key):
                 if name not in allowed:
                     raise ConfigError(parts.refusal(name, key, allowed))
+        for part in self.origin:
+            if part not in ORIGIN_PARTS:
+                raise ConfigError(unknown("origin", part, ORIGIN_PARTS))
         self._check_every()
         object.__setattr__(self, "overhead", overhead_share(self.overhead))
         for key in ("start", "count", "first_step"):
@@ -215,6 +232,7 @@ class Config:
         if self.name is not None:
             check_name(self.name)
         object.__setattr__(self, "params", check_params(self.params))
+        self.live_sinks  # noqa: B018 - raises for what is no table of tables
 
     def _rename_quantities(self) -> None:
         every = self.every if isinstance(self.every, Mapping) else {}
@@ -294,6 +312,18 @@ class Config:
             every = every.get(quantity) or default_every(quantity)
         return Schedule(every, self.start, self.count)
 
+    @property
+    def live_sinks(self) -> dict[str, Mapping[str, Any]]:
+        """Return the options of each tool in `live`."""
+        live = (self.live,) if isinstance(self.live, str) else self.live
+        if not isinstance(live, (Mapping, list, tuple)):
+            raise ConfigError(f"live: expected names or a table such as {{wandb = {{project = 'x'}}}}, got {live!r}")
+        table = live if isinstance(live, Mapping) else {name: {} for name in live}
+        for name, options in table.items():
+            if not isinstance(name, str) or not isinstance(options, Mapping):
+                raise ConfigError(f"live.{name}: expected a table such as {{series = ['loss']}}, got {options!r}")
+        return dict(table)
+
     def fixes(self, quantity: str) -> bool:
         """Whether the interval of a quantity was set explicitly, so that no budget may change it."""
         return quantity in self.every if isinstance(self.every, Mapping) else True
@@ -309,6 +339,7 @@ class Config:
         plain["rules"] = {found.rule.name: dict(found.options) for found in choose(self.rules)}
         # Run folders are shared: do not store secrets.
         plain["notify"] = notices.shown(self.notify)
+        plain["live"] = {name: without_credentials(options) for name, options in self.live_sinks.items()}
         plain["actions"] = {key: self.actions_of(key) for key in self.actions}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
 

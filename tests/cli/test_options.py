@@ -108,3 +108,11 @@ def test_a_mistyped_flag_before_the_script_names_the_nearest():
 def test_no_script_is_refused():
     with pytest.raises(ConfigError, match="run: no script given"):
         load("run").run(argparse.Namespace(script=[]))
+
+
+def test_live_sinks_are_names_or_options():
+    wandb = {"project": "x", "every": 10, "series": ["loss", "gradient|*|norm"]}
+    words = ("--live", "wandb.project=x", "--live", "wandb.every=10", "--live", "wandb.series=loss,gradient|*|norm")
+    assert config("--live", "tensorboard,wandb", *words).live == {"tensorboard": {}, "wandb": wandb}
+    with pytest.raises(ConfigError, match="--live: cannot parse 'wandb='"):
+        config("--live", "wandb=")

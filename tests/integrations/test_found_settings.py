@@ -55,3 +55,18 @@ def test_hyper_parameters_of_a_lightning_module_are_found(tmp_path):
     run = vario.open_run(tmp_path / "small")
     assert (run.params["width"], run.params["rate"], run.params["optimizer.lr"]) == (2, 0.5, 0.5)
     assert run.param_sources["width"] == "lightning"
+
+
+def test_the_fingerprint_of_a_dataset_is_kept(tmp_path):
+    class Rows(list):
+        """What the Trainer sees of a dataset of Hugging Face's datasets."""
+
+        _fingerprint, num_rows = "3f2a", 64
+
+    callback = vario.MonitorCallback(directory=str(tmp_path), name="hf", strict=True)
+    trainer = made(tmp_path, [callback], max_steps=2)
+    trainer.train_dataset = Rows(trainer.train_dataset)
+    trainer.train()
+    run = vario.open_run(tmp_path / "hf")
+    assert (run.params["dataset.fingerprint"], run.params["dataset.rows"]) == ("3f2a", 64)
+    assert run.param_sources["dataset.rows"] == "dataset"

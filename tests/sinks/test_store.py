@@ -19,7 +19,7 @@ from vario.store.live_stream import LiveStream
 
 
 def test_all_sinks_are_found_by_their_presence():
-    assert SINKS.names() == ["alerts", "in_memory", "store"]
+    assert SINKS.names() == ["alerts", "in_memory", "mlflow", "origin", "store", "tensorboard", "trackio", "wandb"]
     assert SINKS.get("store") is Store
 
 

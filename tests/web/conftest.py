@@ -8,6 +8,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from web_client import SCRIPT_NAME, serving, write_ranks
 
+from vario.core.attachments import PNG_START
+from vario.store.attachments import AttachmentFolder
+
 
 @pytest.fixture
 def serve():
@@ -25,6 +28,10 @@ def folder(tmp_path_factory):
     little_trainings.train(place / "deeper" / "broken", steps=60, nan_step=45)
     little_trainings.train(place / SCRIPT_NAME, steps=4)
     write_ranks(place / "ranks")
+    for name in ("ranks", "deeper/broken"):
+        kept = AttachmentFolder(place / name / "rank0")
+        kept.add("figure", "kept", 2, 0.0, PNG_START)
+        kept.add("table", "kept", 2, 0.0, b'{"columns": ["a", "b"], "rows": [[1, "x"], [null, [2]]], "num_rows": 2}')
     return place
 
 

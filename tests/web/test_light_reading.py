@@ -14,7 +14,7 @@ from vario.web.served import Served
 
 served = Served(Path(sys.argv[1]))
 told = {"series": "gradient|head.weight|norm", "target": "head.weight", "quantity": "gradient"}
-told |= {"number": "loss", "result": "loss"}
+told |= {"number": "loss", "result": "loss", "name": "kept"}
 told |= dict.fromkeys(("run", "a", "b"), sys.argv[2])
 asked = [endpoint for endpoint in all_endpoints() if not endpoint.is_stream]
 for endpoint in asked:

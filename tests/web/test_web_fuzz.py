@@ -33,6 +33,8 @@ REAL = {
     "number": ["loss", "step_seconds", "los"],
     "along": ["step", "time", "loss", "nothing"],
     "result": ["loss:best", "duration", "state", ""],
+    "name": ["kept", "kpet"],
+    "step": ["2", "3"],
 }
 """Values that lead further than a random text does."""
 OPERATIONS = [
@@ -53,6 +55,10 @@ OPERATIONS = [
     "/api/compare/heat",
     "/api/model",
     "/api/settings",
+    "/api/origin",
+    "/api/attachments",
+    "/api/attached",
+    "/api/figure",
     "/api/live",
 ]
 WANTED = [

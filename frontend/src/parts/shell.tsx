@@ -23,6 +23,7 @@ export const TITLES: Record<Screen, string> = {
   compare: "Compare",
   model: "Model",
   settings: "Settings",
+  figures: "Figures",
 };
 
 /** Screens with a first heading of their own. */
@@ -34,7 +35,8 @@ export function Shell(props: { home: RunHome | null; children: ComponentChildren
   const gone = useStore(isGone);
   const [isKeysOpen, showKeys] = useState(false);
   const waitingG = useRef(false);
-  const shown = isReport() ? REPORT_SCREENS : SCREENS;
+  const hasFigures = (props.home?.num_attachments ?? 0) > 0 || view.screen === "figures";
+  const shown = isReport() ? REPORT_SCREENS : SCREENS.filter((screen) => screen !== "figures" || hasFigures);
   useKeys((key) => {
     if (key === "?") return (showKeys(true), true);
     if (key === "t") return (switchTheme(), true);

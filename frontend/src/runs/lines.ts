@@ -48,7 +48,8 @@ export function isShown(row: RunRow, view: View): boolean {
   if (view.which === "ended" && isOpen) return false;
   if (view.which === "alerts" && !row.incidents.page && !row.incidents.warn) return false;
   if (view.hidden.includes(row.run)) return false;
-  return matchesAny([row.title, row.run, row.host ?? "", row.state, ...row.tags], view.find);
+  const code = [row.command, row.commit, row.branch];
+  return matchesAny([row.title, row.run, row.host ?? "", row.state, ...row.tags, ...code], view.find);
 }
 
 /** The lines to show, pinned runs first. */

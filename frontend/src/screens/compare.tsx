@@ -12,7 +12,7 @@ import { useAnswer, useHeat } from "../server";
 import type { Mark } from "../severity";
 import { formatSeries, NONE } from "../view";
 import { number, plural } from "../format";
-import { hasShared, FirstDivergence, shortName, Unlike } from "./comparison";
+import { hasShared, FirstDivergence, SetDifferently, shortName, Unlike } from "./comparison";
 import { NoRow, startQuantity } from "./home";
 import { useGroups } from "./series";
 
@@ -60,6 +60,7 @@ function Both(props: { home: RunHome; other: string }) {
   const divergence = found?.divergence ?? null;
   return (
     <>
+      {found && <SetDifferently found={found} home={home} other={other} />}
       {found ? <FirstDivergence found={found} /> : <Waiting answer={answer} what="comparison" />}
       {(!found || hasShared(found)) && (
         <>
@@ -113,9 +114,7 @@ function Both(props: { home: RunHome; other: string }) {
           </div>
         </Card>
       )}
-      {found && (Object.keys(found.settings).length > 0 || (found.unmatched.length > 0 && hasShared(found))) && (
-        <Unlike found={found} home={home} other={other} />
-      )}
+      {found && found.unmatched.length > 0 && hasShared(found) && <Unlike found={found} />}
     </>
   );
 }

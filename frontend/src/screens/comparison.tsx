@@ -1,5 +1,6 @@
 /** The result of a comparison: where two runs diverge, and other differences. */
 
+import { useState } from "preact/hooks";
 import type { Comparison, RunHome } from "../api";
 import { link, useView } from "../navigation";
 import { Card } from "../parts/basics";
@@ -47,37 +48,59 @@ export function hasShared(found: Comparison): boolean {
   return found.num_steps > 0 && found.num_targets > 0;
 }
 
-export function Unlike(props: { found: Comparison; home: RunHome; other: string }) {
-  const { settings, unmatched } = props.found;
+const FEW = 12;
+
+/** What was set differently, line by line: hyper-parameters, code, environment, packages, options. */
+export function SetDifferently(props: { found: Comparison; home: RunHome; other: string }) {
+  const [isOpen, setOpen] = useState(false);
+  const settings = Object.entries(props.found.settings);
+  if (!settings.length) return null;
+  const shown = isOpen ? settings : settings.slice(0, FEW);
+  return (
+    <Card
+      title={
+        <>
+          Set differently <small>{plural(settings.length, "setting")}</small>
+        </>
+      }
+      side={
+        settings.length > FEW && (
+          <button type="button" onClick={() => setOpen(!isOpen)}>
+            {isOpen ? "Show fewer" : "Show all"}
+          </button>
+        )
+      }
+    >
+      <div class="table-box">
+        <table>
+          <thead>
+            <tr>
+              <th>Setting</th>
+              <th>{props.home.name}</th>
+              <th>{shortName(props.other)}</th>
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map(([name, { a, b }]) => (
+              <tr key={name}>
+                <td class="code">{name}</td>
+                <td class="code">{a ?? "–"}</td>
+                <td class="code">{b ?? "–"}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Card>
+  );
+}
+
+export function Unlike(props: { found: Comparison }) {
   return (
     <Card title="Other differences">
-      {Object.keys(settings).length > 0 && (
-        <div class="table-box">
-          <table>
-            <thead>
-              <tr>
-                <th>Setting</th>
-                <th>{props.home.name}</th>
-                <th>{shortName(props.other)}</th>
-              </tr>
-            </thead>
-            <tbody>
-              {Object.entries(settings).map(([name, { a, b }]) => (
-                <tr key={name}>
-                  <td class="code">{name}</td>
-                  <td class="code">{a ?? "–"}</td>
-                  <td class="code">{b ?? "–"}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
-      {unmatched.length > 0 && hasShared(props.found) && (
-        <p class="foot-note">
-          Only in one run: <span class="code">{unmatched.slice(0, 30).join(", ")}</span>
-        </p>
-      )}
+      <p class="foot-note">
+        Only in one run: <span class="code">{props.found.unmatched.slice(0, 30).join(", ")}</span>
+      </p>
     </Card>
   );
 }

@@ -1,5 +1,6 @@
 /** The settings screen: config, environment, and disabled parts with the reason. */
 
+import type { ComponentChildren } from "preact";
 import type { RunHome } from "../api";
 import { Card, Waiting } from "../parts/basics";
 import { useAnswer } from "../server";
@@ -20,6 +21,7 @@ export function SettingsScreen(props: { home: RunHome }) {
           </dl>
         </Card>
       )}
+      <Origins run={props.home.run} />
       <Card title="Disabled or incomplete parts">
         {found.parts_off.length === 0 ? (
           <p>None: all parts of the monitor work.</p>
@@ -93,6 +95,78 @@ export function SettingsScreen(props: { home: RunHome }) {
       </Card>
     </>
   );
+}
+
+/** Where the run comes from: code, what was printed, environment, packages. */
+function Origins(props: { run: string }) {
+  const found = useAnswer("origin", { run: props.run }).value;
+  if (!found) return null;
+  const { origin, diff, output } = found;
+  const packages = Object.entries(origin.packages);
+  const variables = Object.entries(origin.environment);
+  const seeds = Object.entries(origin.seeds);
+  return (
+    <>
+      {(origin.commit || origin.directory) && (
+        <Card title="Code">
+          <dl class="facts is-wide">
+            {origin.commit && <Fact name="Commit" value={`${origin.commit.slice(0, 12)} ${origin.subject}`} />}
+            {origin.branch && <Fact name="Branch" value={origin.branch} />}
+            {origin.remote && <Fact name="Remote" value={origin.remote} />}
+            {origin.commit && <Fact name="Changed" value={origin.changed} />}
+            {origin.untracked.length > 0 && <Fact name="Untracked" value={origin.untracked} />}
+            <Fact name="Directory" value={origin.directory} />
+            <Fact name="Python" value={origin.executable} />
+            {seeds.map(([name, seed]) => (
+              <Fact key={name} name={`Seed of ${name}`} value={seed} />
+            ))}
+          </dl>
+          {diff && (
+            <More title={`Changes since the commit${origin.diff_is_cut ? ", cut" : ""}`}>
+              <pre class="printed">
+                {diff.split("\n").map((line, index) => (
+                  <span key={index} class={changeClass(line)}>{`${line}\n`}</span>
+                ))}
+              </pre>
+            </More>
+          )}
+          {variables.length > 0 && (
+            <More title={`Environment: ${plural(variables.length, "variable")}`}>
+              <dl class="facts is-wide">
+                {variables.map(([name, value]) => (
+                  <Fact key={name} name={name} value={value} />
+                ))}
+              </dl>
+            </More>
+          )}
+          {packages.length > 0 && (
+            <More title={plural(packages.length, "package")}>
+              <p class="code">{packages.map(([name, version]) => `${name} ${version}`).join(", ")}</p>
+            </More>
+          )}
+        </Card>
+      )}
+      {output && (
+        <Card title="Output">
+          <pre class="printed">{output}</pre>
+        </Card>
+      )}
+    </>
+  );
+}
+
+function More(props: { title: string; children: ComponentChildren }) {
+  return (
+    <details class="more">
+      <summary>{props.title}</summary>
+      {props.children}
+    </details>
+  );
+}
+
+function changeClass(line: string): string {
+  if (line.startsWith("+") && !line.startsWith("+++")) return "is-added";
+  return line.startsWith("-") && !line.startsWith("---") ? "is-removed" : "";
 }
 
 function Fact(props: { name: string; value: unknown; from?: string }) {

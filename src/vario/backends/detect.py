@@ -17,5 +17,5 @@ def find_backend(model: Any, optimizer: Any, choice: Choice, scaler: Any, engine
     for framework in FRAMEWORKS:
         if framework.part.owns(first):
             return framework.part.backend(model, optimizer, choice, scaler, engine)
-    expected = " or ".join(sorted(framework.part.expects for framework in FRAMEWORKS))
-    raise ModelError(f"watch: expected {expected}, got {type(model).__name__}")
+    expected = " or ".join(sorted(filter(None, (framework.part.expects for framework in FRAMEWORKS))))
+    raise ModelError(f"watch: expected {expected}, got {type(model).__name__}. Without a model, use vario.start.")

@@ -52,6 +52,19 @@ def _notify(text: str) -> dict[str, Any]:
     return {way: {option: plain}}
 
 
+def _live(text: str) -> dict[str, Any]:
+    """`A,B` or `A.OPTION=X`; a list of series is separated by commas."""
+    from vario.core.params import read_value
+
+    key, equals, value = text.partition("=")
+    if not equals:
+        return {name: {} for name in _words(text)}
+    name, _, option = key.strip().partition(".")
+    if not option or not value:
+        raise ValueError
+    return {name: {option: _words(value) if option == "series" else read_value(value)}}
+
+
 def _actions(text: str) -> dict[str, list[str]]:
     key, _, value = text.partition("=")
     if not value:
@@ -81,6 +94,7 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "Sequence[int]": ("N,N", _whole_numbers),
     "int | Mapping[str, int]": ("N | A=N,B=N", _interval),
     "Sequence[str] | Mapping[str, Any] | bool": ("A,B | A.OPTION=X | none", _rules),
+    "Sequence[str] | Mapping[str, Any]": ("A,B | A.OPTION=X", _live),
     "Mapping[str, Any] | Callable[[Any], Any]": ("WAY=TEXT", _notify),
     "Mapping[str, Sequence[str]]": ("WHEN=A,B", _actions),
     "Mapping[str, Any]": ("NAME=VALUE", _params),
@@ -95,7 +109,12 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 _LISTS = ("Sequence[str]", "Sequence[int]")
-_TABLES = ("Mapping[str, Any] | Callable[[Any], Any]", "Mapping[str, Sequence[str]]", "Mapping[str, Any]")
+_TABLES = (
+    "Sequence[str] | Mapping[str, Any]",
+    "Mapping[str, Any] | Callable[[Any], Any]",
+    "Mapping[str, Sequence[str]]",
+    "Mapping[str, Any]",
+)
 
 
 def flag(field_name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import PurePath
@@ -76,6 +77,20 @@ def _plain(value: Any) -> tuple[bool, Plain]:
         items = [_plain(item) for item in value[:MOST_ITEMS]]
         return all(is_plain for is_plain, _ in items), [item for _, item in items]
     return False, None
+
+
+def without_credentials(options: Mapping[str, Any]) -> Params:
+    """Return options as plain values, with names and passwords in addresses masked."""
+    return {
+        name: re.sub(r"//[^/@\s]+@", "//***@", value) if isinstance(value, str) else plain_or_text(value)
+        for name, value in options.items()
+    }
+
+
+def plain_or_text(value: Any) -> Plain:
+    """Return a value as JSON has it; one of another kind as text."""
+    is_plain, plain = _plain(value)
+    return plain if is_plain else str(value)[:MOST_CHARACTERS]
 
 
 def read_assignments(text: str) -> Params:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from vario.core.registry import Registry
-from vario.core.run_format import ROLLUPS, SNAPSHOTS
+from vario.core.run_format import ATTACHMENTS, ROLLUPS, SNAPSHOTS
 
 SCALAR = "scalar"
 """Plain numbers: what you log, step time, memory. They are always recorded."""
@@ -43,7 +43,7 @@ GRADIENT_NORM = "gradient_norm"
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-_RESERVED = (ROLLUPS, SNAPSHOTS)
+_RESERVED = (ROLLUPS, SNAPSHOTS, ATTACHMENTS)
 """Folders beside those of quantities."""
 
 

@@ -16,6 +16,10 @@ INCIDENTS = "incidents.jsonl"
 RULE_MEMORY = "rules.npz"
 ACTIONS = "actions.jsonl"
 INTERVALS = "intervals.json"
+ATTACHMENT_LINES = "attachments.jsonl"
+ORIGIN = "origin.json"
+DIFF = "origin.diff"
+OUTPUT = "output.txt"
 
 LIVE = ".live.arrow"
 """The suffix of a quantity's live stream."""
@@ -24,6 +28,8 @@ PART = re.compile(r"part-([0-9]{6,12})\.(arrow|parquet)")
 ROLLUPS = "outlines"
 """Named when rollups were called so; changing it would hide those of older runs."""
 SNAPSHOTS = "snapshots"
+ATTACHMENTS = "attachments"
+"""The folder of figures and tables that a script keeps beside its run."""
 
 
 def part_name(number: int, kind: str) -> str:

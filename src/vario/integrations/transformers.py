@@ -92,6 +92,7 @@ class MonitorCallback(RecordingCallback, TrainerCallback, ExportableState):
             stored_folder=self._folder_in(state) if resumed else None,
             speaks=state.is_world_process_zero,
         )
+        monitor.params.add("dataset", _dataset_facts(kwargs.get("train_dataloader")))
         self.run_folder = None if monitor.path is None else str(monitor.path.resolve())
         self._total_steps = state.max_steps
         self._decisions = Decisions(self._recording.config, args.world_size, _any_rank)
@@ -238,3 +239,13 @@ def _reporting(method: Callable[..., Any], call: Callable[[BaseException], None]
             raise
 
     return run
+
+
+def _dataset_facts(loader: Any) -> dict[str, Any]:
+    """The fingerprint and the number of rows of a dataset of Hugging Face's datasets; empty for any other."""
+    dataset = getattr(loader, "dataset", None)
+    fingerprint = getattr(dataset, "_fingerprint", None)
+    if not isinstance(fingerprint, str):
+        return {}
+    rows = getattr(dataset, "num_rows", None)
+    return {"dataset.fingerprint": fingerprint, **({"dataset.rows": rows} if isinstance(rows, int) else {})}

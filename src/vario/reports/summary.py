@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vario.core.attachments import Attachment
 from vario.reports.movement import Jump, Mover, find_jump, find_movers
 from vario.runs.files.arrays import numbers
 from vario.runs.files.status import NotOffered, PartOff, RankState
@@ -95,6 +96,8 @@ class RunSummary:
     """What the rules found, and what came first."""
     movers: list[Mover]
     counts: list[QuantityCount]
+    attachments: list[Attachment]
+    """Figures and tables kept beside the run."""
 
 
 def summarise(run: Run) -> RunSummary:
@@ -137,6 +140,7 @@ def summarise(run: Run) -> RunSummary:
         diagnosis=diagnose(run),
         movers=find_movers(run, before_step=None if onset is None else onset.step) if ranks else [],
         counts=_counts(run) if ranks else [],
+        attachments=run.attachments,
     )
 
 

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from vario.core.attachments import Attachment
 from vario.core.text import duration, number, size
 from vario.reports.movement import Jump
 from vario.reports.ranks_text import ranks_in_trouble, ranks_text
@@ -25,6 +26,7 @@ WIDTH = 100
 STATE_STYLES = {"finished": "green", "running": "cyan", "crashed": "bold red"}
 STATE_STYLES |= {"stalled": "yellow", "interrupted": "yellow"}
 CHAIN_SHOWN = 4
+ATTACHMENTS_SHOWN = 8
 NOUNS = {
     "gradient_local": "local gradient",
     "gradient_applied": "applied gradient",
@@ -49,6 +51,8 @@ def render(summary: RunSummary) -> RenderableType:
         blocks.append(_movers(summary))
     if summary.counts:
         blocks.append(_recorded(summary))
+    if summary.attachments:
+        blocks.append(_attachments(summary.attachments))
     if summary.not_offered:
         blocks.append(_not_offered(summary))
     spaced = [piece for block in blocks for piece in (block, Text())][:-1]
@@ -117,9 +121,11 @@ def _prediction(predicted: float, measured: dict[str, float]) -> str:
 def _verdict(summary: RunSummary) -> RenderableType:
     if summary.first_bad is None:
         num_tensors = sum(count.num_targets for count in summary.counts if count.quantity != "scalar")
-        if not num_tensors:
+        num_numbers = sum(count.num_targets for count in summary.counts if count.quantity == "scalar")
+        if not num_tensors and not num_numbers:
             return Text("Nothing recorded yet.", style="yellow")
-        finding = f"o NaN or Inf in {num_tensors:,} recorded tensors."
+        found = f"{num_tensors:,} recorded tensors" if num_tensors else f"{_plural(num_numbers, 'plain number')}"
+        finding = f"o NaN or Inf in {found}."
         is_well = summary.state in ("finished", "running", "interrupted") and summary.diagnosis.first is None
         return Text(f"Healthy: n{finding}" if is_well else f"N{finding}", style="bold green" if is_well else "")
     onset = summary.first_bad
@@ -225,6 +231,17 @@ def _recorded(summary: RunSummary) -> RenderableType:
             Text(f"  {count.quantity}"), _plural(count.num_targets, "target"), _plural(count.num_steps, "step")
         )
     return Group(Text("Recorded", style="bold"), table)
+
+
+def _attachments(attachments: list[Attachment]) -> RenderableType:
+    """The latest of each name."""
+    latest = {(found.kind, found.name): found for found in attachments}
+    table = Table.grid(padding=(0, 3))
+    for found in list(latest.values())[:ATTACHMENTS_SHOWN]:
+        table.add_row(Text(f"  {found.name}"), found.kind, f"step {found.step}", size(found.num_bytes))
+    if len(latest) > ATTACHMENTS_SHOWN:
+        table.add_row(Text(f"  and {len(latest) - ATTACHMENTS_SHOWN} more", style="dim"))
+    return Group(Text("Figures and tables", style="bold"), table)
 
 
 def _not_offered(summary: RunSummary) -> RenderableType:

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from vario.backends.launchers import Job, file_name, this_job
+from vario.config import Config
 from vario.core.errors import ConfigError, RunTaken
 from vario.core.run_header import RunHeader
-from vario.sinks import Sink
+from vario.core.text import unknown
+from vario.sinks import SINKS, Sink
+from vario.sinks.live.live_sink import LiveSink
+from vario.sinks.origin.sink import Origin
 from vario.store.rank_agreement import Proposal, agree
 
 log = logging.getLogger("vario")
@@ -36,6 +40,20 @@ def run_folder(directory: Path, name: str | None, resume: bool, rank: int, world
     if job.may_start_again or (name is None and world_size > 1):
         return _job_folder(directory, name, rank, world_size, job)
     return (_new_folder(directory) if name is None else directory / name), False
+
+
+def make_sinks(config: Config) -> dict[str, Sink]:
+    """Create the sinks of a config, the live ones last."""
+    made = {name: SINKS.get(name, "sinks")() for name in config.sinks}
+    if "store" in made and config.origin:
+        made["origin"] = Origin(config.origin)
+    for name, options in config.live_sinks.items():
+        kind = SINKS.get(name, "live")
+        if not issubclass(kind, LiveSink):
+            known = [found.name for found in SINKS if issubclass(found.part, LiveSink)]
+            raise ConfigError(unknown("live", name, known))
+        made[name] = kind(options)
+    return made
 
 
 def open_sinks(sinks: Mapping[str, Sink], header: RunHeader) -> RunHeader:

@@ -16,6 +16,7 @@ from inspect import CO_NEWLOCALS
 from types import FrameType
 from typing import Any
 
+from vario.core.masking import SECRET
 from vario.core.package import is_own_file
 from vario.core.params import Params, flat, read_assignments
 from vario.core.run_header import RunParams
@@ -27,10 +28,6 @@ VARIABLE = "VARIO_PARAMS"
 """The environment variable with further ones: `lr=0.1,seed=3`."""
 MOST_FRAMES = 60
 MOST_OPTIMIZERS = 4
-SECRET = re.compile(
-    r"(^|[_.\-])(token|secret|password|passwd|pwd|api_?key|access_?key|credentials?|auth)$", re.IGNORECASE
-)
-"""Names whose values are not written into a run, which is shared; those given with `params` are."""
 NO_SETTINGS = ("_dir", "_path", "local_rank", "run_name")
 """Ends of names in a trainer's arguments that say where things are, not how to train."""
 OF_LAUNCHERS = re.compile(r"[/\\](_pytest|pluggy|runpy\.py|torch[/\\]distributed|accelerate[/\\]commands)")

@@ -11,6 +11,7 @@ from vario.backends.launchers import this_job
 from vario.backends.protocols.backend import Backend
 from vario.backends.protocols.capabilities import Replicas
 from vario.config import Config
+from vario.core.masking import masked_arguments
 from vario.core.package import versions
 from vario.core.records import Mesh
 from vario.core.run_header import NotOffered, RunHeader, RunParams
@@ -35,7 +36,7 @@ def run_header(
         world_size=backend.world_size,
         config={key: value for key, value in config.to_json().items() if key != "params"},
         versions={**versions(), **backend.versions},
-        command=" ".join(sys.argv),
+        command=" ".join(masked_arguments(sys.argv)),
         structure=backend.structure(),
         mesh={name: size for name, (size, _) in mesh.items()},
         coordinates={name: here for name, (_, here) in mesh.items()},
@@ -45,6 +46,6 @@ def run_header(
         group=group,
         job=job.mark,
         may_start_again=job.may_start_again,
-        not_offered=not_offered,
+        not_offered=not_offered if backend.has_model else [],
         params=params,
     )

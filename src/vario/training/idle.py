@@ -6,18 +6,24 @@ This module imports no numpy, pyarrow or framework, so training that is not watc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from vario.core.records import Frame
     from vario.rules.api.alerts import Incident
     from vario.training.monitor import Monitor
+    from vario.training.run_log import RunLog
 
 
 def idle_monitor() -> Monitor:
     """What `vario.watch` returns when vario is disabled."""
     return cast("Monitor", IdleMonitor())
+
+
+def idle_log() -> RunLog:
+    """What `vario.start` returns when vario is disabled."""
+    return cast("RunLog", IdleLog())
 
 
 class IdleMonitor:
@@ -65,6 +71,14 @@ class IdleMonitor:
     def log(self, **values: Any) -> None:
         """Do nothing: values are not kept, tensors are not read."""
 
+    def log_figure(self, name: str, figure: Any, *, step: int | None = None) -> None:
+        """Do nothing: the figure is not drawn."""
+
+    def log_table(
+        self, name: str, table: Any, columns: Sequence[str] | None = None, *, step: int | None = None
+    ) -> None:
+        """Do nothing: the table is not read."""
+
     def batch(self, batch: Any) -> None:
         """Do nothing: batches are not read."""
 
@@ -88,3 +102,16 @@ class IdleMonitor:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+class IdleLog(IdleMonitor):
+    """Accepts every call that a RunLog accepts, and does nothing."""
+
+    def log(self, values: Any = None, /, **named: Any) -> None:
+        """Do nothing: values are not kept, tensors are not read."""
+
+    def stop(self, state: str = "finished", error: str | None = None) -> None:
+        """Do nothing: there is nothing to stop."""
+
+    def __enter__(self) -> IdleLog:
+        return self

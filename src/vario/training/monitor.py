@@ -28,14 +28,15 @@ from vario.core.selector import Choice, Selector
 from vario.probes import PROBES, Probe
 from vario.rules import choose
 from vario.rules.api.alerts import Incident
-from vario.sinks import SINKS, Sink
+from vario.sinks import Sink
 from vario.sinks.alerts import Alerts
 from vario.statistics import columns_needed
 from vario.training import succession
 from vario.training.actions import Reactions
+from vario.training.attachments import KeepsAttachments
 from vario.training.budget import keep_within
 from vario.training.costs import Costs, is_sparse
-from vario.training.folders import open_sinks, run_folder
+from vario.training.folders import make_sinks, open_sinks, run_folder
 from vario.training.forks import let_go_in_forks
 from vario.training.found_params import FoundParams
 from vario.training.header import run_header
@@ -49,7 +50,7 @@ from vario.training.writer import Writer, give_to_sinks
 log = logging.getLogger("vario")
 
 
-class Monitor:
+class Monitor(KeepsAttachments):
     """Watches one model until it is closed; also a context manager. Made by `vario.watch`."""
 
     @succession.one_at_a_time
@@ -94,7 +95,7 @@ class Monitor:
             replicas.leave_to_others(self._backend.rank, config.ranks)
         self._clock = self._backend.clock
         self._reactions = Reactions(config, self._backend, self._observers, self.is_leading, self.switch_off)
-        self.sinks: dict[str, Sink] = {name: SINKS.get(name, "sinks")() for name in config.sinks}
+        self.sinks: dict[str, Sink] = make_sinks(config)
         own_probes, own_sinks = config.parts()
         self.sinks.update({**own_sinks, **(sinks or {})})
         if chosen := choose(config.rules):

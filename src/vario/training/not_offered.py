@@ -30,7 +30,7 @@ def not_offered(probes: Mapping[str, Any], backend: Backend, config: Config) -> 
 
 def warn_of_chosen(found: NotOffered, config: Config) -> None:
     """Warn at the start about chosen quantities that will be missing; missing defaults are only listed."""
-    if config.quantities == Config().quantities:
+    if config.quantities in ((), Config().quantities):
         return
     chosen = [entry for entry in found if not entry["quantity"].startswith(f"{SCALAR}:")]
     if chosen:

@@ -1,15 +1,16 @@
-"""`vario.watch`: one line before the training loop."""
+"""`vario.watch`: one line before the training loop. `vario.start`: the same without a model."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from vario.core.switch import is_off
-from vario.training.idle import idle_monitor
+from vario.training.idle import idle_log, idle_monitor
 
 if TYPE_CHECKING:
     from vario.config import Config
     from vario.training.monitor import Monitor
+    from vario.training.run_log import RunLog
 
 
 def watch(
@@ -32,3 +33,20 @@ def watch(
     place = place_here()
     settings = follow_up(make_config(options, config), place)
     return Monitor(model, optimizer, settings, scaler, group=group_of(place))
+
+
+def start(name: str | None = None, *, config: Config | None = None, **options: Any) -> RunLog:
+    """Start a run without a model, for plain numbers: evaluation jobs, reinforcement learning, other frameworks.
+
+    Options are the fields of `vario.Config`; those about a model have no effect. With `enabled=False`, or `VARIO=off`
+    in the environment, every call does nothing.
+    """
+    if is_off(options.get("enabled", getattr(config, "enabled", True)) is not False):
+        return idle_log()
+    from vario.config import make_config
+    from vario.training.run_log import RunLog
+    from vario.training.succession import follow_up, group_of, place_here
+
+    place = place_here()
+    options = options if name is None else {**options, "name": name}
+    return RunLog(follow_up(make_config(options, config), place), group_of(place))

@@ -23,7 +23,8 @@ MAX_WAIT_SECONDS = 1.0
 AT_ONCE_SECONDS = 2e-2
 """A record that took longer to build had to wait for its device, not only for the interpreter lock."""
 
-Build = Callable[[], StepRecord]
+Build = Callable[[], "StepRecord | None"]
+"""Makes a step's record; or does something else that has to be done here, and returns None."""
 
 
 class Writer:
@@ -82,7 +83,8 @@ class Writer:
         for build in builds:
             began = time.monotonic()
             try:
-                records.append(build())
+                if (record := build()) is not None:
+                    records.append(record)
             except Exception as error:  # noqa: BLE001 - the Monitor's failure policy
                 self._failed(error)
             # Steps that are ready go together; one that had to be waited for is written at once.

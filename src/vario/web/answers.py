@@ -16,6 +16,7 @@ JSON = "application/json"
 CSV = "text/csv; charset=utf-8"
 ARROW = "application/vnd.apache.arrow.stream"
 BYTES = "application/octet-stream"
+PNG = "image/png"
 EVENTS = "text/event-stream"
 
 

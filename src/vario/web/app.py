@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 from vario.core.errors import ConfigError, RunError, RunNotFound, VarioError
 from vario.web import (
     assets,
+    attachments,
     charts,
     compare,
     effects,
@@ -83,7 +84,7 @@ def make_app(
 
 def all_endpoints() -> list[Endpoint]:
     """Return every endpoint of the API."""
-    modules = (overview, table, overlay, effects, charts, findings, ranks, compare, model)
+    modules = (overview, table, overlay, effects, charts, findings, ranks, compare, model, attachments)
     return [*(endpoint for module in modules for endpoint in module.ENDPOINTS), LIVE]
 
 

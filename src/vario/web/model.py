@@ -28,6 +28,8 @@ LATEST: tuple[tuple[str, str, str], ...] = (
 )
 """The latest numbers to show: quantity, statistic, and the suffix of its rows' names."""
 MOST_TARGETS = 200_000
+MOST_DIFF = 200_000
+"""The most characters of a diff; `vario origin --diff` prints all that is kept."""
 
 Latest = Mapping[str, Mapping[str, float]]
 """The latest number of each target, by `quantity|statistic`."""
@@ -182,6 +184,12 @@ def settings(served: Served, values: Mapping[str, Any]) -> bodies.Settings:
     }
 
 
+def origin(served: Served, values: Mapping[str, Any]) -> bodies.RunOrigin:
+    """Return what a run was started from."""
+    run = served.open(values["run"])
+    return {"origin": run.origin, "diff": run.code_diff[:MOST_DIFF], "output": run.output}
+
+
 def _described_part(found: PartOff) -> bodies.PartOff:
     return {"rank": found.rank, "part": found.part, "step": found.step, "error": found.error}
 
@@ -192,6 +200,13 @@ def _as_part(found: Unmerged) -> bodies.PartOff:
 
 
 ENDPOINTS = (
+    Endpoint(
+        "/api/origin",
+        "Command, code, environment, packages and output of a run's script.",
+        origin,
+        (RUN,),
+        body=bodies.RunOrigin,
+    ),
     Endpoint(
         "/api/model",
         "Modules and parameters in model order, with their latest numbers; memory.",

@@ -237,6 +237,9 @@ def _row(summary: RunSummary) -> bodies.RunRow:
         "incidents": _counts(summary.incidents),
         "world_size": found.world_size,
         "host": found.host,
+        "command": found.command,
+        "commit": found.commit,
+        "branch": found.branch,
         "error": found.error,
         "is_read": True,
     }
@@ -279,6 +282,9 @@ def _short_row(served: Served, name: str) -> bodies.RunRow:
         "incidents": _counts({}),
         "world_size": int(header.get("world_size") or 1),
         "host": "",
+        "command": str(header.get("command") or ""),
+        "commit": "",
+        "branch": "",
         "error": None,
         "is_read": False,
     }
@@ -343,6 +349,7 @@ def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
         "parts_off": len(found.parts_off) + len(find_unmerged(found)),
         "failed_rank": _failed_rank(found),
         "dropped_steps": found.dropped_steps,
+        "num_attachments": len(found.attachments),
         "cursor": str(cursor_of(found, len(incidents))),
     }
 

@@ -28,6 +28,8 @@ class Backend(LoopEvents, ABC):
     """Versions of the framework and of what it was built for."""
     clock: Clock
     """The step in progress; the backend advances it with the loop."""
+    has_model: bool = True
+    """Whether there is a model, so that what the backend does not offer is missing from the run."""
 
     @property
     def is_light(self) -> bool:

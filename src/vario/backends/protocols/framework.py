@@ -18,7 +18,7 @@ class Framework(Protocol):
 
     name: ClassVar[str]
     expects: ClassVar[str]
-    """What can be watched, in words."""
+    """What can be watched, in words; empty if it is for what is not watched."""
 
     @staticmethod
     def owns(model: Any) -> bool:

@@ -1,9 +1,11 @@
 """Find where two runs diverge: the first step and tensor that differ by more than noise.
 
+Begins with what was set differently, line by line: hyper-parameters, code, environment, packages, options.
+
 Matches steps by number and targets by name. If several targets diverge in one step, it names the first in execution
 order. Noise is estimated from the runs themselves: bit-identical runs have none, rounding differences grow slowly, and
-runs with different seeds differ as much as each of them varies. Also lists what differs most, what only one run has,
-and differences in options and versions.
+runs with different seeds differ as much as each of them varies. Also lists what differs most and what only one run
+has.
 """
 
 from __future__ import annotations

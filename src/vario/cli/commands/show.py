@@ -1,7 +1,8 @@
 """Show one statistic over steps: a plot for one target, a table for several.
 
 PATTERN is a name, a glob or re:expression; RUN may come before or after it. Default quantity: the first that has such a
-target. Numbers you logged are targets too: try `vario show loss`.
+target. Numbers you logged are targets too: try `vario show loss`. With --table or --figure, PATTERN is the name that it
+was logged with.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ vario show loss vario_runs/demo
 vario show 'layers.*.weight' --quantity gradient --statistic norm
 vario show vario_runs/demo 'blocks.2.*' --quantity activation --statistic absmax --plot
 vario show vario_runs/demo 'head.weight' --last 20 --json
+vario show examples --table
+vario show confusion --figure --step 300
 """
 
 PREFERENCE = ("scalar", "gradient", "weight", "activation", "activation_gradient", "moment")
@@ -45,6 +48,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--last", type=int, metavar="N", help="only the last N points")
     parser.add_argument("--plot", action="store_true", help="plot every curve")
     parser.add_argument("--log", action="store_true", help="logarithmic axis (default: when a curve spans decades)")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--table", action="store_true", help="print a table that was kept with log_table")
+    kinds.add_argument("--figure", action="store_true", help="print where the PNG of a figure kept with log_figure is")
+    parser.add_argument("--step", type=int, metavar="N", help="the step of that table or figure (default: latest)")
     shared.add_json(parser)
 
 
@@ -60,6 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
         # `vario show PATTERN RUN`: most tools take the file last.
         name, pattern = pattern, name
     found = shared.find_run(name)
+    if arguments.table or arguments.figure:
+        show_attached(found, pattern, arguments)
+        return 0
     curves = choose(found, pattern, arguments.quantity, arguments.statistic, arguments.rank)
     curves = [cut(series, arguments.last) for series in curves]
     if arguments.json:
@@ -70,6 +80,34 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_table(output.stdout(), curves, arguments.log)
     return 0
+
+
+def show_attached(run: Run, name: str, arguments: argparse.Namespace) -> None:
+    """Print a table, or where a figure is."""
+    from rich.table import Table
+    from rich.text import Text
+
+    rank = arguments.rank if isinstance(arguments.rank, int) else None
+    if arguments.figure:
+        path = run.figure_path(name, arguments.step, rank)
+        if arguments.json:
+            output.print_json({"figure": str(path)})
+        else:
+            output.stdout().print(str(path), markup=False, soft_wrap=True)
+        return
+    found = run.table(name, arguments.step, rank)
+    if arguments.json:
+        output.print_json(found)
+        return
+    table = Table(box=None, pad_edge=False)
+    for at, column in enumerate(found.columns):
+        is_number = all(isinstance(row[at], (int, float)) for row in found.rows)
+        table.add_column(Text(column), justify="right" if is_number else "left")
+    for row in found.rows:
+        table.add_row(*(Text(number(value) if isinstance(value, float) else str(value)) for value in row))
+    output.stdout().print(table)
+    if found.num_rows > len(found.rows):
+        output.stdout().print(f"the first {len(found.rows)} of {found.num_rows:,} rows", style="dim")
 
 
 def _rank(text: str) -> int | str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -33,7 +34,7 @@ MOST_DEVIATIONS = 1000.0
 EXACT_STEPS = 3
 """Runs that are bit-identical for this many steps have no noise: any difference is a divergence."""
 PASSED_OVER = ("checksum", "communication")
-NOT_COMPARED = ("name", "directory", "resume", "first_step", "notify", "actions")
+NOT_COMPARED = ("name", "directory", "resume", "first_step", "notify", "actions", "live", "origin")
 
 
 @dataclass(frozen=True)
@@ -177,12 +178,14 @@ def _size(a: float, b: float, share: float) -> float:
 
 
 def _settings(a: RunReader, b: RunReader) -> dict[str, tuple[Any, Any]]:
-    ours, theirs = _flat(a), _flat(b)
+    # A run that kept no packages, or of an older version, is not one that had none.
+    kinds = a.origin.kinds & b.origin.kinds
+    ours, theirs = _flat(a, kinds), _flat(b, kinds)
     keys = dict.fromkeys([*ours, *theirs])
     return {key: (ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)}
 
 
-def _flat(run: RunReader) -> dict[str, Any]:
+def _flat(run: RunReader, kinds: Collection[str]) -> dict[str, Any]:
     params = {f"params.{name}": value for name, value in run.params.items()}
     options = {key: value for key, value in run.config.items() if key not in NOT_COMPARED}
     # Options of one rule or quantity differ by themselves, not as a whole table.
@@ -190,4 +193,13 @@ def _flat(run: RunReader) -> dict[str, Any]:
     inner = {f"{key}.{name}": value for key, table in tables.items() for name, value in table.items()}
     plain = {key: value for key, value in options.items() if key not in tables}
     versions = {f"version of {name}": version for name, version in run.versions.items()}
-    return {**params, **plain, **inner, **versions, "world_size": run.world_size, "command": run.command}
+    known = {"world_size": run.world_size, "command": run.command}
+    if "code" in kinds and (changes := run.code_diff):
+        known["changes since the commit"] = f"{len(changes.splitlines())} lines ({crc32(changes.encode()):08x})"
+    return {**params, **known, **_named(run.origin.settings(kinds), versions), **plain, **inner, **versions}
+
+
+def _named(settings: dict[str, Any], versions: dict[str, Any]) -> dict[str, Any]:
+    """Without packages whose version is known anyway."""
+    known = {name.removeprefix("version of ") for name in versions}
+    return {name: value for name, value in settings.items() if name.removeprefix("package ") not in known}

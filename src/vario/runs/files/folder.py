@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vario.core.attachments import FIGURE, TABLE, Attachment, Table
 from vario.core.errors import ConfigError, RunNotFound
 from vario.core.old_names import new_options
 from vario.core.params import MOST_PARAMS, Params, flat
-from vario.runs.files import status
+from vario.runs.files import attachments, status
+from vario.runs.files.origin import Origin, read_diff, read_origin, read_output
 from vario.runs.files.rank_failures import what_failed, with_victims
 from vario.runs.files.status import NotOffered, PartOff, RankState
 from vario.statistics import STATISTICS, columns_needed
@@ -150,6 +152,41 @@ class RunFolder:
     def dropped_steps(self) -> int:
         """Steps that could not be recorded, on the rank that lost most."""
         return max((int(content.get("dropped_steps") or 0) for content in self._rank_status()), default=0)
+
+    @property
+    def origin(self) -> Origin:
+        """What it was started from: command, code, environment, packages; empty for a run of an older version."""
+        return read_origin(self.path, self.ranks)
+
+    @property
+    def code_diff(self) -> str:
+        """The changes since the commit, as git prints them."""
+        return read_diff(self.path, self.ranks)
+
+    @property
+    def output(self) -> str:
+        """What its script printed: the first and the last lines."""
+        return read_output(self.path, self.ranks)
+
+    @property
+    def attachments(self) -> list[Attachment]:
+        """The figures and tables that were kept beside the run, by step."""
+        return attachments.read_attachments(self.path, self.ranks)
+
+    def figure(self, name: str, step: int | None = None, rank: int | None = None) -> bytes:
+        """Return the PNG of a figure: the latest of this name, or that of a step."""
+        return attachments.figure_of(self.path, self._attachment(FIGURE, name, step, rank))
+
+    def figure_path(self, name: str, step: int | None = None, rank: int | None = None) -> Path:
+        """Return the file of a figure, which is a PNG."""
+        return attachments.path_of(self.path, self._attachment(FIGURE, name, step, rank))
+
+    def table(self, name: str, step: int | None = None, rank: int | None = None) -> Table:
+        """Return a table: the latest of this name, or that of a step."""
+        return attachments.table_of(self.path, self._attachment(TABLE, name, step, rank))
+
+    def _attachment(self, kind: str, name: str, step: int | None, rank: int | None) -> Attachment:
+        return attachments.choose(self.attachments, kind, name, step, rank)
 
     @property
     def statistics(self) -> list[str]:

@@ -48,6 +48,9 @@ _FACTS: dict[str, tuple[Kind, Callable[[RunSummary], Value]]] = {
     "steps_per_second": ("number", lambda run: run.brief.pace.steps_per_second),
     "ranks": ("number", lambda run: run.brief.world_size),
     "host": ("text", lambda run: run.brief.host or None),
+    "command": ("text", lambda run: run.brief.command or None),
+    "commit": ("text", lambda run: run.brief.commit[:12] or None),
+    "branch": ("text", lambda run: run.brief.branch or None),
     "error": ("text", lambda run: run.brief.error),
     "group": ("text", lambda run: run.group),
 }

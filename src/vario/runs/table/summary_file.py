@@ -150,6 +150,7 @@ def _decode_brief(told: Mapping[str, Any]) -> Brief:
         spark=tuple(_numbers(told["spark"])),
         params=told["params"],
         numbers={name: _course(figures) for name, figures in told["numbers"].items()},
+        **{key: _text(told.get(key, "")) for key in ("command", "commit", "branch")},
     )
 
 

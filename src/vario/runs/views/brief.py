@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vario.core.errors import RunCorrupt
 from vario.runs.files import status
 from vario.runs.files.arrays import numbers
 from vario.runs.files.folder import latest_params
@@ -54,6 +55,9 @@ class Brief:
     """Hyper-parameters."""
     numbers: Mapping[str, Course]
     """The course of each plain number of the first rank."""
+    command: str = ""
+    commit: str = ""
+    branch: str = ""
 
 
 def read_brief(run: RunReader) -> Brief:
@@ -80,7 +84,18 @@ def read_brief(run: RunReader) -> Brief:
         spark=found.loss.spark,
         params=latest_params(sessions),
         numbers=found.courses,
+        command=str(header.get("command") or ""),
+        **_code(run),
     )
+
+
+def _code(run: RunReader) -> dict[str, str]:
+    """Commit and branch. A run whose other files can be read is listed without them."""
+    try:
+        origin = run.origin
+    except RunCorrupt:
+        return {}
+    return {"commit": origin.commit, "branch": origin.branch}
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ NAMES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("overhead of vario", ("overhead",), "share"),
 )
 """What is shown after the loss: label, possible names of the plain number, and unit."""
+NOT_OWN = ("step_seconds", "process_memory_bytes", "overhead")
+"""Plain numbers that vario adds itself."""
 NO_RESULTS = ("_step", "_runtime", "_per_second")
 """Suffixes of evaluation numbers that are not results."""
 
@@ -95,7 +97,10 @@ def read_vitals(run: RunReader, most: int = MOST_VITALS, first: int | None = Non
         (vital_name(at, loss), "", loss.is_found, _curve(run, loss.target, loss.ranks_to_read(ranks), first))
         for at, loss in enumerate(losses[:most])
     ]
-    others = chosen_names(targets)[: most - len(read)]
+    others = chosen_names(targets)
+    if run.quantities(rank) == ["scalar"]:
+        others = [*_own_names(targets, [*(loss.target for loss in losses), *(name for _, name, _ in others)]), *others]
+    others = others[: most - len(read)]
     read += [(name, unit, False, _curve(run, target, rank, first)) for name, target, unit in others]
     vitals = tuple(
         Vital(name, curve.target, float(curve.last[-1]), unit, spark(curve), is_found)
@@ -211,6 +216,11 @@ def chosen_names(targets: Sequence[str]) -> list[tuple[str, str, str]]:
         target for target in targets if target.startswith(("eval", "val", "test")) and not target.endswith(NO_RESULTS)
     ]
     return found + [(target, target, "") for target in evaluations]
+
+
+def _own_names(targets: Sequence[str], shown: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Where there is no model, what the script logs is what it is about."""
+    return [(target, target, "") for target in targets if target not in (*shown, *TOTALS, *NOT_OWN)]
 
 
 def _curve(run: RunReader, target: str, rank: int | str, first: int | None = None) -> Curve:

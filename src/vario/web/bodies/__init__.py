@@ -5,6 +5,7 @@ The types describe what functions return. `answers.encode` turns NaN and Inf int
 JSON.
 """
 
+from vario.web.bodies.attachments import AttachedTable, Attachment, Attachments
 from vario.web.bodies.charts import Curve, HeatHead, HeatTable, RankCurve, SeriesAnswer, Targets
 from vario.web.bodies.comparing import Comparison, Desync, Ranks, SettingPair
 from vario.web.bodies.effects import EffectRow, SettingEffect, SettingEffects, SettingMean
@@ -21,7 +22,7 @@ from vario.web.bodies.events import (
     VitalValue,
 )
 from vario.web.bodies.findings import Alert, Alerts, Cause, ChainLink, Change, Changes, Incident
-from vario.web.bodies.model import Memory, Model, Module, NotOffered, Parameter, PartOff, Settings
+from vario.web.bodies.model import Memory, Model, Module, NotOffered, Parameter, PartOff, RunOrigin, Settings
 from vario.web.bodies.overlay import ChartArrangement, OverlayChart, OverlayLine, Overlays, StoredCharts
 from vario.web.bodies.runs import Noted, Pace, Quantity, RunHome, RunList, RunRow, Session, SeverityCounts
 from vario.web.bodies.table import KnownColumn, KnownColumns, RunTable, TableColumn, TableGroup, TableRow
@@ -29,6 +30,9 @@ from vario.web.bodies.table import KnownColumn, KnownColumns, RunTable, TableCol
 __all__ = [
     "Alert",
     "Alerts",
+    "AttachedTable",
+    "Attachment",
+    "Attachments",
     "Bye",
     "Cause",
     "ChainLink",
@@ -68,6 +72,7 @@ __all__ = [
     "Reset",
     "RunHome",
     "RunList",
+    "RunOrigin",
     "RunRow",
     "RunTable",
     "SeriesAnswer",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from vario.runs.files.origin import Origin
 from vario.runs.files.status import RankState
 from vario.web.bodies.runs import Session
 
@@ -74,6 +75,16 @@ class NotOffered(TypedDict):
 
     quantity: str
     missing: str
+
+
+class RunOrigin(TypedDict):
+    """What a run was started from, and what its script printed."""
+
+    origin: Origin
+    diff: str
+    """The changes since the commit, cut."""
+    output: str
+    """The first and the last lines that the script printed."""
 
 
 class Settings(TypedDict):

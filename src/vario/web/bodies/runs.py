@@ -60,6 +60,10 @@ class RunRow(Pace, Noted):
     incidents: SeverityCounts
     world_size: int
     host: str
+    command: str
+    commit: str
+    """Of git; empty if unknown."""
+    branch: str
     error: str | None
     is_read: bool
     """Whether more than its header was read; with very many runs the rest follows as events."""
@@ -121,4 +125,6 @@ class RunHome(Pace):
     failed_rank: int | None
     """With several ranks, the one that failed first."""
     dropped_steps: int
+    num_attachments: int
+    """The number of figures and tables kept beside it."""
     cursor: str
