@@ -11,6 +11,10 @@ NO_FSDP2 = "fully_shard on the CPU does not run on torch 2.6, and adds up gradie
 needs_torchao = pytest.mark.skipif(
     (release_of(torch.__version__) or (0, 0)) < (2, 11), reason="torchao 0.18 cannot be imported with torch before 2.11"
 )
+needs_loss_targets = pytest.mark.skipif(
+    not hasattr(torch._C._autograd.SavedTensor, "unpack_hook"),
+    reason="this torch does not say whether hooks packed what a loss saved, so targets are not looked at",
+)
 needs_fsdp2 = pytest.mark.skipif(not FSDP2_ON_CPU, reason=NO_FSDP2)
 
 

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import vario
+from releases import needs_loss_targets
 
 RULES = ("start_above_chance", "start_diverges", "start_signal", "start_symmetric", "update_high")
 
@@ -45,6 +46,7 @@ def test_a_usual_start_is_silent(tmp_path, criterion):
     assert not said(train(tmp_path, model_of(), criterion=criterion))
 
 
+@needs_loss_targets
 def test_a_rate_far_too_high_is_named_within_a_dozen_steps(tmp_path):
     run = train(tmp_path, model_of(), lr=0.3)
     alerts = said(run, "start_diverges", "update_high")
@@ -60,6 +62,7 @@ def test_squares_that_explode_are_told_before_they_overflow(tmp_path):
     assert said(run)[0].step < 12
 
 
+@needs_loss_targets
 def test_outputs_that_are_far_too_sure_are_told(tmp_path):
     (alert,) = said(train(tmp_path, model_of(gain=6.0)), "start_above_chance")
     assert "guess among 10 classes costs 2.3" in alert.text
@@ -67,6 +70,7 @@ def test_outputs_that_are_far_too_sure_are_told(tmp_path):
     assert alert.severity == "note"
 
 
+@needs_loss_targets
 def test_inputs_that_are_not_normalised_are_the_cause(tmp_path):
     (alert,) = said(train(tmp_path, model_of(), scale=120.0), "start_above_chance")
     assert "inputs are not normalised" in alert.cause

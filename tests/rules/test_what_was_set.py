@@ -169,3 +169,61 @@ def test_what_was_not_looked_at_is_not_denied(tmp_path):
                 monitor.log(loss=loss.item())
         (incident,) = vario.open_run(folder / "run").incidents
         assert denial in incident.cause
+
+
+def test_a_number_in_a_table_of_a_module_is_named(tmp_path):
+    """Adapters keep a scale for each name."""
+
+    def before(step, model, optimizer):
+        if step == 0:
+            model[0].scaling["default"] = 2.0
+        if step == 30:
+            model[0].scaling["default"] = 16.0
+
+    class Scaled(nn.Linear):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.scaling = {"default": 2.0}
+
+        def forward(self, x):
+            return super().forward(x) * self.scaling["default"]
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Scaled(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with vario.watch(model, optimizer, directory=str(tmp_path), name="run", every=1, strict=True) as monitor:
+        for step in range(40):
+            before(step, model, optimizer)
+            loss = model(torch.randn(32, 6)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    (alert,) = [found for found in vario.open_run(monitor.path).alerts if found.rule == "settings_change"]
+    assert (alert.step, alert.target, alert.severity) == (30, "0", "warn")
+    assert "'scaling/default' of '0' changed from 2 to 16" in alert.text
+    assert "the scale of what it computes" in alert.cause
+
+
+def test_a_parameter_that_is_frozen_is_named(tmp_path):
+    def before(step, model, optimizer):
+        if step == 30:
+            model[0].weight.requires_grad_(False)
+
+    run = trained(tmp_path, before, rules=["settings_change"])
+    (alert,) = [found for found in run.alerts if found.rule == "settings_change"]
+    assert (alert.step, alert.target) == (30, "0.weight")
+    assert "no longer requires a gradient" in alert.text
+
+
+def test_a_setting_leads_what_it_may_have_caused_before_anybody_looked(tmp_path):
+    """In short steps the model's settings are looked at now and then; what was found meanwhile is a consequence."""
+
+    def before(step, model, optimizer):
+        if step == 203:
+            model[0].weight.requires_grad_(False)
+            model[0].bias.requires_grad_(False)
+
+    run = trained(tmp_path, before, steps=260, overhead=0.01)
+    incident = next(found for found in run.incidents if any(alert.rule == "settings_change" for alert in found.alerts))
+    assert incident.lead.rule == "settings_change"
+    assert "frozen during training" in incident.cause

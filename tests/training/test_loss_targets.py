@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import vario
+from releases import needs_loss_targets
 
 STEPS, BEGINS = 260, 150
 
@@ -55,6 +56,7 @@ def turned(step):
     return x, torch.full((64, 1), 1.0 if step < BEGINS else 0.0)
 
 
+@needs_loss_targets
 @pytest.mark.parametrize(
     ("batch", "criterion", "outputs"),
     [
@@ -80,6 +82,7 @@ def test_targets_that_vary_by_design_are_silent(tmp_path):
     assert not said(run)
 
 
+@needs_loss_targets
 def test_the_classes_are_known_from_the_first_step(tmp_path):
     run = train(tmp_path, classes, F.cross_entropy, steps=5)
     assert set(run.series("guess_classes", "scalar", "value").values) == {5}

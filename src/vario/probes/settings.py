@@ -124,7 +124,7 @@ class Settings:
         now, before = frozenset(self._switches.trained_parameters()), self._trained
         self._trained = now
         lost = sorted(before - now) if before is not None else []
-        return {f"setting/frozen:{name}": 1.0 for name in lost[:MOST_NAMED]}
+        return {f"setting/frozen:{name}": 1.0 for name in lost if len(lost) <= MOST_NAMED}
 
     def _mode_changes(self) -> dict[str, float]:
         now, before = frozenset(self._switches.modules_in_eval()), self._in_eval

@@ -69,3 +69,25 @@ def test_each_pass_of_a_step_has_its_own_activations(tmp_path, kind):
     np.testing.assert_allclose(found.values[later], expected[-len(known) :], rtol=1e-6)
     np.testing.assert_array_equal(run.steps("activation"), np.arange(STEPS))
     np.testing.assert_allclose(run.series("loss", "scalar").values, losses)
+
+
+def test_a_part_that_begins_passes_is_recorded_after_steps_that_were_not(tmp_path):
+    """Within a budget most steps record no activations: those that do again are whole."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"body": nn.Sequential(nn.Linear(4, 24), nn.Tanh(), nn.Linear(24, 3))})
+    model.register_parameter("logs", nn.Parameter(torch.tensor([0.0, 0.0, -1.0])))
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    x, y = torch.randn(80, 4), torch.randn(80, 1)
+    with vario.watch(model, optimizer, directory=str(tmp_path), name="run", strict=True, overhead=0.01) as monitor:
+        for _ in range(200):
+            place = model["body"](x)
+            width, size, noise = model.logs.exp()
+            near = size * (-torch.cdist(place, place).square() / width).exp() + (noise + 1e-3) * torch.eye(80)
+            root = torch.linalg.cholesky(near)
+            loss = torch.linalg.solve_triangular(root, y, upper=False).square().mean() + root.diagonal().log().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    run = vario.open_run(monitor.path)
+    assert not run.parts_off
+    assert len(run.steps("activation")) > 1

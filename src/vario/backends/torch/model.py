@@ -119,7 +119,8 @@ class TorchModel(TrainingLoop):
         self._light.step_began()
         is_compiled = has_compiled()
         for sparse in self._sparse_hooks:
-            sparse.step_began(is_compiled, self._light.is_regular)
+            # Hooks of a part that is put back would run before the one that begins the pass with it.
+            sparse.step_began(is_compiled, self._light.is_regular and not self._follows_entries)
 
     def _check_rank(self) -> None:
         """Warn once if a process group that was created later contradicts the launcher."""

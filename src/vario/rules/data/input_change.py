@@ -22,8 +22,6 @@ def input_change(step: Step) -> Iterator[Finding]:
 
     Cause: the data that go into the model changed: their scale, their padding, or what fills them
 
-    Cause (batch): the data that go into the model changed: their scale, their padding, or what fills them
-
     Points to: data 5, labels 4
 
     Next: Look at a batch of this step, and at what prepares the input that is named: normalisation, padding, sampling.
@@ -39,7 +37,7 @@ def target_change(step: Step) -> Iterator[Finding]:
     elements of what torch's loss functions compare with are looked at, at every step; a change counts if it lasts and
     lies far outside everything before.
 
-    Cause (batch): what the loss compares with changed: labels, rewards or targets, their scale or their padding
+    Cause: what the loss compares with changed: labels, rewards or targets, their scale or their padding
 
     Points to: labels 5, data 2
 
@@ -71,7 +69,28 @@ def _told(step: Step, *, is_target: bool) -> Iterator[Finding]:
         strength=8.0,
         since=int(step.scalars.get(f"{INPUT_SINCE}{names[0]}", step.number)),
         severity="warn" if what == "same" else "note",
+        cause=_cause(what, is_target),
     )
+
+
+def _cause(what: str, is_target: bool) -> str:
+    """What changes inputs or targets in this way."""
+    kind, is_sometimes = what.removesuffix(OFTEN), what.endswith(OFTEN)
+    if is_target:
+        opening = "what the loss compares with changed: labels, rewards or targets"
+        endings = {
+            "same": "are those of the same batch in each step: a stuck data loader, or the same random numbers again",
+            "common": "are mostly one number: padding that counts or is ignored, or classes that are missing",
+        }
+        ending = endings.get(kind, "have another scale or sign, or are other ones")
+    else:
+        opening = "the data that go into the model changed: they"
+        endings = {
+            "same": "repeat in each step: a stuck data loader, or the same random numbers again",
+            "common": "are mostly one number: padding, blank rows, or a feature that is no longer filled in",
+        }
+        ending = endings.get(kind, "have another scale or offset: a normalisation that was left out or applied twice")
+    return f"{opening} {ending}" + (", in one of several sources such as a shard or a worker" if is_sometimes else "")
 
 
 def _text(name: str, what: str, was: float, now: float) -> str:

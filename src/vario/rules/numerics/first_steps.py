@@ -37,6 +37,8 @@ def start_above_chance(step: Step) -> Iterator[Finding]:
     of the targets for squared errors. A loss far above it means that outputs are large and wrong: the initialisation is
     too wide, inputs or targets are not normalised, or a pre-trained model meets labels that it was not made for.
 
+    Cause: the first outputs are large and wrong: the initialisation, or labels of another kind
+
     Points to (global): module 3, data 2, labels 2
 
     Next: Look at the size of the outputs and inputs of the first step: `vario show '*:output' --quantity activation
@@ -68,8 +70,7 @@ def start_above_chance(step: Step) -> Iterator[Finding]:
         strength=math.log(start / guess),
         since=step.number - 2,
         severity="note",
-        cause=_of_outputs(step)
-        or "the first outputs are large and wrong: the initialisation, or labels of another kind",
+        cause=_of_outputs(step),
     )
     _flag(step, "above", is_set=True)
 
@@ -80,6 +81,8 @@ def start_diverges(step: Step) -> Iterator[Finding]:
 
     Why: a run that begins to learn falls at first, whatever it learns. Updates that are too large, inputs that are not
     normalised or a loss of the wrong sign make it rise. It is told before anything overflows.
+
+    Cause: the learning rate is too high, inputs are not normalised, or a term of the loss has the wrong sign
 
     Points to (global): schedule 4, data 1, module 1, optimizer 1
 
@@ -120,7 +123,7 @@ def start_signal(step: Step) -> Iterator[Finding]:
     Why: the scale of the initialisation multiplies over depth. Ten thousand times larger ends in overflow; a hundred
     thousand times smaller means that the output does not depend on the input, and early layers get no gradient.
 
-    Cause (global): the initialisation: the scale of the weights does not fit the depth of the model
+    Cause: the initialisation: the scale of the weights does not fit the depth of the model
 
     Points to (global): module 4, precision 1
 

@@ -74,7 +74,7 @@ class UpdateRows:
         """Check a few elements, where samples are not compared at every step."""
         glance = None if optimizer is None else self._glance_of(optimizer)
         self._glanced = glance
-        for other in self._glances.values() if len(self._glances) > 1 or glance is None else ():
+        for other in list(self._glances.values()) if len(self._glances) > 1 or glance is None else ():
             # Another optimizer of the same weights, or the loop itself, updates them.
             if other is not None and other is not glance and (glance is None or not other.ids.isdisjoint(glance.ids)):
                 other.forget()
@@ -86,7 +86,7 @@ class UpdateRows:
             for rows in found:
                 self.unexpected.add_later(*rows)
         if not self._is_regular():
-            for each in self._glances.values():
+            for each in list(self._glances.values()):
                 if each is not None:
                     each.forget()
             self._glanced = None

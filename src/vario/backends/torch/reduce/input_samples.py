@@ -44,7 +44,8 @@ def input_samples(inputs: tuple[tuple[Any, ...], Any]) -> Sequence[tuple[str, La
 
 def _read(tensor: torch.Tensor) -> Later:
     if tensor.dtype not in _IN_NUMPY or not tensor.is_contiguous() or tensor.is_neg():
-        return fetch_later(_taken(tensor).clone())
+        with unseen():
+            return _read_later(tensor)
     flat = tensor.numpy().reshape(-1)
     places = _places(len(flat))
     taken = flat.copy() if places is None else flat[places]
