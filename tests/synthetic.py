@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from vario.config import Config
-from vario.core.records import COLUMNS, Frame, Scalars, StepRecord
+from vario.core.records import COLUMNS, MAX, MIN, SUM, Frame, Scalars, StepRecord
 from vario.core.run_header import RunHeader
 from vario.sinks.store import Store
 
@@ -64,7 +64,10 @@ def _record(step: int, bad_step: int | None, started: float) -> StepRecord:
 def _summary(quantity: str, target: str, step: int) -> np.ndarray:
     names = WEIGHTS if quantity != "activation" else SIDES
     growth = 1 + 0.02 * step * (names.index(target) - 1)
-    return _row(100, {"weight": 0.1, "gradient": 0.01, "activation": 1.0}[quantity] * growth)
+    row = _row(100, {"weight": 0.1, "gradient": 0.01, "activation": 1.0}[quantity] * growth)
+    if quantity == "weight":
+        row[MIN], row[SUM] = -row[MAX], 0.0  # half of them are negative: a constant is no initialisation
+    return row
 
 
 def _row(count: int, value: float) -> np.ndarray:
