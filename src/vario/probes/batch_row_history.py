@@ -23,6 +23,9 @@ class BatchRowHistory:
     def __init__(self, max_rows: int = MAX_ROWS, max_recent: int = _MAX_RECENT) -> None:
         self._max_rows = max_rows
         self._max_recent = max_recent
+        # Filled, so that the memory is taken now and not bit by bit over thousands of steps.
+        most = max_rows + max_recent
+        self._all_keys, self._all_slots = np.full(most, 0, np.uint64), np.full(most, 0, np.int32)
         self._begin(np.zeros(0, np.uint64))
 
     def _begin(self, hashes: RowHashes) -> None:
@@ -32,10 +35,9 @@ class BatchRowHistory:
         self._is_taken = np.arange(room) < self._size
         self._taken_in_block = self._is_taken.reshape(-1, _BLOCK).sum(axis=1)
         order = np.argsort(hashes, kind="stable")
-        self._keys = hashes[order]
-        """The old hashes, sorted."""
-        self._slots = order.astype(np.int32)
-        """The slots of these hashes."""
+        self._keys, self._slots = self._all_keys[: self._size], self._all_slots[: self._size]
+        """The old hashes, sorted, and their slots."""
+        self._keys[:], self._slots[:] = hashes[order], order
         self._recent: dict[int, int] = {}
         """Slots of the recent rows, by hash."""
         self._new = np.zeros(self._max_recent, np.uint64)
