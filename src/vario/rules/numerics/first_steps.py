@@ -130,9 +130,9 @@ def start_signal(step: Step) -> Iterator[Finding]:
     Next: Look at the outputs in the order of the forward pass: `vario show '*:output' --quantity activation --statistic
     rms`, and at the scale with which these modules are initialised.
     """
-    if step.number != step.memory.first_step(step.number):
-        return
     rows = step.rows("activation")
+    if not len(rows) or step.number != step.memory.first_step(step.number):
+        return
     sizes = rows.statistic("rms")
     at = [
         index
@@ -173,9 +173,9 @@ def start_symmetric(step: Step) -> Iterator[Finding]:
 
     Next: Look at how this matrix is initialised. A matrix of zeros is often meant, one of another constant hardly ever.
     """
-    if step.number != step.memory.first_step(step.number):
-        return
     rows = step.rows("weight")
+    if not len(rows) or step.number != step.memory.first_step(step.number):
+        return
     lows, highs = rows.summaries[:, MIN], rows.summaries[:, MAX]
     is_one = (lows == highs) & (lows != 0) & (rows.summaries[:, COUNT] >= LEAST_MATRIX)
     is_one &= step.facts.are_matrices(rows.targets) & np.array([name in step.facts.trainable for name in rows.targets])
@@ -202,8 +202,8 @@ def _name(step: Step) -> str | None:
 
 def _losses(step: Step) -> list[float]:
     """The losses of the run's first steps so far, if this is one of them and all are there and positive."""
-    age = step.number - step.memory.first_step(step.number)
     name = _name(step)
+    age = 0 if name is None else step.number - step.memory.first_step(step.number)
     if age >= FIRST or name is None:
         return []
     memory = step.memory.get("first steps", Last)
