@@ -135,3 +135,89 @@ def test_losses_are_the_same_with_and_without_vario(tmp_path):
         return found
 
     assert losses(False) == losses(True)
+
+
+def misused(run):
+    return {alert.target for alert in said(run, "loss_misuse")}
+
+
+def one(step):
+    x = torch.randn(16, 12)
+    return x, x[:, :3].sum(1)
+
+
+def signed(step):
+    x = torch.randn(16, 12)
+    return x, x[:, :5].tanh()
+
+
+def pairs(outputs, targets):
+    """All pairs of two outputs, on purpose: contrastive losses do this."""
+    return (outputs[:, :1] - outputs[:, 1]).square().mean() + (outputs[:, 0] - targets).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("batch", "criterion", "outputs", "expected"),
+    [
+        (classes, lambda out, y: F.cross_entropy(out.softmax(-1), y), 5, "softmax_twice"),
+        (classes, lambda out, y: F.cross_entropy(out.softmax(-1), F.one_hot(y, 5).float()), 5, "softmax_twice"),
+        (
+            one,
+            lambda out, y: F.binary_cross_entropy_with_logits(out[:, 0].sigmoid(), (y > 0).float()),
+            1,
+            "sigmoid_twice",
+        ),
+        (classes, F.nll_loss, 5, "raw_outputs"),
+        (classes, lambda out, y: F.nll_loss(out.softmax(-1), y), 5, "probabilities"),
+        (one, lambda out, y: (out - y).square().mean(), 1, "broadcast"),
+        (one, lambda out, y: (y - out).abs().mean(), 1, "broadcast"),
+        (signed, lambda out, y: F.mse_loss(out.sigmoid(), y), 5, "beyond_0_1"),
+    ],
+)
+@needs_loss_targets
+def test_a_loss_function_that_gets_what_it_is_not_made_for(tmp_path, batch, criterion, outputs, expected):
+    run = train(tmp_path, batch, criterion, outputs, steps=12)
+    (alert,) = said(run, "loss_misuse")
+    assert alert.target == f"loss_misuse/{expected}"
+    assert alert.since == 0
+    assert alert.severity == "warn"
+
+
+@pytest.mark.parametrize(
+    ("batch", "criterion", "outputs"),
+    [
+        (classes, F.cross_entropy, 5),
+        (classes, lambda out, y: F.cross_entropy(out, F.one_hot(y, 5).float()), 5),
+        (classes, lambda out, y: F.nll_loss(out.log_softmax(-1), y), 5),
+        (classes, lambda out, y: F.nll_loss(out.softmax(-1).clamp_min(1e-8).log(), y), 5),
+        (classes, lambda out, y: F.nll_loss(out - out.logsumexp(-1, keepdim=True), y), 5),
+        (classes, lambda out, y: F.kl_div(out.log_softmax(-1), torch.full((64, 5), 0.2), reduction="batchmean"), 5),
+        (one, lambda out, y: F.binary_cross_entropy(out[:, 0].sigmoid(), (y > 0).float()), 1),
+        (one, lambda out, y: F.mse_loss(out[:, 0], y), 1),
+        (one, lambda out, y: (out[:, 0] - y).square().mean(), 1),
+        (one, lambda out, y: (out[:, 0] - y.mean()).square().mean(), 1),
+        (one, pairs, 2),
+        (signed, lambda out, y: F.mse_loss(out.tanh(), y), 5),
+        (signed, lambda out, y: F.mse_loss(out.sigmoid(), (y + 1) / 2), 5),
+    ],
+)
+def test_a_loss_function_that_is_used_as_it_should_be(tmp_path, batch, criterion, outputs):
+    assert not said(train(tmp_path, batch, criterion, outputs, steps=12), "loss_misuse")
+
+
+@needs_loss_targets
+def test_mean_squares_of_shapes_that_broadcast(tmp_path):
+    with pytest.warns(UserWarning, match="size"):
+        run = train(tmp_path, one, lambda out, y: F.mse_loss(out, y), 1, steps=12)
+    assert misused(run) == {"loss_misuse/broadcast"}
+
+
+@needs_loss_targets
+def test_logits_in_a_ctc_loss(tmp_path):
+    lengths = torch.full((4,), 8), torch.full((4,), 3)
+
+    def criterion(out, targets):
+        return F.ctc_loss(out.view(8, 4, 5), targets, *lengths)
+
+    run = train(tmp_path, lambda step: (torch.randn(32, 12), torch.randint(1, 5, (4, 3))), criterion, 5, steps=12)
+    assert misused(run) == {"loss_misuse/raw_outputs"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from vario.backends.protocols.backend import Backend, needed
@@ -18,7 +19,10 @@ LOOK_EVERY = 10
 FIRST_STEPS = 12
 """Steps after which all optimizers of a loop are known."""
 MOST_LEFT_OUT = 0.5
-"""The largest share of parameters in no optimizer that is worth telling: of a network with a new head the most are."""
+"""If more than this share of the parameters are in no optimizer, and what is in one is a single part of the model, such
+as a new head, that is meant."""
+LEAST_WITHOUT = 0.1
+"""The least share of an optimizer's parameters without a gradient that is worth telling: heads may be unused."""
 LEAST_CHANGE = 0.1
 """The relative change of a scheduled option, such as momentum, that is logged."""
 
@@ -29,7 +33,8 @@ class Settings:
     A module that changes its mode is listed by name (`setting/eval:NAME`), and so is a parameter added to the model
     after `vario.watch` (`setting/new:NAME`) and a number of a module that changed (`setting/attribute:NAME.eps`, with
     its old value in `setting/was:NAME.eps`). `setting/frozen:NAME`: a parameter that stopped requiring a gradient.
-    `setting/left_out:NAME`: one that gets gradients and is in no optimizer, logged once after the first updates.
+    `setting/left_out:NAME`: one that gets gradients and is in no optimizer, logged once after the first updates, and
+    `setting/no_gradient:NAME`: one in an optimizer that has had no gradient so far, with the share of such parameters.
     `setting/since`: the first step in which what changed may have changed.
     """
 
@@ -48,6 +53,8 @@ class Settings:
         self._next_step = 0
         self._has_looked_for_others = False
         self._trained: frozenset[str] | None = None
+        self._without: weakref.WeakKeyDictionary[Any, tuple[frozenset[str], int]] = weakref.WeakKeyDictionary()
+        """Of each optimizer, the parameters that have had no gradient in any look, and how many it has."""
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Check the settings at each update: an optimizer's options always, the model's if there is time."""
@@ -92,9 +99,12 @@ class Settings:
             changed.update(self._mode_changes())
         if "setting/trainable_parameters" in changed:
             changed.update(self._frozen())
-        if not self._has_looked_for_others and self._clock.step >= FIRST_STEPS:
-            self._has_looked_for_others = True
-            changed.update(self._left_out())
+        if not self._has_looked_for_others:
+            self._look_for_gradients(optimizer)
+            if self._clock.step >= FIRST_STEPS:
+                self._has_looked_for_others = True
+                changed.update(self._left_out())
+                changed.update(self._without_gradient())
         if self._num_looks % LOOK_EVERY == 0:
             changed.update(self._new_parameters())
         for name, (old, new) in list(self._switches.changed_attributes().items())[:MOST_NAMED]:
@@ -117,8 +127,23 @@ class Settings:
     def _left_out(self) -> dict[str, float]:
         names = self._switches.left_out(list(self._optimizers))
         if len(names) > MOST_LEFT_OUT * self._known["setting/trainable_parameters"]:
-            return {}
+            trained = self._switches.trained_parameters()
+            if _common_depth(sorted(set(trained) - set(names))) > _common_depth(trained):
+                return {}
         return {f"setting/left_out:{name}": float(len(names)) for name in names[:MOST_NAMED]}
+
+    def _look_for_gradients(self, optimizer: Any) -> None:
+        names, num = self._switches.without_gradient(optimizer)
+        before, _ = self._without.get(optimizer, (frozenset(names), num))
+        self._without[optimizer] = before & frozenset(names), num
+
+    def _without_gradient(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for names, num in self._without.values():
+            # If none of them has one, gradients are kept elsewhere.
+            if LEAST_WITHOUT * num <= len(names) < num:
+                found |= {f"setting/no_gradient:{name}": len(names) / num for name in sorted(names)[:MOST_NAMED]}
+        return found
 
     def _frozen(self) -> dict[str, float]:
         now, before = frozenset(self._switches.trained_parameters()), self._trained
@@ -131,3 +156,11 @@ class Settings:
         self._in_eval = now
         flipped = sorted(now ^ before) if before is not None else []
         return {f"setting/eval:{name}": float(name in now) for name in flipped if len(flipped) <= MOST_NAMED}
+
+
+def _common_depth(names: Sequence[str]) -> int:
+    """How many parts of their modules' names all of these parameters share."""
+    if not names:
+        return 0
+    parts = [name.split(".")[:-1] for name in (min(names), max(names))]
+    return next((at for at, (one, other) in enumerate(zip(*parts, strict=False)) if one != other), min(map(len, parts)))

@@ -245,6 +245,10 @@ class FollowedCells(Backend):
         """Return the names of parameters that have a gradient and are in none of these optimizers."""
         return []  # gradients are returned to the loop, and it passes on those it wants
 
+    def without_gradient(self, optimizer: Any) -> tuple[list[str], int]:
+        """Return the names of parameters in an optimizer that require a gradient and have none, of how many."""
+        return [], 0  # as above
+
     def trained_parameters(self) -> list[str]:
         """Return the names of the parameters that require a gradient."""
         return [name for name, one in self.targets.all_parameters.items() if one.requires_grad]

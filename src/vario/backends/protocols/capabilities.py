@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from vario.backends.protocols.collectives import CollectiveFollower
-from vario.backends.protocols.losses import BackwardLoss, LossTarget
+from vario.backends.protocols.losses import BackwardLoss, Compared
 from vario.backends.protocols.observing import Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
 from vario.core.records import HostCopy, Mesh
 
@@ -81,6 +81,9 @@ class TrainingSettings(Protocol):
 
     def left_out(self, optimizers: Collection[Any]) -> list[str]:
         """Return the names of parameters that have a gradient and are in none of these optimizers."""
+
+    def without_gradient(self, optimizer: Any) -> tuple[list[str], int]:
+        """Return the names of parameters in an optimizer that require a gradient and have none, of how many."""
 
     def trained_parameters(self) -> list[str]:
         """Return the names of the parameters that require a gradient."""
@@ -234,7 +237,7 @@ class Losses(Protocol):
 class LossTargets(Protocol):
     """Some elements of what losses compare with."""
 
-    def sample_targets(self, may_look: Callable[[], bool], call: Callable[[Sequence[LossTarget]], None]) -> None:
+    def sample_targets(self, may_look: Callable[[], bool], call: Callable[[Compared], None]) -> None:
         """Call `call` with what a loss compares with, for backward passes at whose start `may_look()` is true."""
 
 

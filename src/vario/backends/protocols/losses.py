@@ -19,6 +19,16 @@ class LossTarget(NamedTuple):
     """What a mean over this target alone is, if the loss is one: of "classes", "squares" or "numbers"; else empty."""
     num_classes: int
     """How many classes it chooses from; 0 for a target of numbers."""
+    limits: tuple[float, float] | None = None
+    """What the predictions are limited to by the function that the model ends with, if it is known."""
+
+
+class Compared(NamedTuple):
+    """What the graph of a loss tells about what is compared."""
+
+    targets: tuple[LossTarget, ...] = ()
+    misuses: tuple[str, ...] = ()
+    """How its loss functions are misused."""
 
 
 class BackwardLoss(NamedTuple):

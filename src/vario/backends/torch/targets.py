@@ -21,6 +21,7 @@ from vario.backends.torch.optimizer import learning_rates
 from vario.backends.torch.optimizer import settings as switches
 from vario.backends.torch.optimizer.held_tensors import HeldTensors
 from vario.backends.torch.optimizer.schedulers import Schedulers
+from vario.backends.torch.optimizer.target_settings import TargetSettings
 from vario.backends.torch.reduce.checksums import checksum
 from vario.core.errors import ModelError
 from vario.core.parameter_list import ParameterList
@@ -37,7 +38,7 @@ NamedTensors = tuple[Sequence[str], list[torch.Tensor]]
 _watched_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
-class Targets:
+class Targets(TargetSettings):
     """What a Selector chooses from one or several models, and the engine that knows where it is kept."""
 
     def __init__(
@@ -126,14 +127,6 @@ class Targets:
             name for name, share in self.shares.items() if share.replicas and is_left(share.replicas)
         )
 
-    def settings(self) -> dict[str, float]:
-        """Return what is trained as numbers that stay constant in ordinary training."""
-        return switches.settings(self.all_modules, self.all_parameters)
-
-    def optimizer_settings(self, optimizer: Any) -> dict[str, float]:
-        """Return an optimizer's options as numbers that stay constant in ordinary training."""
-        return switches.optimizer_settings(getattr(optimizer, "param_groups", None) or [])
-
     @torch.no_grad()
     def unzeroed_gradients(self) -> UnzeroedGradients | None:
         """Return what follows gradients that are not zeroed; None if an engine keeps them elsewhere."""
@@ -143,24 +136,6 @@ class Targets:
     def changed_attributes(self) -> dict[str, tuple[float, float]]:
         """Return numbers of modules that have changed since the last call (`norm.eps`): the old and the new value."""
         return self._attributes.changed()
-
-    def modules_in_eval(self) -> list[str]:
-        """Return the names of the modules in eval mode."""
-        return switches.modules_in_eval(self.all_modules)
-
-    def left_out(self, optimizers: Collection[Any]) -> list[str]:
-        """Return the names of parameters that have a gradient and are in none of these optimizers."""
-        return switches.with_gradients_beside(map(self.engine.parameter_ids, optimizers), self.all_parameters)
-
-    def trained_parameters(self) -> list[str]:
-        """Return the names of the parameters that require a gradient."""
-        return switches.trained_parameters(self.all_parameters)
-
-    def unknown_parameters(self) -> list[str]:
-        """Return the names of parameters added to the model after `vario.watch`; none if an engine replaces them."""
-        if not self.engine.keeps_parameters:
-            return []
-        return switches.unknown_parameters((naming.unwrap(root) for root in self.roots.values()), self.engine.names)
 
     @property
     def mesh(self) -> Mesh:

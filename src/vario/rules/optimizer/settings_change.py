@@ -105,6 +105,19 @@ def _of_module(step: Step, name: str) -> Iterator[Finding]:
             severity="note",
             cause=f"'{place}' is missing from the optimizer from the start: it is not trained",
         )
+    elif kind == "no_gradient":
+        yield Finding(
+            f"'{place}' is in the optimizer and has had no gradient so far, like {number(100 * value, 2)} % of the "
+            "parameters of its optimizer",
+            "update",
+            place,
+            value,
+            strength=2.0 + value,
+            since=step.memory.first_step(step.number),
+            severity="warn" if value > MOST_UNUSED else "note",
+            cause=f"'{place}' is cut off from the loss and gets no gradient: a `detach`, a `no_grad`, checkpointing of "
+            "inputs that need no gradient, or a part of the model that is not used",
+        )
     elif kind == "new":
         # A model may grow on purpose; the note only says that the new module is not watched.
         yield Finding(
@@ -125,6 +138,8 @@ def _of_module(step: Step, name: str) -> Iterator[Finding]:
         )
 
 
+MOST_UNUSED = 0.5
+"""The share of an optimizer's parameters without a gradient from which on it is no unused head."""
 OF_MODEL = ("trainable_parameters", "modules_in_eval")
 
 

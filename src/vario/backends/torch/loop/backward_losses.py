@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 
 from vario.backends.protocols.events import Events, Undo
-from vario.backends.protocols.losses import BackwardLoss, Gradients, LossTarget
+from vario.backends.protocols.losses import BackwardLoss, Compared, Gradients
 from vario.backends.torch.loop import backward_passes
 from vario.backends.torch.loop.accumulation import Accumulation
 from vario.backends.torch.loop.light_steps import LightSteps
-from vario.backends.torch.loop.loss_targets import loss_targets
+from vario.backends.torch.loop.loss_targets import compared_by
 from vario.backends.torch.loop.subscriptions import Subscriptions
 from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.reduce.async_copy import fetch_later
@@ -31,6 +31,7 @@ _MOST_EARLY = 64
 _DEPTH = 6
 """How many operations before backward are searched for a division."""
 _UNDIVIDED = 1.0, 1
+NOTHING_COMPARED = Compared()
 _SUM = 2
 """Torch's internal value of `reduction="sum"`."""
 
@@ -44,7 +45,7 @@ class _Start(NamedTuple):
     divisor: float
     num_items: int
     gradients: Gradients
-    targets: Sequence[LossTarget] = ()
+    compared: Compared = NOTHING_COMPARED
 
 
 class _Mark(NamedTuple):
@@ -90,7 +91,7 @@ class BackwardLosses:
             return  # another model of the process runs backward, on its own thread
         if self._light.takes_backward(outputs, factors, inputs, accumulates):
             divided, gradients = _division(outputs[0], None), self._fate_of_gradients()
-            self._start = _Start(outputs, factors, None, *divided, gradients, self._targets_of(outputs))
+            self._start = _Start(outputs, factors, None, *divided, gradients, self._compared_by(outputs))
             return
         self._light.backward_came()
         self._start = self._reached = None
@@ -101,7 +102,7 @@ class BackwardLosses:
             return  # again through the same graph: still one loss
         scale = self._scale()
         divided = _division(outputs[0], scale) if len(outputs) == 1 else _UNDIVIDED
-        self._start = _Start(outputs, factors, scale, *divided, gradients, self._targets_of(outputs))
+        self._start = _Start(outputs, factors, scale, *divided, gradients, self._compared_by(outputs))
         if accumulates:
             self._accumulation.first_reached = self._reach
         elif any(id(tensor) in self._parameters for tensor in inputs):
@@ -116,11 +117,11 @@ class BackwardLosses:
         value = self._with_rows(start) or _value(start)
         if value is not None:
             self._calls.tell_of_loss(BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept))
-        if start.targets:
-            self._calls.targets_came(start.targets)
+        if start.compared.targets or start.compared.misuses:
+            self._calls.targets_came(start.compared)
 
-    def _targets_of(self, outputs: Sequence[torch.Tensor]) -> Sequence[LossTarget]:
-        return loss_targets(outputs[0]) if len(outputs) == 1 and self._calls.may_sample_targets() else ()
+    def _compared_by(self, outputs: Sequence[torch.Tensor]) -> Compared:
+        return compared_by(outputs[0]) if len(outputs) == 1 and self._calls.may_sample_targets() else NOTHING_COMPARED
 
     def _with_rows(self, start: _Start) -> Callable[[], float] | None:
         if len(start.outputs) != 1 or start.scale is not None:

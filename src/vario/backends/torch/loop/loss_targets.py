@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from vario.backends.protocols.losses import LossTarget
+from vario.backends.protocols.losses import Compared, LossTarget
+from vario.backends.torch.loop import loss_misuses
 from vario.backends.torch.reduce.input_samples import input_samples
 
 _MEAN = 1
@@ -24,22 +25,36 @@ _FACTORS = frozenset({"DivBackward0", "MulBackward0"})
 """What a loop does to a loss before backward that leaves it one term."""
 
 
-def loss_targets(loss: torch.Tensor) -> tuple[LossTarget, ...]:
+def compared_by(loss: torch.Tensor) -> Compared:
     """Start reading a sample of each target that a loss is computed from, in the order of its terms."""
     found: list[LossTarget] = []
-    waiting: list[tuple[Any, bool]] = [(loss.grad_fn, True)]
+    misuses: list[str] = []
+    waiting: list[tuple[Any, bool, bool]] = [(loss.grad_fn, True, True)]
     seen: set[Any] = set()
     while waiting and len(seen) < _MOST_NODES and len(found) < _MOST_TARGETS:
-        node, is_alone = waiting.pop(0)
+        node, is_alone, is_near = waiting.pop(0)
         if node is None or node in seen:
             continue
         seen.add(node)
         name = node.name()
+        if (name != "SubBackward0" or is_near) and (wrong := _misuse(node, name)):
+            misuses.append(wrong)
         if name not in _CRITERIA:
-            waiting += [(below, is_alone and name in _FACTORS) for below, _ in node.next_functions]
-        elif (target := _target(node, name, len(found), is_alone)) is not None:
+            is_near = is_near and loss_misuses.is_passed(name)
+            waiting += [(below, is_alone and name in _FACTORS, is_near) for below, _ in node.next_functions]
+            continue
+        if name in _OF_CLASSES:
+            waiting.append((node.next_functions[0][0], False, False))  # its log-softmax
+        if (target := _target(node, name, len(found), is_alone)) is not None:
             found.append(target)
-    return tuple(found)
+    return Compared(tuple(found), tuple(misuses))
+
+
+def _misuse(node: Any, name: str) -> str:
+    try:
+        return loss_misuses.misuse(node, name)
+    except (AttributeError, IndexError, TypeError):
+        return ""  # a graph that this release describes in another way
 
 
 def _target(node: Any, name: str, number: int, is_alone: bool) -> LossTarget | None:
@@ -60,7 +75,15 @@ def _target(node: Any, name: str, number: int, is_alone: bool) -> LossTarget | N
         return None
     kind = "squares" if name == "MseLossBackward0" else "classes" if num_classes else "numbers"
     label = f"target.{number}" if number else "target"
-    return LossTarget(label, samples[0][1], kind if is_alone and is_mean else "", num_classes)
+    kind = kind if is_alone and is_mean else ""
+    return LossTarget(label, samples[0][1], kind, num_classes, _limits(node) if name in _OF_NUMBERS else None)
+
+
+def _limits(node: Any) -> tuple[float, float] | None:
+    below = loss_misuses.source(node)
+    if below is not None and below.name() == "ExpandBackward0":
+        below = loss_misuses.source(below)
+    return None if below is None else loss_misuses.RANGES.get(below.name())
 
 
 def _num_classes(node: Any, name: str) -> int:

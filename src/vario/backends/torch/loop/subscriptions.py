@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from vario.backends.protocols.backend import Backend
 from vario.backends.protocols.events import LoopCalls
-from vario.backends.protocols.losses import BackwardLoss, LossTarget
+from vario.backends.protocols.losses import BackwardLoss, Compared
 from vario.backends.protocols.observing import Observer
 from vario.backends.torch.modules.module_calls import ModuleCalls
 
@@ -32,7 +32,7 @@ class Subscriptions(LoopCalls):
         self.backward_loss: list[Callable[[BackwardLoss], None]] = []
         self.may_sample_targets: Callable[[], bool] = lambda: False
         """Whether to look for what the loss of a backward pass compares with."""
-        self.targets_came: Callable[[Sequence[LossTarget]], None] = lambda targets: None
+        self.targets_came: Callable[[Compared], None] = lambda compared: None
         self.number_with_rows: NumberWithRows = lambda number, factor: None
         """Fetches a number on a device, times another, with the rows of the step; None if that takes a copy."""
 
@@ -78,6 +78,6 @@ class Subscribing(Backend):
         """Call `call` with the number that backward was called on, when it reaches the first parameter."""
         self._calls.backward_loss.append(call)
 
-    def sample_targets(self, may_look: Callable[[], bool], call: Callable[[Sequence[LossTarget]], None]) -> None:
+    def sample_targets(self, may_look: Callable[[], bool], call: Callable[[Compared], None]) -> None:
         """Call `call` with what a loss compares with, for backward passes at whose start `may_look()` is true."""
         self._calls.may_sample_targets, self._calls.targets_came = may_look, call

@@ -68,6 +68,13 @@ def with_gradients_beside(held: Iterable[Iterable[int]], parameters: Mapping[str
     ]
 
 
+def without_gradient(held: Iterable[int], parameters: Mapping[str, torch.nn.Parameter]) -> tuple[list[str], int]:
+    """Return the names of trained parameters among these that have no gradient, and how many are trained."""
+    ids = frozenset(held)
+    own = [(name, one) for name, one in parameters.items() if one.requires_grad and id(one) in ids]
+    return [name for name, one in own if one.grad is None], len(own)
+
+
 def smallest(
     parameters: Mapping[str, torch.nn.Parameter], engine: Engine, optimizer: torch.optim.Optimizer | None
 ) -> torch.nn.Parameter | None:
