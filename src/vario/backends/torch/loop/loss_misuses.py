@@ -39,6 +39,7 @@ _REDUCTIONS = frozenset(
     for name in ("Mean", "Sum", "Pow", "Abs", "Mul", "Div", "Sqrt", "Neg")
     for number in range(2)
 )
+_PARAMETER = "torch::autograd::AccumulateGrad"
 _MOST_VIEWS = 8
 RANGES = {"SigmoidBackward0": (0.0, 1.0), "SoftmaxBackward0": (0.0, 1.0), "TanhBackward0": (-1.0, 1.0)}
 """What the outputs of a function are limited to."""
@@ -47,8 +48,8 @@ RANGES = {"SigmoidBackward0": (0.0, 1.0), "SoftmaxBackward0": (0.0, 1.0), "TanhB
 def misuse(node: Any, name: str) -> str:
     """Return how the loss function of this node is misused; empty if nothing is known to be wrong."""
     if name in _OF_LOGARITHMS:
-        below = _name(source(node))
-        return PROBABILITIES if below == "SoftmaxBackward0" else RAW_OUTPUTS if below in _LAYERS else ""
+        below = source(node)
+        return PROBABILITIES if _name(below) == "SoftmaxBackward0" else RAW_OUTPUTS if _is_layer(below) else ""
     if name == "LogSoftmaxBackward0":
         return SOFTMAX_TWICE if _name(source(node)) == "SoftmaxBackward0" else ""
     if name == "BinaryCrossEntropyWithLogitsBackward0":
@@ -75,6 +76,13 @@ def source(node: Any) -> Any:
 
 def _name(node: Any) -> str:
     return "" if node is None else node.name()
+
+
+def _is_layer(node: Any) -> bool:
+    """Whether a node is a layer's output; a linear layer may add its bias, a parameter, by itself."""
+    if _name(node) != "AddBackward0":
+        return _name(node) in _LAYERS
+    return any(_name(below) == _PARAMETER for below, _ in node.next_functions)
 
 
 def _is_broadcast(node: Any, name: str) -> bool:
