@@ -265,6 +265,19 @@ class DeviceClock(Protocol):
         """Whether the device has not yet finished the work queued before the last call."""
 
 
+class LoopTimes(Protocol):
+    """What a loop does besides training passes and updates."""
+
+    def on_timed(self, call: Callable[[str, float, float], None]) -> None:
+        """Call `call` with what it was (`loader`, `evaluation`, `checkpoint`) and its two ends, by `perf_counter`.
+
+        A `loader` prepares or waits for a batch, a pass without gradients is an `evaluation`.
+        """
+
+    def on_workers(self, call: Callable[[int], None]) -> None:
+        """Call `call` with the number of worker processes of each loader that begins."""
+
+
 class DeviceMemory(Protocol):
     """Memory of the training devices."""
 

@@ -17,7 +17,7 @@ from vario.backends.protocols.msprobe_wishes import MsprobeFeatures, MsprobeMome
 from vario.backends.protocols.observing import Later, Observer, RowHashes, TimeMark
 from vario.backends.torch import process
 from vario.backends.torch.collectives import tap
-from vario.backends.torch.loop import model_outputs
+from vario.backends.torch.loop import model_outputs, timed_calls
 from vario.backends.torch.loop.sparse_hooks import SparseHooks, has_compiled
 from vario.backends.torch.loop.training_loop import TrainingLoop
 from vario.backends.torch.modules.module_internals import InsideModel
@@ -47,6 +47,7 @@ _BY_ITSELF: frozenset[type] = frozenset(
         offered.TrainerReports,
         offered.TrainerPasses,
         offered.DeviceClock,
+        offered.LoopTimes,
         offered.Snapshots,
         offered.FoundModels,
     }
@@ -93,6 +94,10 @@ class TorchModel(TrainingLoop):
                 self._sparse_hooks.append(self._module_tensors.hooks)
             if self._update_rows is not None:
                 self._undo.add(self._update_rows.forget)
+            if self._calls.timed:
+                timed = events.guarded("loop_times", self._timed)
+                undo = timed_calls.follow(timed, events.guarded("loop_times", self._workers_came))
+                self._undo.add(undo)
             for follower in self._collective_followers:
                 self._undo.add(tap.follow(follower))
         except BaseException:
@@ -253,6 +258,22 @@ class TorchModel(TrainingLoop):
     def input_samples(self, inputs: Any) -> Sequence[tuple[str, Later]]:
         """Start reading a sample of each tensor in a model's inputs, the same elements each time: name and numbers."""
         return input_samples(inputs)
+
+    def on_timed(self, call: Callable[[str, float, float], None]) -> None:
+        """Call `call` with what the loop does besides training passes and updates, and its two ends."""
+        self._calls.timed.append(call)
+
+    def on_workers(self, call: Callable[[int], None]) -> None:
+        """Call `call` with the number of worker processes of each loader that begins."""
+        self._calls.workers.append(call)
+
+    def _timed(self, kind: str, began: float, ended: float) -> None:
+        for call in self._calls.timed:
+            call(kind, began, ended)
+
+    def _workers_came(self, number: int) -> None:
+        for call in self._calls.workers:
+            call(number)
 
     def time_mark(self) -> TimeMark:
         """Return a mark of the current time."""

@@ -26,6 +26,8 @@ class Subscriptions(LoopCalls):
         self.separates_gradients = False
         """Whether an input's gradient is only what its module adds, not the tensor's gradient from all its users."""
         self.module_calls = ModuleCalls(is_training_pass)
+        self.timed: list[Callable[[str, float, float], None]] = []
+        self.workers: list[Callable[[int], None]] = []
         self.reported: list[Callable[[Mapping[str, Any]], None]] = []
         self.local_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
