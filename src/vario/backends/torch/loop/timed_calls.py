@@ -13,7 +13,6 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any
 
-import torch
 from torch.utils.data import dataloader
 
 from vario.backends.protocols.events import Undo
