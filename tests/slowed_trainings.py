@@ -21,7 +21,8 @@ class Rows(Dataset):
         return len(self.x)
 
     def __getitem__(self, at):
-        time.sleep(self.pause)
+        if self.pause:
+            time.sleep(self.pause)
         return self.x[at]
 
 
@@ -31,7 +32,8 @@ class Net(nn.Module):
         self.inner, self.pause = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1)), pause
 
     def forward(self, x):
-        time.sleep(self.pause)
+        if self.pause:
+            time.sleep(self.pause)
         return self.inner(x)
 
 

@@ -16,6 +16,7 @@ from vario.runs.files.unmerged import Unmerged, find_unmerged
 from vario.runs.findings.desync import Desync, first_desync
 from vario.runs.findings.diagnosis import Diagnosis, diagnose
 from vario.runs.findings.onset import Onset, first_bad
+from vario.runs.findings.time_verdict import TimeVerdict, time_verdict
 from vario.runs.reader import Series
 from vario.runs.run import Run
 from vario.runs.views.losses import LossSeries, read_losses
@@ -68,6 +69,8 @@ class RunSummary:
     """From the start to the last recorded step."""
     step_seconds: float | None
     """Median time of one step."""
+    time: TimeVerdict | None
+    """Where the time of its steps goes, and what limits its speed."""
     loss: Loss | None
     part_losses: list[Loss]
     """The losses of further parts that are trained against the first."""
@@ -121,6 +124,7 @@ def summarise(run: Run) -> RunSummary:
         num_steps=len(steps),
         duration_seconds=_duration(run, rank),
         step_seconds=None if step_times is None else float(np.nanmedian(step_times.values)),
+        time=time_verdict(run),
         loss=losses[0] if losses else None,
         part_losses=losses[1:],
         peak_memory_bytes=_peak_memory(scalars),

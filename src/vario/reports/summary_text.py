@@ -77,6 +77,10 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
     yield "steps", Text(length)
     if summary.step_seconds is not None:
         yield "step time", Text(f"{duration(summary.step_seconds)} (median)")
+    if summary.time is not None:
+        yield "speed", Text(summary.time.text)
+        yield "", Text(summary.time.evidence, style="dim")
+        yield "", Text(f"Next: {summary.time.advice}")
     for loss in [] if summary.loss is None else [summary.loss, *summary.part_losses]:
         yield from _loss(loss)
     if summary.peak_memory_bytes:

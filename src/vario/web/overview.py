@@ -14,6 +14,7 @@ from vario.core.errors import RunError, VarioError
 from vario.runs.files.rank_failures import first_failure
 from vario.runs.files.status import read_ranks
 from vario.runs.files.unmerged import find_unmerged
+from vario.runs.findings.time_verdict import time_verdict
 from vario.runs.notes.notes import RunNote, note_of
 from vario.runs.run import Run
 from vario.runs.table.summary import RunSummary, read_summary
@@ -338,6 +339,7 @@ def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
         "command": found.command,
         "sessions": sessions_of(found),
         "vital": vitals.vitals,
+        "time": time_verdict(found),
         "quantities": _quantities(found),
         "incidents": [described(incident) for incident in incidents],
         "parts_off": len(found.parts_off) + len(find_unmerged(found)),

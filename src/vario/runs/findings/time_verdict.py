@@ -139,7 +139,5 @@ def _input_advice(workers: int | None) -> str:
 
 def _compute_advice(split: TimeSplit) -> str:
     if split.shares["forward"] > 2 * split.shares["backward"] and split.shares["forward"] > 0.5:
-        return (
-            "Forward takes much longer than backward: look in it for copies, Python and waiting."
-        )
+        return "Forward takes much longer than backward: look in it for copies, Python and waiting."
     return "To go faster: lower precision (autocast to bfloat16), torch.compile, or a faster device."

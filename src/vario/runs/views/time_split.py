@@ -19,10 +19,10 @@ from vario.runs.views.quantity_size import newest_of_rank
 
 Values = npt.NDArray[np.float64]
 
-MOST_STEPS = 4096
-"""The last steps that are read: a second's work."""
-LEFT_OUT = 2
-"""First steps that are left out: they compile kernels, build plans and reserve memory."""
+MOST_STEPS, MOST_ROWS = 4096, 500_000
+"""The last steps that are read: a second's work. With very many plain numbers, fewer."""
+WARM_UP, WATCHED_MORE = 2, 16
+"""First steps that are left out: they compile kernels and build plans, and the monitor looks at more of them."""
 LEAST_STEPS = 3
 STEP, WAIT, HOST = "step_seconds", "wait_seconds", "host_seconds"
 LOADER, EVALUATION, CHECKPOINT, MONITOR = (
@@ -33,7 +33,7 @@ LOADER, EVALUATION, CHECKPOINT, MONITOR = (
 )
 WORKERS = "loader_workers"
 PASSES = {"forward_seconds": "forward", "backward_seconds": "backward", "update_seconds": "optimizer"}
-READ = (STEP, WAIT, HOST, LOADER, EVALUATION, CHECKPOINT, MONITOR, WORKERS, *PASSES)
+READ = (STEP, WAIT, HOST, LOADER, EVALUATION, CHECKPOINT, MONITOR, *PASSES)
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,13 @@ def read_time_split(run: RunReader, rank: int | None = None) -> TimeSplit | None
     rank = next(iter(run.ranks), None) if rank is None else rank
     if rank is None or "scalar" not in run.quantities(rank):
         return None
-    newest = newest_of_rank(run, "scalar", rank)
-    first = max(LEFT_OUT + int(run.sessions[0].get("first_step") or 0), (newest or 0) - MOST_STEPS + 1)
+    newest = newest_of_rank(run, "scalar", rank) or 0
+    began = int(run.sessions[-1].get("first_step") or 0)
+    warm = WATCHED_MORE if newest - began >= 3 * WATCHED_MORE else WARM_UP
+    num_steps = min(MOST_STEPS, MOST_ROWS // len(run.targets("scalar", rank=rank)))
+    first = max(began + warm, newest - num_steps + 1)
     steps, read = _table(run.columns("scalar", ["step", "target", "value"], rank, first))
-    return split_time(steps, read)
+    return split_time(steps, read, _workers(run, rank))
 
 
 def _table(table: Any) -> tuple[npt.NDArray[np.int64], dict[str, Values]]:
@@ -90,7 +93,9 @@ def _table(table: Any) -> tuple[npt.NDArray[np.int64], dict[str, Values]]:
     return steps, found
 
 
-def split_time(steps: npt.NDArray[np.int64], read: Mapping[str, Values]) -> TimeSplit | None:
+def split_time(
+    steps: npt.NDArray[np.int64], read: Mapping[str, Values], loader_workers: int | None = None
+) -> TimeSplit | None:
     """Divide the time of these steps, given the plain numbers at each; None if there are too few."""
     nothing = np.zeros(len(steps))
     known = {name: np.nan_to_num(read.get(name, nothing)) for name in READ}
@@ -125,7 +130,7 @@ def split_time(steps: npt.NDArray[np.int64], read: Mapping[str, Values]) -> Time
         num_whole_steps=int(whole.sum()),
         num_evaluations=int((known[EVALUATION] > 0).sum()),
         num_checkpoints=int((known[CHECKPOINT] > 0).sum()),
-        loader_workers=_last(read.get(WORKERS)),
+        loader_workers=loader_workers,
         host_share=host / device if HOST in read and device else None,
     )
 
@@ -154,6 +159,9 @@ def _monitor(read: Mapping[str, Values], known: Mapping[str, Values]) -> float:
     return min(1.0, float(known[MONITOR][since].sum()) / whole) if whole else 0.0
 
 
-def _last(values: Values | None) -> int | None:
-    found = values[np.isfinite(values)] if values is not None else np.zeros(0)
-    return int(found[-1]) if len(found) and found[-1] >= 0 else None
+def _workers(run: RunReader, rank: int) -> int | None:
+    """The worker processes of the latest loader: recorded when it changes."""
+    if WORKERS not in run.targets("scalar", rank=rank):
+        return None
+    values = run.series(WORKERS, "scalar", rank=rank).values
+    return int(values[-1]) if len(values) and values[-1] >= 0 else None

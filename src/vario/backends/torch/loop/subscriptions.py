@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -42,6 +43,12 @@ class Subscriptions(LoopCalls):
         """Pass on the number that backward was called on."""
         for call in self.backward_loss:
             call(loss)
+
+    def tell_of_other_pass(self, began: float | None) -> None:
+        """Pass on that a pass without gradients ends; None if this one has them."""
+        if began is not None:
+            for call in self.timed:
+                call("evaluation", began, perf_counter())
 
     def tell_what_was_reported(self, numbers: Mapping[str, Any]) -> None:
         """Pass on what a trainer of another package reports."""

@@ -248,10 +248,7 @@ class TrainingLoop(Subscribing):
     def _forward_ended(self, output: Any) -> None:
         if self._pass_trains:
             self._accumulation.forward_ended()
-        elif self._other_began is not None:
-            now = perf_counter()
-            for call in self._calls.timed:
-                call("evaluation", self._other_began, now)
+        self._calls.tell_of_other_pass(self._other_began)
         self._other_began = None
         self._pass_trains = None
         if self._module_tensors is not None:
