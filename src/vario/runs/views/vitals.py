@@ -35,7 +35,7 @@ NAMES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("overhead of vario", ("overhead",), "share"),
 )
 """What is shown after the loss: label, possible names of the plain number, and unit."""
-NO_RESULTS = ("_step", "_runtime", "_per_second")
+NO_RESULTS = ("_step", "_runtime", "_per_second", "_seconds")
 """Suffixes of evaluation numbers that are not results."""
 
 
