@@ -592,6 +592,8 @@ export interface RunHome {
   command: string;
   sessions: Session[];
   vital: Vital[];
+  /** Samples, tokens and operations a second, in words. */
+  throughput: string[];
   /** Where the time of its steps goes, and what limits its speed; null if too little was recorded. */
   time: TimeVerdict | null;
   quantities: Quantity[];

@@ -15,7 +15,7 @@ const PARTS: readonly [string, string, string][] = [
   ["monitor", "vario", "The monitor itself"],
 ];
 
-export function TimeSplit(props: { verdict: TimeVerdict }) {
+export function TimeSplit(props: { verdict: TimeVerdict; throughput: readonly string[] }) {
   const { text, advice, split } = props.verdict;
   const shown = PARTS.map((part, at) => ({ part, at, share: split.shares[part[0]] ?? 0 })).filter(
     (one) => one.share >= 0.005,
@@ -23,6 +23,7 @@ export function TimeSplit(props: { verdict: TimeVerdict }) {
   return (
     <section class="time-split" aria-label="Speed">
       <h2>{text}</h2>
+      {props.throughput.length > 0 && <p>{props.throughput.join(" · ")}</p>}
       <div class="time-bar" aria-hidden="true">
         {shown.map(({ part, at, share }) => (
           <i

@@ -30,7 +30,7 @@ export function HomeScreen(props: { home: RunHome }) {
       {worst && <Cause incident={worst} all={home.incidents} />}
       <RankNotes home={home} told={worst?.rule} />
       <Vitals home={home} />
-      {home.time && <TimeSplit verdict={home.time} />}
+      {home.time && <TimeSplit verdict={home.time} throughput={home.throughput} />}
       <HeatCard home={home} />
     </>
   );

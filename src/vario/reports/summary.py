@@ -21,6 +21,7 @@ from vario.runs.reader import Series
 from vario.runs.run import Run
 from vario.runs.views.losses import LossSeries, read_losses
 from vario.runs.views.overhead import Overhead, read_overhead
+from vario.runs.views.throughput import Throughput, read_throughput
 
 Values = npt.NDArray[np.float64]
 
@@ -69,6 +70,8 @@ class RunSummary:
     """From the start to the last recorded step."""
     step_seconds: float | None
     """Median time of one step."""
+    throughput: Throughput | None
+    """Samples, tokens and operations a second."""
     time: TimeVerdict | None
     """Where the time of its steps goes, and what limits its speed."""
     loss: Loss | None
@@ -124,6 +127,7 @@ def summarise(run: Run) -> RunSummary:
         num_steps=len(steps),
         duration_seconds=_duration(run, rank),
         step_seconds=None if step_times is None else float(np.nanmedian(step_times.values)),
+        throughput=read_throughput(run),
         time=time_verdict(run),
         loss=losses[0] if losses else None,
         part_losses=losses[1:],

@@ -19,6 +19,7 @@ from vario.runs.findings.desync import Desync
 from vario.runs.findings.diagnosis import Diagnosis
 from vario.runs.findings.diagnosis_text import diagnosis_text, source_text
 from vario.runs.findings.onset import Onset
+from vario.runs.views.throughput import throughput_lines
 
 WIDTH = 100
 """Longer lines are hard to read, even in a wide terminal."""
@@ -77,6 +78,9 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
     yield "steps", Text(length)
     if summary.step_seconds is not None:
         yield "step time", Text(f"{duration(summary.step_seconds)} (median)")
+    if summary.throughput is not None:
+        for at, line in enumerate(throughput_lines(summary.throughput)):
+            yield "" if at else "throughput", Text(line)
     if summary.time is not None:
         yield "speed", Text(summary.time.text)
         yield "", Text(summary.time.evidence, style="dim")

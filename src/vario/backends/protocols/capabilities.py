@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from vario.backends.protocols.collectives import CollectiveFollower
 from vario.backends.protocols.losses import BackwardLoss, LossTarget
-from vario.backends.protocols.observing import Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
+from vario.backends.protocols.observing import BatchSize, Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
 from vario.core.records import HostCopy, Mesh
 
 
@@ -276,6 +276,22 @@ class LoopTimes(Protocol):
 
     def on_workers(self, call: Callable[[int], None]) -> None:
         """Call `call` with the number of worker processes of each loader that begins."""
+
+
+class PassWork(Protocol):
+    """How much work a training pass is."""
+
+    def batch_size(self, inputs: Any) -> BatchSize | None:
+        """Return how many rows and tokens a batch has; None if it has no tensors with rows."""
+
+    def begin_count(self) -> bool:
+        """Start counting the operations of a pass, if that cannot disturb it; return whether it does."""
+
+    def end_count(self) -> None:
+        """Stop counting, until the next pass."""
+
+    def counted(self) -> Mapping[str, tuple[float, float | None]]:
+        """Return by precision the operations of all counted passes, and how many a second the device can do."""
 
 
 class DeviceMemory(Protocol):

@@ -21,6 +21,7 @@ from vario.backends.torch.loop import model_outputs, timed_calls
 from vario.backends.torch.loop.sparse_hooks import SparseHooks, has_compiled
 from vario.backends.torch.loop.training_loop import TrainingLoop
 from vario.backends.torch.modules.module_internals import InsideModel
+from vario.backends.torch.modules.pass_work import PassWork
 from vario.backends.torch.modules.spectra import SpectralNorms, stable_rank
 from vario.backends.torch.msprobe_wishes import TorchWishes
 from vario.backends.torch.optimizer.update_rows import UpdateRows
@@ -76,6 +77,8 @@ class TorchModel(TrainingLoop):
         super().__init__(Targets(models, selector, _as_list(optimizers), engine), scaler)
         self.inside = InsideModel(self.targets, self._is_training_pass, self._calls.module_calls)
         self._spectral_norms = SpectralNorms()
+        self._pass_work = PassWork(self.targets)
+        self._undo.add(self._pass_work.end_count)
         self._collective_followers: list[CollectiveFollower] = []
         self._update_rows: UpdateRows | None = None
         self._asked: torch.cuda.Event | None = None
@@ -206,6 +209,8 @@ class TorchModel(TrainingLoop):
             found = self.targets
         elif capability in _BY_MODULES:
             found = self.inside
+        elif capability is offered.PassWork:
+            found = self._pass_work
         elif capability in _BY_WISHES:
             found = TorchWishes(self)
         return found  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ steps only, which very short steps are not: what is left of the time is divided 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,23 +64,33 @@ def read_time_split(run: RunReader, rank: int | None = None) -> TimeSplit | None
     rank = next(iter(run.ranks), None) if rank is None else rank
     if rank is None or "scalar" not in run.quantities(rank):
         return None
+    steps, read = read_numbers(run, rank, first_step_of_interest(run, rank), READ)
+    return split_time(steps, read, _workers(run, rank))
+
+
+def first_step_of_interest(run: RunReader, rank: int) -> int:
+    """Return the first step that counts for the speed of a rank: after a warm-up, and not too far from the last."""
     newest = newest_of_rank(run, "scalar", rank) or 0
     began = int(run.sessions[-1].get("first_step") or 0)
     warm = WATCHED_MORE if newest - began >= 3 * WATCHED_MORE else WARM_UP
     num_steps = min(MOST_STEPS, MOST_ROWS // len(run.targets("scalar", rank=rank)))
-    first = max(began + warm, newest - num_steps + 1)
-    steps, read = _table(run.columns("scalar", ["step", "target", "value"], rank, first))
-    return split_time(steps, read, _workers(run, rank))
+    return max(began + warm, newest - num_steps + 1)
 
 
-def _table(table: Any) -> tuple[npt.NDArray[np.int64], dict[str, Values]]:
-    """The steps that have a duration, and each number at these; NaN where it was not recorded."""
+def read_numbers(
+    run: RunReader, rank: int, first: int, wanted: Sequence[str]
+) -> tuple[npt.NDArray[np.int64], dict[str, Values]]:
+    """Read plain numbers at the steps that have a duration, from the first one on; NaN where not recorded."""
+    return _table(run.columns("scalar", ["step", "target", "value"], rank, first), wanted)
+
+
+def _table(table: Any, wanted: Sequence[str]) -> tuple[npt.NDArray[np.int64], dict[str, Values]]:
     if not table.num_rows:
         return np.zeros(0, np.int64), {}
     at, values = numbers(table.column("step")), numbers(table.column("value"))
     target = table.column("target").combine_chunks()
     names, codes = target.dictionary.to_pylist(), numbers(target.indices)
-    rows = {name: np.flatnonzero(codes == names.index(name)) for name in READ if name in names}
+    rows = {name: np.flatnonzero(codes == names.index(name)) for name in wanted if name in names}
     if STEP not in rows:
         return np.zeros(0, np.int64), {}
     steps = np.unique(at[rows[STEP]])

@@ -115,6 +115,8 @@ class RunHome(Pace):
     command: str
     sessions: list[Session]
     vital: Sequence[Vital]
+    throughput: list[str]
+    """Samples, tokens and operations a second, in words."""
     time: TimeVerdict | None
     """Where the time of its steps goes, and what limits its speed; null if too little was recorded."""
     quantities: list[Quantity]
