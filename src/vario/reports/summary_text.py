@@ -87,6 +87,10 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
         yield "", Text(f"Next: {summary.time.advice}")
     for loss in [] if summary.loss is None else [summary.loss, *summary.part_losses]:
         yield from _loss(loss)
+    if summary.clipping is not None:
+        yield "clipping", Text(summary.clipping.text)
+    if summary.noise_scale is not None:
+        yield "noise scale", Text(summary.noise_scale.text)
     if summary.peak_memory_bytes:
         peaks = [f"{name.partition('_memory')[0]} {size(peak)}" for name, peak in summary.peak_memory_bytes.items()]
         yield "peak memory", Text(", ".join(peaks))

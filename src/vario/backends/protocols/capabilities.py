@@ -278,6 +278,16 @@ class LoopTimes(Protocol):
         """Call `call` with the number of worker processes of each loader that begins."""
 
 
+class Clipping(Protocol):
+    """Clipping of gradients by their norm."""
+
+    def on_clipped(self, call: Callable[[Callable[[], float], float], None], may_copy: Callable[[], bool]) -> None:
+        """Call `call` with the norm before clipping, which may wait, and the limit.
+
+        For a norm on a device only if `may_copy()`: reading it takes a copy.
+        """
+
+
 class PassWork(Protocol):
     """How much work a training pass is."""
 

@@ -24,6 +24,7 @@ from vario.backends.torch.modules.module_internals import InsideModel
 from vario.backends.torch.modules.pass_work import PassWork
 from vario.backends.torch.modules.spectra import SpectralNorms, stable_rank
 from vario.backends.torch.msprobe_wishes import TorchWishes
+from vario.backends.torch.optimizer import clipping
 from vario.backends.torch.optimizer.update_rows import UpdateRows
 from vario.backends.torch.reduce import host_copy
 from vario.backends.torch.reduce.input_samples import input_samples
@@ -49,6 +50,7 @@ _BY_ITSELF: frozenset[type] = frozenset(
         offered.TrainerPasses,
         offered.DeviceClock,
         offered.LoopTimes,
+        offered.Clipping,
         offered.Snapshots,
         offered.FoundModels,
     }
@@ -101,6 +103,8 @@ class TorchModel(TrainingLoop):
                 timed = events.guarded("loop_times", self._timed)
                 undo = timed_calls.follow(timed, events.guarded("loop_times", self._workers_came))
                 self._undo.add(undo)
+            if self._calls.clipped:
+                self._undo.add(clipping.follow(events.guarded("clipping", self._clipped)))
             for follower in self._collective_followers:
                 self._undo.add(tap.follow(follower))
         except BaseException:
@@ -279,6 +283,19 @@ class TorchModel(TrainingLoop):
     def _workers_came(self, number: int) -> None:
         for call in self._calls.workers:
             call(number)
+
+    def on_clipped(self, call: Callable[[Callable[[], float], float], None], may_copy: Callable[[], bool]) -> None:
+        """Call `call` with the norm before clipping and the limit; for a norm on a device only if `may_copy()`."""
+        self._calls.clipped.append((call, may_copy))
+
+    def _clipped(self, parameters: Any, limit: Any, norm: Any) -> None:
+        given = parameters if isinstance(parameters, (list, tuple)) else [parameters]
+        if not self.turns.takes_part() or not any(id(each) in self.engine.names for each in given):
+            return
+        is_here = not isinstance(norm, torch.Tensor) or norm.is_cpu
+        for call, may_copy in self._calls.clipped:
+            if (is_here or may_copy()) and (later := clipping.norm_later(norm)) is not None:
+                call(later, float(limit))
 
     def time_mark(self) -> TimeMark:
         """Return a mark of the current time."""

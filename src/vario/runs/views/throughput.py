@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from vario.core.text import duration, number
+from vario.core.text import duration
 from vario.runs.reader import RunReader
 from vario.runs.views.time_split import STEP, Values, first_step_of_interest, read_numbers
 from vario.runs.views.vitals import read_pace
@@ -138,7 +138,7 @@ def throughput_lines(found: Throughput) -> list[str]:
     """Return what is known in one or two lines."""
     each = " per rank" if found.world_size > 1 else ""
     rates = [(found.samples_per_second, "samples/s"), (found.tokens_per_second, "tokens/s")]
-    parts = [f"{number(value, 3)} {unit}{each}" for value, unit in rates if value is not None]
+    parts = [f"{_amount(value)} {unit}{each}" for value, unit in rates if value is not None]
     if found.tokens_seen:
         parts.append(f"{_amount(found.tokens_seen)} tokens seen{each}")
     elif found.samples_seen:
@@ -160,4 +160,4 @@ def _flops(value: float) -> str:
 
 def _amount(value: float) -> str:
     word, unit = next((each for each in _AMOUNTS if value >= each[1]), ("", 1.0))
-    return f"{value / unit:.3g}{word}" if word else f"{value:,.0f}"
+    return f"{value / unit:.3g}{word}" if word else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -28,6 +28,7 @@ class Subscriptions(LoopCalls):
         """Whether an input's gradient is only what its module adds, not the tensor's gradient from all its users."""
         self.module_calls = ModuleCalls(is_training_pass)
         self.timed: list[Callable[[str, float, float], None]] = []
+        self.clipped: list[tuple[Callable[[Callable[[], float], float], None], Callable[[], bool]]] = []
         self.workers: list[Callable[[int], None]] = []
         self.reported: list[Callable[[Mapping[str, Any]], None]] = []
         self.local_gradient: list[Callable[[str, torch.Tensor], None]] = []
