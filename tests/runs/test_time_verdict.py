@@ -10,7 +10,7 @@ import slowed_trainings
 import synthetic
 import vario
 from vario.cli import main
-from vario.runs.findings.time_verdict import time_verdict
+from vario.runs.findings.time_verdict import _kind, _text, time_verdict
 from vario.runs.views.time_split import split_time
 
 SLOW = {
@@ -120,6 +120,22 @@ def test_rare_work_counts_with_all_steps_and_passes_as_in_whole_steps():
     assert (split.num_evaluations, split.num_checkpoints) == (1, 1)
     expected = {"evaluation": 0.4, "checkpoint": 0.1, "between": 0.25, "forward": 0.1, "backward": 0.15}
     assert {name: split.shares[name] for name in expected} == pytest.approx(expected)
+
+
+def test_a_step_whose_passes_are_unknown_is_not_blamed_for_the_rest_of_it():
+    split = split_time(*steps_of(step_seconds=1.0, wait_seconds=0.1))
+    assert split.shares["rest"] == pytest.approx(0.9)
+    assert _kind(split, 1) == "compute"
+    assert "were not measured, takes 90 %" in _text("compute", split)
+
+
+def test_a_host_that_is_as_slow_as_its_device_and_ranks_that_wait_are_named():
+    known = {"step_seconds": 1.0, "wait_seconds": 0.01, "forward_seconds": 0.5, "backward_seconds": 0.4}
+    host = {"device": 0.2, "host": 0.85}
+    kinds = {name: _kind(split_time(*steps_of(**known, host_seconds=at)), 1) for name, at in host.items()}
+    assert kinds == {"device": "compute", "host": "host"}
+    waiting = split_time(*steps_of(**{**known, "backward_seconds": 0.0, "forward_seconds": 0.3}))
+    assert [_kind(waiting, world_size) for world_size in (1, 2)] == ["rest", "communication"]
 
 
 def test_a_loader_that_a_device_does_not_wait_for_is_no_input_wait():

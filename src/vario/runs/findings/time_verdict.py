@@ -65,15 +65,23 @@ def time_verdict(run: RunReader, rank: int | None = None) -> TimeVerdict | None:
 
 def _kind(split: TimeSplit, world_size: int) -> Kind:
     much = {kind: split.shares[kind] for kind, least in MUCH.items() if split.shares[kind] >= least}
+    if not _knows_passes(split):
+        much.pop("rest", None)  # they are in it
     if much:
         found = max(much, key=lambda kind: much[kind] - MUCH[kind])
         return "communication" if found == "rest" and world_size > 1 else found
     return "host" if split.host_share is not None and split.host_share >= BUSY_HOST else "compute"
 
 
+def _knows_passes(split: TimeSplit) -> bool:
+    return split.shares["forward"] + split.shares["backward"] > 0
+
+
 def _text(kind: Kind, split: TimeSplit) -> str:
     share = {name: f"{100 * found:.0f} %" for name, found in split.shares.items()}
-    passes = f"{100 * (split.shares['forward'] + split.shares['backward']):.0f} %"
+    passes = f"forward and backward take {100 * (split.shares['forward'] + split.shares['backward']):.0f} %"
+    if not _knows_passes(split):
+        passes = f"the step, whose passes were not measured, takes {share['rest']}"
     return {
         "input": f"Waiting for input: the loader takes {share['input']} of the time.",
         "between": f"Work between steps: {share['between']} of the time goes to neither loader, model nor optimizer.",
@@ -84,7 +92,7 @@ def _text(kind: Kind, split: TimeSplit) -> str:
         "communication": f"Exposed communication, most likely: {share['rest']} of the time is in no part of this rank.",
         "optimizer": f"The optimizer takes {share['optimizer']} of the time.",
         "host": "Host-bound: the device finishes its work about as fast as the host starts it.",
-        "compute": f"Compute: forward and backward take {passes} of the time.",
+        "compute": f"Compute: {passes} of the time.",
     }[kind]
 
 

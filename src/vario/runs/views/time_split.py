@@ -24,6 +24,8 @@ MOST_STEPS, MOST_ROWS = 4096, 500_000
 WARM_UP, WATCHED_MORE = 2, 16
 """First steps that are left out: they compile kernels and build plans, and the monitor looks at more of them."""
 LEAST_STEPS = 3
+LEAST_WHOLE = 4
+"""With fewer steps measured in full the first ones count as well."""
 STEP, WAIT, HOST = "step_seconds", "wait_seconds", "host_seconds"
 LOADER, EVALUATION, CHECKPOINT, MONITOR = (
     "loader_seconds",
@@ -64,15 +66,19 @@ def read_time_split(run: RunReader, rank: int | None = None) -> TimeSplit | None
     rank = next(iter(run.ranks), None) if rank is None else rank
     if rank is None or "scalar" not in run.quantities(rank):
         return None
-    steps, read = read_numbers(run, rank, first_step_of_interest(run, rank), READ)
-    return split_time(steps, read, _workers(run, rank))
+    workers, found = _workers(run, rank), None
+    for warm in (WATCHED_MORE, WARM_UP):
+        found = split_time(*read_numbers(run, rank, first_step_of_interest(run, rank, warm), READ), workers)
+        if found is not None and found.num_whole_steps >= LEAST_WHOLE:
+            break  # later steps may be too short to be measured in full
+    return found
 
 
-def first_step_of_interest(run: RunReader, rank: int) -> int:
+def first_step_of_interest(run: RunReader, rank: int, most_warm: int = WATCHED_MORE) -> int:
     """Return the first step that counts for the speed of a rank: after a warm-up, and not too far from the last."""
     newest = newest_of_rank(run, "scalar", rank) or 0
     began = int(run.sessions[-1].get("first_step") or 0)
-    warm = WATCHED_MORE if newest - began >= 3 * WATCHED_MORE else WARM_UP
+    warm = most_warm if newest - began >= 3 * WATCHED_MORE else WARM_UP
     num_steps = min(MOST_STEPS, MOST_ROWS // len(run.targets("scalar", rank=rank)))
     return max(began + warm, newest - num_steps + 1)
 
