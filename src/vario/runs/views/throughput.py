@@ -35,13 +35,10 @@ class Throughput:
     """What the device can do in a second, at the precisions of the model."""
     precisions: tuple[str, ...]
     """Of the operations, most first; empty if the script logged their number."""
+    utilisation: float | None
+    """The share of the peak that the model uses."""
     eta_seconds: float | None
     world_size: int
-
-    @property
-    def utilisation(self) -> float | None:
-        """The share of the peak that the model uses."""
-        return self.flops_per_second / self.peak_flops if self.flops_per_second and self.peak_flops else None
 
 
 def read_throughput(run: RunReader, rank: int | None = None) -> Throughput | None:
@@ -54,6 +51,7 @@ def read_throughput(run: RunReader, rank: int | None = None) -> Throughput | Non
     _, read = read_numbers(run, rank, first_step_of_interest(run, rank), (STEP, SAMPLES, TOKENS))
     rates = {name: rate(read[STEP], read[name]) for name in (SAMPLES, TOKENS) if name in read}
     per_second = _flops_per_second(run, rank, flops, read, rates.get(SAMPLES))
+    peak = _peak(flops, peaks)
     eta = read_pace(run, targets, rank).eta_seconds
     found = Throughput(
         samples_per_second=rates.get(SAMPLES),
@@ -61,7 +59,8 @@ def read_throughput(run: RunReader, rank: int | None = None) -> Throughput | Non
         samples_seen=_seen(run, rank, targets, SAMPLES),
         tokens_seen=_seen(run, rank, targets, TOKENS),
         flops_per_second=per_second,
-        peak_flops=_peak(flops, peaks),
+        peak_flops=peak,
+        utilisation=per_second / peak if per_second and peak else None,
         precisions=tuple(name for name in sorted(flops, key=lambda name: -flops[name]) if name),
         eta_seconds=eta,
         world_size=run.world_size,
