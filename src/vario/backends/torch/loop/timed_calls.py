@@ -56,7 +56,7 @@ def follow(timed: Timed, workers_came: Callable[[int], None]) -> Undo:
     undos.append(_follow(LOADER, dataloader._BaseDataLoaderIter, "__next__", timed))
 
     def loader_began(loader: Any) -> None:
-        workers_came(int(loader.num_workers))
+        workers_came(getattr(loader, "num_workers", -1))
 
     undos.append(_follow(LOADER, dataloader.DataLoader, "__iter__", timed, loader_began))
 
