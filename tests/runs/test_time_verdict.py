@@ -57,6 +57,21 @@ def test_workers_of_a_loader_are_known(tmp_path):
     assert "num_workers" in verdict.advice
 
 
+def test_workers_are_known_of_a_loader_that_began_before_watching(tmp_path):
+    model = slowed_trainings.Net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    rows = slowed_trainings.Rows(160, slowed_trainings.PAUSE / 8)
+    batches = iter(DataLoader(rows, batch_size=8, num_workers=1))
+    with vario.watch(model, optimizer, directory=str(tmp_path)) as monitor:
+        for x in batches:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    verdict = time_verdict(vario.open_run(monitor.path))
+    assert (verdict.kind, verdict.split.loader_workers) == ("input", 1)
+    assert "One worker is too few" in verdict.advice
+
+
 def test_the_report_says_it_in_words_and_as_json(tmp_path, capsys):
     run = slowed_trainings.train(tmp_path / "run", "dataset")
     assert main(["report", str(run.path)]) == 0

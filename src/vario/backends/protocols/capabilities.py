@@ -275,7 +275,7 @@ class LoopTimes(Protocol):
         """
 
     def on_workers(self, call: Callable[[int], None]) -> None:
-        """Call `call` with the number of worker processes of each loader that begins."""
+        """Call `call` with the number of worker processes of the loader of each batch."""
 
 
 class Clipping(Protocol):

@@ -273,7 +273,7 @@ class TorchModel(TrainingLoop):
         self._calls.timed.append(call)
 
     def on_workers(self, call: Callable[[int], None]) -> None:
-        """Call `call` with the number of worker processes of each loader that begins."""
+        """Call `call` with the number of worker processes of the loader of each batch."""
         self._calls.workers.append(call)
 
     def _timed(self, kind: str, began: float, ended: float) -> None:

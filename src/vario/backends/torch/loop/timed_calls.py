@@ -50,15 +50,16 @@ _busy: set[tuple[str, int]] = set()
 
 
 def follow(timed: Timed, workers_came: Callable[[int], None]) -> Undo:
-    """Tell what loaders and checkpoints take, and how many workers a loader has when it begins, until the undo."""
+    """Tell what loaders and checkpoints take, and how many workers prepare each batch, until the undo."""
     saving = [(sys.modules[module], name) for module, name in _SAVING if hasattr(sys.modules.get(module), name)]
     undos = [_follow(CHECKPOINT, owner, name, timed) for owner, name in saving]
-    undos.append(_follow(LOADER, dataloader._BaseDataLoaderIter, "__next__", timed))
+    undos.append(_follow(LOADER, dataloader.DataLoader, "__iter__", timed))
 
-    def loader_began(loader: Any) -> None:
-        workers_came(getattr(loader, "num_workers", -1))
+    def batch_comes(iterator: Any) -> None:
+        workers_came(getattr(iterator, "_num_workers", -1))
 
-    undos.append(_follow(LOADER, dataloader.DataLoader, "__iter__", timed, loader_began))
+    # With each batch: the loop may have begun before watching did.
+    undos.append(_follow(LOADER, dataloader._BaseDataLoaderIter, "__next__", timed, batch_comes))
 
     def undo() -> None:
         for each in undos:
