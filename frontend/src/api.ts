@@ -638,6 +638,10 @@ export interface RunHome {
   command: string;
   sessions: Session[];
   vital: Vital[];
+  /** Samples, tokens and operations a second, in words. */
+  throughput: string[];
+  /** Where the time of its steps goes, and what limits its speed; null if too little was recorded. */
+  time: TimeVerdict | null;
   quantities: Quantity[];
   incidents: Incident[];
   /** The number of disabled parts of the monitor, and of quantities that could not be merged. */
@@ -866,6 +870,41 @@ export interface Targets {
   targets: string[];
   /** The total number; if there are very many, only the first are listed. */
   total: number;
+}
+
+/** Where the time goes, as shares of it: they add up to 1. */
+export interface TimeSplit {
+  /**
+   * Of `input`, `forward`, `backward`, `optimizer`, `between` (the loop's own work between an update and the next
+   * pass), `rest` (within the step: loss, clipping, waiting for other ranks), `evaluation`, `checkpoint`, `monitor`.
+   */
+  shares: Record<string, Maybe>;
+  /** The mean. */
+  step_seconds: Maybe;
+  first_step: number;
+  last_step: number;
+  num_steps: number;
+  /** The steps in which passes and updates were measured. */
+  num_whole_steps: number;
+  num_evaluations: number;
+  /** Steps with any of these before them. */
+  num_checkpoints: number;
+  /** Worker processes of the loader; None if unknown. */
+  loader_workers: Maybe;
+  /** Time of the host for passes and updates over that of the device; None if they are the same. */
+  host_share: Maybe;
+}
+
+/** What most of the time goes to beyond what has to be computed, or that this is not much. */
+export interface TimeVerdict {
+  kind: "input" | "between" | "optimizer" | "evaluation" | "checkpoint" | "monitor" | "communication" | "rest" | "host" | "compute";
+  /** One line. */
+  text: string;
+  /** The shares, and the steps they are based on. */
+  evidence: string;
+  /** What to try next. */
+  advice: string;
+  split: TimeSplit;
 }
 
 /** One number and its curve. */

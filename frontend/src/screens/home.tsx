@@ -11,6 +11,7 @@ import { Card, Choice, Empty, Found, Meter, Pill, Search, Segments, Spark, Waiti
 import { HomeTour } from "../parts/tour";
 import { GalleryLink } from "../parts/gallery-link";
 import { RankNotes } from "../parts/rank-notes";
+import { TimeSplit } from "../parts/time-split";
 import { QuantityChoice } from "../parts/choices";
 import { SeverityIcon } from "../parts/severity-icon";
 import { matches, useTyped } from "../search";
@@ -29,6 +30,7 @@ export function HomeScreen(props: { home: RunHome }) {
       {worst && <Cause incident={worst} all={home.incidents} />}
       <RankNotes home={home} told={worst?.rule} />
       <Vitals home={home} />
+      {home.time && <TimeSplit verdict={home.time} throughput={home.throughput} />}
       <HeatCard home={home} />
     </>
   );

@@ -28,8 +28,15 @@ class OptimizerParams(Protocol):
         """Note an optimizer: the first, second, ... that updates the model."""
 
 
-class CheapLooks(Protocol):
-    """Decides when to look where a look costs little."""
+class Watching(Protocol):
+    """What watching costs, and what it leaves out for that."""
+
+    inside_seconds: float
+    """Seconds of the training thread in all parts so far."""
+
+    @property
+    def is_sparse_step(self) -> bool:
+        """Whether sparse parts are skipped in this step."""
 
     def may_look(self, step: int) -> bool:
         """Whether a cheap look, which is for every step unless steps are very short, is due in this step."""
@@ -42,8 +49,8 @@ class Recorder(Protocol):
     """The rows and plain numbers of the step in progress."""
 
     @property
-    def costs(self) -> CheapLooks:
-        """Which cheap looks are due."""
+    def costs(self) -> Watching:
+        """What watching costs, and which cheap looks are due."""
 
     @property
     def config(self) -> Config:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any, ClassVar
 
+from vario.backends.host_clock import HostMark
 from vario.backends.protocols.backend import Backend, needed
 from vario.backends.protocols.capabilities import DeviceClock
 from vario.backends.protocols.events import Inputs
 from vario.backends.protocols.observing import TimeMark
 from vario.probes import Needs, Recorder
 
-Spans = list[tuple[TimeMark, TimeMark]]
+Now = tuple[TimeMark, float, float]
+"""A moment: by the device's clock, by the host's, and what the monitor had spent of the training thread until then."""
+Spans = list[tuple[Now, Now]]
 
 
 class PassTime:
@@ -18,7 +22,8 @@ class PassTime:
 
     `wait_seconds` runs from the previous update to the first forward pass, `forward_seconds` inside forward passes,
     `backward_seconds` from the start of backward to the last gradient (ranks that reduce gradients synchronise after
-    it), `update_seconds` inside optimizer steps. The monitor's own work around them is in none of these.
+    it), `update_seconds` inside optimizer steps. The monitor's own work is in none of these, as far as the host's clock
+    measures them. Where a device's does, `host_seconds` is what the host takes for passes and updates.
     """
 
     quantity: ClassVar[str] = "scalar"
@@ -31,7 +36,8 @@ class PassTime:
         self._device = needed(backend, DeviceClock)
         self._clock = backend.clock
         self._recorder = recorder
-        self._updated: TimeMark | None = None
+        self._costs = recorder.costs
+        self._updated: Now | None = None
         self._updated_in = -1
         self._forget()
 
@@ -48,16 +54,19 @@ class PassTime:
         recorder.on_step_ended(guarded(self._step_ended))
 
     def _forget(self) -> None:
-        self._began: TimeMark | None = None
-        self._went_back: TimeMark | None = None
-        self._update: TimeMark | None = None
+        self._began: Now | None = None
+        self._went_back: Now | None = None
+        self._update: Now | None = None
         self._waits: Spans = []
         self._passes: Spans = []
         self._backwards: Spans = []
         self._updates: Spans = []
 
+    def _now(self) -> Now:
+        return self._device.time_mark(), perf_counter(), self._costs.inside_seconds
+
     def _pass_began(self, root: str, inputs: Inputs) -> None:
-        self._began = self._device.time_mark()
+        self._began = self._now()
         if self._updated is not None:
             if self._updated_in == self._clock.step - 1:
                 self._waits.append((self._updated, self._began))
@@ -65,7 +74,7 @@ class PassTime:
 
     def _pass_ended(self, output: Any) -> None:
         if self._began is not None:
-            self._passes.append((self._began, self._device.time_mark()))
+            self._passes.append((self._began, self._now()))
             self._began = None
 
     def _backward_failed(self) -> None:
@@ -74,26 +83,26 @@ class PassTime:
         self._went_back = None
 
     def _backward_began(self) -> None:
-        self._went_back = self._device.time_mark()
+        self._went_back = self._now()
 
     def _gradients_computed(self) -> None:
         if self._went_back is None:
             return
         if self._backwards and self._backwards[-1][0] is self._went_back:
             self._backwards.pop()
-        self._backwards.append((self._went_back, self._device.time_mark()))
+        self._backwards.append((self._went_back, self._now()))
 
     def _update_began(self, optimizer: Any) -> None:
-        self._update = self._device.time_mark()
+        self._update = self._now()
 
     def _update_returned(self, optimizer: Any) -> None:
         # None if a closure runs its passes inside the update.
         if self._update is not None:
-            self._updates.append((self._update, self._device.time_mark()))
+            self._updates.append((self._update, self._now()))
             self._update = None
 
     def _step_ended(self, seconds: float) -> None:
-        now = self._device.time_mark()
+        now = self._now()
         spans = {
             "wait_seconds": self._waits,
             "forward_seconds": self._passes,
@@ -101,11 +110,25 @@ class PassTime:
             "update_seconds": self._updates,
         }
 
+        passes = (*self._passes, *self._backwards, *self._updates)
+
         def fill(scalars: dict[str, float]) -> None:
             for name, found in spans.items():
                 if found:
-                    scalars[name] = sum(began.seconds_until(ended) for began, ended in found)
+                    scalars[name] = sum(_seconds(began, ended) for began, ended in found)
+            if passes and not isinstance(passes[0][0][0], HostMark):
+                scalars["host_seconds"] = sum(_on_host(began, ended) for began, ended in passes)
 
         self._recorder.frames.log_when(self._recorder.guarded("pass_time", fill))
         self._forget()
         self._updated, self._updated_in = now, self._clock.step
+
+
+def _seconds(began: Now, ended: Now) -> float:
+    """The seconds between two moments, without the monitor's own where it is the host that takes them."""
+    seconds = began[0].seconds_until(ended[0])
+    return max(0.0, seconds - (ended[2] - began[2])) if isinstance(began[0], HostMark) else seconds
+
+
+def _on_host(began: Now, ended: Now) -> float:
+    return max(0.0, ended[1] - began[1] - (ended[2] - began[2]))

@@ -17,10 +17,14 @@ from vario.runs.files.unmerged import Unmerged, find_unmerged
 from vario.runs.findings.desync import Desync, first_desync
 from vario.runs.findings.diagnosis import Diagnosis, diagnose
 from vario.runs.findings.onset import Onset, first_bad
+from vario.runs.findings.time_verdict import TimeVerdict, time_verdict
 from vario.runs.reader import Series
 from vario.runs.run import Run
+from vario.runs.views.clipping import Clipping, read_clipping
 from vario.runs.views.losses import LossSeries, read_losses
+from vario.runs.views.noise_scale import NoiseScale, read_noise_scale
 from vario.runs.views.overhead import Overhead, read_overhead
+from vario.runs.views.throughput import Throughput, read_throughput
 
 Values = npt.NDArray[np.float64]
 
@@ -69,6 +73,14 @@ class RunSummary:
     """From the start to the last recorded step."""
     step_seconds: float | None
     """Median time of one step."""
+    throughput: Throughput | None
+    """Samples, tokens and operations a second."""
+    time: TimeVerdict | None
+    """Where the time of its steps goes, and what limits its speed."""
+    clipping: Clipping | None
+    """How often gradients are clipped, and by how much."""
+    noise_scale: NoiseScale | None
+    """The gradient noise scale, where gradients are accumulated."""
     loss: Loss | None
     part_losses: list[Loss]
     """The losses of further parts that are trained against the first."""
@@ -124,6 +136,10 @@ def summarise(run: Run) -> RunSummary:
         num_steps=len(steps),
         duration_seconds=_duration(run, rank),
         step_seconds=None if step_times is None else float(np.nanmedian(step_times.values)),
+        throughput=read_throughput(run),
+        time=time_verdict(run),
+        clipping=read_clipping(run),
+        noise_scale=read_noise_scale(run),
         loss=losses[0] if losses else None,
         part_losses=losses[1:],
         peak_memory_bytes=_peak_memory(scalars),

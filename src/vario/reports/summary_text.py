@@ -20,6 +20,7 @@ from vario.runs.findings.desync import Desync
 from vario.runs.findings.diagnosis import Diagnosis
 from vario.runs.findings.diagnosis_text import diagnosis_text, source_text
 from vario.runs.findings.onset import Onset
+from vario.runs.views.throughput import throughput_lines
 
 WIDTH = 100
 """Longer lines are hard to read, even in a wide terminal."""
@@ -81,8 +82,19 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
     yield "steps", Text(length)
     if summary.step_seconds is not None:
         yield "step time", Text(f"{duration(summary.step_seconds)} (median)")
+    if summary.throughput is not None:
+        for at, line in enumerate(throughput_lines(summary.throughput)):
+            yield "" if at else "throughput", Text(line)
+    if summary.time is not None:
+        yield "speed", Text(summary.time.text)
+        yield "", Text(summary.time.evidence, style="dim")
+        yield "", Text(f"Next: {summary.time.advice}")
     for loss in [] if summary.loss is None else [summary.loss, *summary.part_losses]:
         yield from _loss(loss)
+    if summary.clipping is not None:
+        yield "clipping", Text(summary.clipping.text)
+    if summary.noise_scale is not None:
+        yield "noise scale", Text(summary.noise_scale.text)
     if summary.peak_memory_bytes:
         peaks = [f"{name.partition('_memory')[0]} {size(peak)}" for name, peak in summary.peak_memory_bytes.items()]
         yield "peak memory", Text(", ".join(peaks))

@@ -41,7 +41,8 @@ class Costs:
         self.full_before = FULL_BEFORE
         """The step before which nothing is skipped: one of the first, or something has been found."""
         self._idle = _NONE
-        self._inside = 0.0
+        self.inside_seconds = 0.0
+        """Seconds of the training thread in all parts so far."""
 
     def begin_step(self, step: int) -> None:
         """Start a step: choose the parts to skip in it."""
@@ -68,7 +69,7 @@ class Costs:
             is_training = get_ident() != self.writer
             if is_training and part in self._idle:
                 return
-            began, inside = perf_counter(), self._inside
+            began, inside = perf_counter(), self.inside_seconds
             try:
                 call(*args)
             except TrainingStop:
@@ -77,8 +78,8 @@ class Costs:
                 failed(part, error)
             if is_training:
                 took = perf_counter() - began
-                spent[part] += took - (self._inside - inside)
-                self._inside = inside + took
+                spent[part] += took - (self.inside_seconds - inside)
+                self.inside_seconds = inside + took
 
         run.__dict__["is_sparse"] = part in SPARSE
         return run
@@ -86,7 +87,7 @@ class Costs:
     def add(self, part: str, seconds: float) -> None:
         """Add seconds that were measured elsewhere to a part."""
         self.spent[part] += seconds
-        self._inside += seconds
+        self.inside_seconds += seconds
 
     def take(self) -> dict[str, float]:
         """Return the seconds since the last call, by part."""

@@ -14,11 +14,13 @@ from vario.core.errors import RunError, VarioError
 from vario.runs.files.rank_failures import first_failure
 from vario.runs.files.status import read_ranks
 from vario.runs.files.unmerged import find_unmerged
+from vario.runs.findings.time_verdict import time_verdict
 from vario.runs.notes.notes import RunNote, note_of
 from vario.runs.run import Run
 from vario.runs.table.summary import RunSummary, read_summary
 from vario.runs.table.summary_file import SummaryFile
 from vario.runs.views.overhead import intervals
+from vario.runs.views.throughput import read_throughput, throughput_lines
 from vario.runs.views.vitals import Pace, read_vitals
 from vario.web import bodies
 from vario.web.answers import FRESH_SECONDS, Endpoint
@@ -327,6 +329,7 @@ def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
     """Return the overview of one run."""
     found = served.open(values["run"])
     vitals = read_vitals(found)
+    speed = read_throughput(found)
     incidents = found.incidents
     return {
         "run": values["run"],
@@ -344,6 +347,8 @@ def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
         "command": found.command,
         "sessions": sessions_of(found),
         "vital": vitals.vitals,
+        "time": time_verdict(found),
+        "throughput": [] if speed is None else throughput_lines(speed),
         "quantities": _quantities(found),
         "incidents": [described(incident) for incident in incidents],
         "parts_off": len(found.parts_off) + len(find_unmerged(found)),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from vario.backends.protocols.collectives import CollectiveFollower
 from vario.backends.protocols.losses import BackwardLoss, Compared
-from vario.backends.protocols.observing import Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
+from vario.backends.protocols.observing import BatchSize, Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
 from vario.core.records import HostCopy, Mesh
 
 
@@ -266,6 +266,45 @@ class DeviceClock(Protocol):
 
     def is_behind(self) -> bool:
         """Whether the device has not yet finished the work queued before the last call."""
+
+
+class LoopTimes(Protocol):
+    """What a loop does besides training passes and updates."""
+
+    def on_timed(self, call: Callable[[str, float, float], None]) -> None:
+        """Call `call` with what it was (`loader`, `evaluation`, `checkpoint`) and its two ends, by `perf_counter`.
+
+        A `loader` prepares or waits for a batch, a pass without gradients is an `evaluation`.
+        """
+
+    def on_workers(self, call: Callable[[int], None]) -> None:
+        """Call `call` with the number of worker processes of the loader of each batch."""
+
+
+class Clipping(Protocol):
+    """Clipping of gradients by their norm."""
+
+    def on_clipped(self, call: Callable[[Callable[[], float], float], None], may_copy: Callable[[], bool]) -> None:
+        """Call `call` with the norm before clipping, which may wait, and the limit.
+
+        For a norm on a device only if `may_copy()`: reading it takes a copy.
+        """
+
+
+class PassWork(Protocol):
+    """How much work a training pass is."""
+
+    def batch_size(self, inputs: Any) -> BatchSize | None:
+        """Return how many rows and tokens a batch has; None if it has no tensors with rows."""
+
+    def begin_count(self) -> bool:
+        """Start counting the operations of a pass, if that cannot disturb it; return whether it does."""
+
+    def end_count(self) -> None:
+        """Stop counting, until the next pass."""
+
+    def counted(self) -> Mapping[str, tuple[float, float | None]]:
+        """Return by precision the operations of all counted passes, and how many a second the device can do."""
 
 
 class DeviceMemory(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,9 @@ class Gradients(Protocol):
     def norm(self) -> float | None:
         """Return the norm of all of them, recorded or not, if they are on the host; None if they are on a device."""
 
+    def norm_later(self) -> Callable[[], float] | None:
+        """Start computing the norm of all of them wherever they are; the result may wait. None if that is not known."""
+
     def norms(self, most: int) -> tuple[Sequence[str], Values] | None:
         """Return the norm of each, zero where there is none, if they are on the host and there are no more than that.
 
@@ -61,6 +64,10 @@ class PushedGradients:
 
     def norm(self) -> float | None:
         """Return None: their rows give the norm."""
+        return None
+
+    def norm_later(self) -> Callable[[], float] | None:
+        """Return None, likewise."""
         return None
 
     def norms(self, most: int) -> tuple[Sequence[str], Values] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,15 @@ from vario.core.records import Collective, StepId, Table, TensorSpec
 
 Tensor = Any
 """A tensor of the watched framework; the core never looks inside."""
+
+
+class BatchSize(NamedTuple):
+    """How much a batch contains."""
+
+    rows: int
+    tokens: int | None
+    """None if it is not made of token ids."""
+
 
 NamedTensors = tuple[Sequence[str], list[Tensor]]
 """Names, and one tensor per name."""

@@ -17,12 +17,14 @@ from vario.backends.protocols.msprobe_wishes import MsprobeFeatures, MsprobeMome
 from vario.backends.protocols.observing import Later, Observer, RowHashes, TimeMark
 from vario.backends.torch import process
 from vario.backends.torch.collectives import tap
-from vario.backends.torch.loop import model_outputs
+from vario.backends.torch.loop import model_outputs, timed_calls
 from vario.backends.torch.loop.sparse_hooks import SparseHooks, has_compiled
 from vario.backends.torch.loop.training_loop import TrainingLoop
 from vario.backends.torch.modules.module_internals import InsideModel
+from vario.backends.torch.modules.pass_work import PassWork
 from vario.backends.torch.modules.spectra import SpectralNorms, stable_rank
 from vario.backends.torch.msprobe_wishes import TorchWishes
+from vario.backends.torch.optimizer import clipping
 from vario.backends.torch.optimizer.update_rows import UpdateRows
 from vario.backends.torch.reduce import host_copy
 from vario.backends.torch.reduce.input_samples import input_samples
@@ -47,6 +49,8 @@ _BY_ITSELF: frozenset[type] = frozenset(
         offered.TrainerReports,
         offered.TrainerPasses,
         offered.DeviceClock,
+        offered.LoopTimes,
+        offered.Clipping,
         offered.Snapshots,
         offered.FoundModels,
     }
@@ -75,6 +79,8 @@ class TorchModel(TrainingLoop):
         super().__init__(Targets(models, selector, _as_list(optimizers), engine), scaler)
         self.inside = InsideModel(self.targets, self._is_training_pass, self._calls.module_calls)
         self._spectral_norms = SpectralNorms()
+        self._pass_work = PassWork(self.targets)
+        self._undo.add(self._pass_work.end_count)
         self._collective_followers: list[CollectiveFollower] = []
         self._update_rows: UpdateRows | None = None
         self._asked: torch.cuda.Event | None = None
@@ -93,6 +99,12 @@ class TorchModel(TrainingLoop):
                 self._sparse_hooks.append(self._module_tensors.hooks)
             if self._update_rows is not None:
                 self._undo.add(self._update_rows.forget)
+            if self._calls.timed:
+                timed = events.guarded("loop_times", self._timed)
+                undo = timed_calls.follow(timed, events.guarded("loop_times", self._workers_came))
+                self._undo.add(undo)
+            if self._calls.clipped:
+                self._undo.add(clipping.follow(events.guarded("clipping", self._clipped)))
             for follower in self._collective_followers:
                 self._undo.add(tap.follow(follower))
         except BaseException:
@@ -202,6 +214,8 @@ class TorchModel(TrainingLoop):
             found = self.targets
         elif capability in _BY_MODULES:
             found = self.inside
+        elif capability is offered.PassWork:
+            found = self._pass_work
         elif capability in _BY_WISHES:
             found = TorchWishes(self)
         return found  # type: ignore[no-any-return]
@@ -254,6 +268,35 @@ class TorchModel(TrainingLoop):
     def input_samples(self, inputs: Any) -> Sequence[tuple[str, Later]]:
         """Start reading a sample of each tensor in a model's inputs, the same elements each time: name and numbers."""
         return input_samples(inputs)
+
+    def on_timed(self, call: Callable[[str, float, float], None]) -> None:
+        """Call `call` with what the loop does besides training passes and updates, and its two ends."""
+        self._calls.timed.append(call)
+
+    def on_workers(self, call: Callable[[int], None]) -> None:
+        """Call `call` with the number of worker processes of the loader of each batch."""
+        self._calls.workers.append(call)
+
+    def _timed(self, kind: str, began: float, ended: float) -> None:
+        for call in self._calls.timed:
+            call(kind, began, ended)
+
+    def _workers_came(self, number: int) -> None:
+        for call in self._calls.workers:
+            call(number)
+
+    def on_clipped(self, call: Callable[[Callable[[], float], float], None], may_copy: Callable[[], bool]) -> None:
+        """Call `call` with the norm before clipping and the limit; for a norm on a device only if `may_copy()`."""
+        self._calls.clipped.append((call, may_copy))
+
+    def _clipped(self, parameters: Any, limit: Any, norm: Any) -> None:
+        given = parameters if isinstance(parameters, (list, tuple)) else [parameters]
+        if not self.turns.takes_part() or not any(id(each) in self.engine.names for each in given):
+            return
+        is_here = not isinstance(norm, torch.Tensor) or norm.is_cpu
+        for call, may_copy in self._calls.clipped:
+            if (is_here or may_copy()) and (later := clipping.norm_later(norm)) is not None:
+                call(later, float(limit))
 
     def time_mark(self) -> TimeMark:
         """Return a mark of the current time."""

@@ -25,7 +25,10 @@ PARAMS = "params."
 FIGURES = ("last", "best", "first", "min", "max")
 """Of a logged number, the usual one first."""
 MOST_SUGGESTED = 400
-_OWN = re.compile(r"(_seconds|_bytes|^lr|^overhead|^total_steps)$|^(batch_|gradient_|interval/|loss_backward|lr/)")
+_OWN = re.compile(
+    r"(_seconds|_bytes|_seen|^lr|^overhead|^total_steps|^loader_workers)$"
+    r"|^(batch_|clip_|gradient_|interval/|loss_backward|lr/|micro_|model_flops|peak_flops)"
+)
 """Numbers that vario records by itself: they are listed after those that were logged."""
 
 _FACTS: dict[str, tuple[Kind, Callable[[RunSummary], Value]]] = {

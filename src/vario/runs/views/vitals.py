@@ -37,7 +37,7 @@ NAMES: tuple[tuple[str, tuple[str, ...], str], ...] = (
 """What is shown after the loss: label, possible names of the plain number, and unit."""
 NOT_OWN = ("step_seconds", "process_memory_bytes", "overhead")
 """Plain numbers that vario adds itself."""
-NO_RESULTS = ("_step", "_runtime", "_per_second")
+NO_RESULTS = ("_step", "_runtime", "_per_second", "_seconds")
 """Suffixes of evaluation numbers that are not results."""
 
 

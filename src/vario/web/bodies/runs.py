@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from vario.runs.findings.time_verdict import TimeVerdict
 from vario.runs.views.vitals import Vital
 from vario.web.bodies.findings import Incident
 from vario.web.served import LeftOut
@@ -118,6 +119,10 @@ class RunHome(Pace):
     command: str
     sessions: list[Session]
     vital: Sequence[Vital]
+    throughput: list[str]
+    """Samples, tokens and operations a second, in words."""
+    time: TimeVerdict | None
+    """Where the time of its steps goes, and what limits its speed; null if too little was recorded."""
     quantities: list[Quantity]
     incidents: list[Incident]
     parts_off: int

@@ -9,7 +9,9 @@ import torch
 
 from vario.backends.protocols.gradients import Values
 from vario.backends.torch.loop.gradient_order import GradientOrder
+from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.reduce.norms import norm_of_all, norms_of_each
+from vario.backends.torch.reduce.tensors import unseen
 from vario.backends.torch.targets import NamedTensors, Targets
 from vario.core.clock import Clock
 
@@ -58,6 +60,18 @@ class CompleteGradients:
             return None
         gradients = self.in_any_order(replicas=True)[1]
         return norm_of_all(gradients) if gradients else 0.0
+
+    def norm_later(self) -> Callable[[], float] | None:
+        """Start computing the norm of all gradients; on a device nothing waits but the result."""
+        if (norm := self.norm()) is not None:
+            return lambda: norm
+        gradients = self.in_any_order(replicas=True)[1]
+        is_plain = self._device.type == "cuda" and self._targets.engine.has_plain_gradients and gradients
+        if not is_plain or torch.cuda.is_current_stream_capturing():
+            return None
+        with torch.no_grad(), unseen():
+            fetch = fetch_later(torch.stack(torch._foreach_norm(list(gradients))).float().norm())
+        return lambda: float(fetch())
 
     def norms(self, most: int) -> tuple[Sequence[str], Values] | None:
         """Return the norm of each gradient, zero where there is none; None if that takes more than reading them."""

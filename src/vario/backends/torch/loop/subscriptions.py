@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ class Subscriptions(LoopCalls):
         self.separates_gradients = False
         """Whether an input's gradient is only what its module adds, not the tensor's gradient from all its users."""
         self.module_calls = ModuleCalls(is_training_pass)
+        self.timed: list[Callable[[str, float, float], None]] = []
+        self.clipped: list[tuple[Callable[[Callable[[], float], float], None], Callable[[], bool]]] = []
+        self.workers: list[Callable[[int], None]] = []
         self.reported: list[Callable[[Mapping[str, Any]], None]] = []
         self.local_gradient: list[Callable[[str, torch.Tensor], None]] = []
         self.accumulated_gradient: list[Callable[[str, torch.Tensor], None]] = []
@@ -40,6 +44,12 @@ class Subscriptions(LoopCalls):
         """Pass on the number that backward was called on."""
         for call in self.backward_loss:
             call(loss)
+
+    def tell_of_other_pass(self, began: float | None) -> None:
+        """Pass on that a pass without gradients ends; None if this one has them."""
+        if began is not None:
+            for call in self.timed:
+                call("evaluation", began, perf_counter())
 
     def tell_what_was_reported(self, numbers: Mapping[str, Any]) -> None:
         """Pass on what a trainer of another package reports."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ class TrainingLoop(Subscribing):
         self._module_tensors: ModuleTensors | None = None
         self._pass_trains: bool | None = None
         self._pass = 0
+        self._other_began: float | None = None
         self._was_in_training_mode = False
         self._updated_since_scaler_step = False
         self._follows_entries = False
@@ -183,6 +185,7 @@ class TrainingLoop(Subscribing):
         if self._module_tensors is not None:
             self._module_tensors.forward_began(with_gradients, inputs is not _UNSEEN)
         if not with_gradients:
+            self._other_began = perf_counter()
             return
         self._scaling.forward_began()
         self._reports.forward_began()
@@ -245,6 +248,8 @@ class TrainingLoop(Subscribing):
     def _forward_ended(self, output: Any) -> None:
         if self._pass_trains:
             self._accumulation.forward_ended()
+        self._calls.tell_of_other_pass(self._other_began)
+        self._other_began = None
         self._pass_trains = None
         if self._module_tensors is not None:
             self._module_tensors.forward_ended()
