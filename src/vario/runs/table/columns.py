@@ -25,7 +25,9 @@ PARAMS = "params."
 FIGURES = ("last", "best", "first", "min", "max")
 """Of a logged number, the usual one first."""
 MOST_SUGGESTED = 400
-_OWN = re.compile(r"(_seconds|_bytes|^lr|^overhead|^total_steps)$|^(batch_|gradient_|interval/|loss_backward|lr/)")
+_OWN = re.compile(
+    r"(_seconds|_bytes|^lr|^overhead|^total_steps)$|^(batch_|gradient_|interval/|loss_backward|lr/|machine/)"
+)
 """Numbers that vario records by itself: they are listed after those that were logged."""
 
 _FACTS: dict[str, tuple[Kind, Callable[[RunSummary], Value]]] = {
