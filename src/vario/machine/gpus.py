@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from vario.core.at_work import at_work
@@ -126,8 +127,8 @@ class Gpu:
         # The newer name, which older drivers lack.
         for call in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
             read = getattr(nvml, call, None)
-            if read is not None and self._value(lambda read=read: read(handle)) is not None:  # type: ignore[misc]
-                self._reasons = lambda read=read: read(handle)  # type: ignore[misc]
+            if read is not None and self._value(partial(read, handle)) is not None:
+                self._reasons = partial(read, handle)
                 break
         self._fields = self._counted()
         return {name: read for name, read in self._offers() if self._value(read) is not None}
