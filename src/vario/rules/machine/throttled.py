@@ -27,7 +27,7 @@ def throttled(step: Step, share: float = 0.5, seconds: float = 60.0) -> Iterator
 
     Points to: hardware 3
 
-    Next: Check the GPU's temperature with `vario show NAME` and the reasons with `nvidia-smi -q -d PERFORMANCE`, then
+    Next: Check the GPU's temperature with `vario show NAME` and the reasons with `nvidia-smi -q`, then
     the cooling and the power supply of that host.
     """
     for gpu, readings in gpus(step).items():
@@ -59,7 +59,7 @@ def slow_gpu(step: Step, share: float = 0.15, seconds: float = 300.0) -> Iterato
 
     Points to: hardware 3
 
-    Next: Check clocks and power limits of the GPUs of that host with `nvidia-smi -q -d CLOCK,POWER`.
+    Next: Check clocks and power limits of the GPUs of that host with `nvidia-smi -q`.
     """
     every = gpus(step)
     _remember_tops(step, every)
