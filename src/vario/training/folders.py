@@ -49,7 +49,8 @@ def make_sinks(config: Config) -> dict[str, Sink]:
     made = {name: SINKS.get(name, "sinks")() for name in config.sinks}
     if "store" in made and config.origin:
         made["origin"] = Origin(config.origin)
-    if (reading := machine_options(config.machine)) is not None:
+    keeps_numbers = config.sinks or config.live_sinks
+    if keeps_numbers and (reading := machine_options(config.machine)) is not None:
         made["machine"] = MachineReadings(reading)
     for name, options in config.live_sinks.items():
         kind = SINKS.get(name, "live")
