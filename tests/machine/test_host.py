@@ -3,6 +3,7 @@
 import mmap
 import os
 import shutil
+import sys
 import time
 
 import pytest
@@ -103,6 +104,11 @@ def test_a_container_has_its_own_memory_limit(tmp_path):
 
 def test_psutil_is_used_where_it_is_installed():
     assert isinstance(find_system(), Psutil)
+
+
+def test_without_psutil_linux_is_read_itself(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert isinstance(find_system(), Proc)
 
 
 @pytest.mark.parametrize("name", ["loop0", "ram1", "dm-0", "zram0", "md127"])

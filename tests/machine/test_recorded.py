@@ -1,6 +1,7 @@
 """Readings in a run: recorded at steps, from a thread that nobody waits for."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -61,6 +62,22 @@ def test_switched_off_there_is_no_thread_and_no_number():
         assert threads() == []
     assert [name for name in vario.open_run(run.path).targets("scalar") if name.startswith("machine/")] == []
     assert "machine" not in run._monitor.sinks
+
+
+def test_switched_off_nothing_is_imported_and_otherwise_not_before_the_first_step(here):
+    (here / "train.py").write_text(
+        "import sys, vario\n"
+        "run = vario.start('run', machine=sys.argv[1])\n"
+        "known = {'psutil', 'pynvml'} & sys.modules.keys()\n"
+        "if sys.argv[1] == 'off':\n"
+        "    run.log(loss=1.0); run.wait(); run.log(loss=1.0); run.wait()\n"
+        "    known |= {'psutil', 'pynvml'} & sys.modules.keys()\n"
+        "run.stop()\n"
+        "print(known)\n"
+    )
+    for chosen in ("off", "1"):
+        assert run_afresh(["train.py", chosen], cwd=here).stdout == "set()\n"
+        shutil.rmtree(here / "vario_runs")
 
 
 def test_training_is_what_it_is_without_readings():

@@ -39,7 +39,8 @@ class Machine:
         reading = Reading()
         for read in self._sources:
             read(reading)
-        levels = {**reading.levels, **self._rates.follow(reading.totals, now)}
+        found = {**reading.levels, **self._rates.follow(reading.totals, now)}
+        levels = {name: float(value) for name, value in found.items()}
         if "cpu_percent" in levels:
             levels["cpu_percent"] = min(100.0, levels["cpu_percent"])  # its ticks are coarse
         with self._lock:
