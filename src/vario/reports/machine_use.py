@@ -15,7 +15,14 @@ from vario.runs.run import Run
 
 Values = npt.NDArray[np.float64]
 
-_GPU = re.compile(rf"{PREFIX}(gpu\d+)/(\w+)")
+_GPU = re.compile(
+    rf"{PREFIX}(gpu\d+)/"
+    rf"(utilization_percent|power_watts|temperature_celsius(?:{HIGHEST})?|thermal_share|slowdown_share)"
+)
+_HOST = re.compile(
+    rf"{PREFIX}(cpu_percent|memory_available_bytes(?:{LOWEST})?|disk_free_bytes(?:{LOWEST})?)|{ENERGY}|{COST}|{CARBON}"
+)
+"""What is read: a host with many GPUs has hundreds of numbers."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,9 @@ def read_machine_use(run: Run) -> MachineUse | None:
     hosts = []
     for rank in run.ranks:
         if "scalar" in run.quantities(rank):
-            names = [name for name in run.targets("scalar", rank=rank) if name.startswith(PREFIX)]
-            if any(_GPU.match(name) or name == f"{PREFIX}disk_free_bytes" for name in names):
+            known = run.targets("scalar", rank=rank)
+            names = [name for name in known if _GPU.fullmatch(name) or _HOST.fullmatch(name)]
+            if names:
                 hosts.append({name: run.series(name, "scalar", rank=rank).values for name in names})
     return _use(hosts) if hosts else None
 
