@@ -145,7 +145,7 @@ def _energy(use: MachineUse) -> str:
     used = use.energy_watt_hours or 0.0
     parts = [f"{number(used / 1000)} kWh" if used >= 1000 else f"{number(used)} Wh"]
     if use.energy_cost is not None:
-        parts.append(f"cost {use.energy_cost:.2f}")
+        parts.append(f"cost {use.energy_cost:.2f}" if use.energy_cost >= 1 else f"cost {number(use.energy_cost, 2)}")
     if use.energy_carbon_grams is not None:
         parts.append(f"{number(use.energy_carbon_grams / 1000, 3)} kg CO2")
     return ", ".join(parts) + " (GPUs)"
