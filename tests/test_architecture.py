@@ -14,7 +14,18 @@ SOURCE = Path(__file__).parents[1] / "src" / "vario"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 CORE = {"core", "statistics", "rules", "notices", "config"}
-IN_PROCESS = {"backends", "probes", "store", "sinks", "frame_rows", "step_buffer", "observer", "writer", "folders"}
+IN_PROCESS = {
+    "backends",
+    "machine",
+    "probes",
+    "store",
+    "sinks",
+    "frame_rows",
+    "step_buffer",
+    "observer",
+    "writer",
+    "folders",
+}
 IN_PROCESS |= {"forks", "header", "not_offered", "plugins", "snapshots", "actions", "idle", "succession", "leaving"}
 IN_PROCESS |= {"attachments", "monitor", "budget", "costs", "tripwire", "gradient_watch", "found_params"}
 """The modules of `training/` stand for themselves: it has layers of its own."""
@@ -25,7 +36,8 @@ ALLOWED: dict[str, set[str]] = {
     # inside the training process
     "backends": CORE,
     "store": CORE,
-    "sinks": CORE | {"store"},
+    "machine": CORE,
+    "sinks": CORE | {"machine", "store"},
     "frame_rows": CORE | {"backends"},
     "step_buffer": CORE | {"backends", "frame_rows"},
     "costs": CORE,

@@ -12,6 +12,36 @@ def test_keywords_make_a_config():
     assert config.schedule("gradient").every == 5
 
 
+def test_readings_of_the_machine_are_chosen_by_an_interval_a_table_or_off():
+    assert Config(machine=True).machine == {"seconds": 1.0}
+    assert Config(machine=5).machine == Config(machine="5").machine == {"seconds": 5.0}
+    assert Config(machine={"price": 0.3}).machine == {"seconds": 1.0, "price": 0.3}
+    assert Config(machine="off").machine is Config(machine=False).machine is Config(machine=None).machine is None
+    assert make_config({}, Config(machine={"carbon": 400})).machine == {"seconds": 1.0, "carbon": 400.0}
+
+
+def test_the_environment_says_what_is_read_of_the_machine_by_default(monkeypatch):
+    monkeypatch.delenv("VARIO_MACHINE")
+    assert Config().machine == {"seconds": 1.0}
+    monkeypatch.setenv("VARIO_MACHINE", "10")
+    assert Config().machine == {"seconds": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("fast", "machine: expected seconds, a table of seconds, price, carbon or 'off', got 'fast'"),
+        ({"second": 1}, "machine: unknown 'second'. Did you mean 'seconds'?"),
+        (0, "machine.seconds: expected a number of at least 0.1, got 0"),
+        ({"price": -1}, "machine.price: expected a number of at least 0, got -1"),
+    ],
+)
+def test_wrong_readings_of_the_machine_are_refused(wanted, message):
+    with pytest.raises(ConfigError) as error:
+        Config(machine=wanted)
+    assert str(error.value) == message
+
+
 def test_one_word_stands_for_a_list_of_one():
     assert Config(quantities="gradient").quantities == ("gradient",)
 

@@ -13,6 +13,7 @@ from typing import Any
 from vario import notices
 from vario.core.config_file import read_table
 from vario.core.errors import ConfigError
+from vario.core.machine_options import default_machine, machine_options
 from vario.core.old_names import QUANTITIES, new_options
 from vario.core.overhead import default_overhead, overhead_share
 from vario.core.params import check_params, without_credentials
@@ -162,6 +163,11 @@ class Config:
     (variables that matter to a training, seeds), `packages`, `output` (what the script prints, first and last lines).
     Secrets are masked. Empty: nothing."""
 
+    machine: float | str | Mapping[str, Any] | None = field(default_factory=default_machine)
+    """What the CPUs, memory, disks, network and GPUs do, as plain numbers: seconds between readings, a table of
+    `seconds`, the `price` of a kWh and its `carbon` in grams, or `off`. Default: the environment variable
+    `VARIO_MACHINE`, or else 1. See docs/machine.md."""
+
     sinks: Sequence[str] = ("store",)
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
 
@@ -194,6 +200,7 @@ class Config:
                 raise ConfigError(unknown("origin", part, ORIGIN_PARTS))
         self._check_every()
         object.__setattr__(self, "overhead", overhead_share(self.overhead))
+        object.__setattr__(self, "machine", machine_options(self.machine))
         for key in ("start", "count", "first_step"):
             value = getattr(self, key)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):

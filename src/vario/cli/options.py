@@ -52,6 +52,13 @@ def _notify(text: str) -> dict[str, Any]:
     return {way: {option: plain}}
 
 
+def _machine(text: str) -> str | dict[str, float]:
+    if "=" not in text:
+        return text
+    pairs = (word.partition("=") for word in _words(text))
+    return {key.strip(): float(value) for key, _, value in pairs}
+
+
 def _live(text: str) -> dict[str, Any]:
     """`A,B` or `A.OPTION=X`; a list of series is separated by commas."""
     from vario.core.params import read_value
@@ -102,6 +109,7 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "int | None": ("N", int),
     "float": ("X", float),
     "float | str | None": ("SHARE", str),
+    "float | str | Mapping[str, Any] | None": ("SECONDS | A=X,B=X | off", _machine),
     "str": ("TEXT", str),
     "str | None": ("TEXT", str),
 }

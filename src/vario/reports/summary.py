@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.core.attachments import Attachment
+from vario.reports.machine_use import MachineUse, read_machine_use
 from vario.reports.movement import Jump, Mover, find_jump, find_movers
 from vario.runs.files.arrays import numbers
 from vario.runs.files.status import NotOffered, PartOff, RankState
@@ -87,6 +88,8 @@ class RunSummary:
     peak_memory_bytes: dict[str, float]
     """Highest value of `process_memory_bytes` and of each device's `device_memory_peak_bytes`."""
 
+    machine: MachineUse | None
+    """What the hosts and their GPUs did, if that was recorded."""
     predicted_peak_bytes: float | None
     """The predicted peak of a device, if one was logged."""
     overhead: Overhead | None
@@ -143,6 +146,7 @@ def summarise(run: Run) -> RunSummary:
         loss=losses[0] if losses else None,
         part_losses=losses[1:],
         peak_memory_bytes=_peak_memory(scalars),
+        machine=read_machine_use(run),
         predicted_peak_bytes=_predicted(scalars),
         overhead=read_overhead(run),
         skipped_steps=0 if skipped is None else int(np.nansum(skipped.values)),

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from vario.core.attachments import Attachment
 from vario.core.text import duration, number, size
+from vario.reports.machine_use import machine_facts
 from vario.reports.movement import Jump
 from vario.reports.ranks_text import ranks_in_trouble, ranks_text
 from vario.reports.summary import Loss, RunSummary
@@ -98,6 +99,8 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
     if summary.peak_memory_bytes:
         peaks = [f"{name.partition('_memory')[0]} {size(peak)}" for name, peak in summary.peak_memory_bytes.items()]
         yield "peak memory", Text(", ".join(peaks))
+    for name, words in [] if summary.machine is None else machine_facts(summary.machine):
+        yield name, Text(words)
     if summary.predicted_peak_bytes is not None:
         yield "predicted", Text(_prediction(summary.predicted_peak_bytes, summary.peak_memory_bytes))
     if summary.overhead is not None:

@@ -19,7 +19,8 @@ PartsOff = list[dict[str, Any]]
 class Sink(Protocol):
     """Takes the records of one rank, in step order.
 
-    A sink may also have `write_all(records)`, which is then called once with all waiting records.
+    A sink may also have `write_all(records)`, which is then called once with all waiting records, and `derive(frames,
+    numbers)`, which may add plain numbers to a step before any sink gets its record.
     """
 
     name: ClassVar[str]

@@ -13,10 +13,12 @@ from typing import Any
 from vario.backends.launchers import Job, file_name, this_job
 from vario.config import Config
 from vario.core.errors import ConfigError, RunTaken
+from vario.core.machine_options import machine_options
 from vario.core.run_header import RunHeader
 from vario.core.text import unknown
 from vario.sinks import SINKS, Sink
 from vario.sinks.live.live_sink import LiveSink
+from vario.sinks.machine import MachineReadings
 from vario.sinks.origin.sink import Origin
 from vario.store.rank_agreement import Proposal, agree
 
@@ -47,6 +49,9 @@ def make_sinks(config: Config) -> dict[str, Sink]:
     made = {name: SINKS.get(name, "sinks")() for name in config.sinks}
     if "store" in made and config.origin:
         made["origin"] = Origin(config.origin)
+    keeps_numbers = config.sinks or config.live_sinks
+    if keeps_numbers and (reading := machine_options(config.machine)) is not None:
+        made["machine"] = MachineReadings(reading)
     for name, options in config.live_sinks.items():
         kind = SINKS.get(name, "live")
         if not issubclass(kind, LiveSink):

@@ -45,7 +45,7 @@ from vario.training.not_offered import not_offered, warn_of_chosen
 from vario.training.observer import QuantityObserver, Skips
 from vario.training.plugins import left_out
 from vario.training.step_buffer import StepFrames
-from vario.training.writer import Writer, give_to_sinks
+from vario.training.writer import Writer, derivations, give_to_sinks
 
 log = logging.getLogger("vario")
 
@@ -95,9 +95,8 @@ class Monitor(KeepsAttachments):
             replicas.leave_to_others(self._backend.rank, config.ranks)
         self._clock = self._backend.clock
         self._reactions = Reactions(config, self._backend, self._observers, self.is_leading, self.switch_off)
-        self.sinks: dict[str, Sink] = make_sinks(config)
         own_probes, own_sinks = config.parts()
-        self.sinks.update({**own_sinks, **(sinks or {})})
+        self.sinks: dict[str, Sink] = {**make_sinks(config), **own_sinks, **(sinks or {})}
         if chosen := choose(config.rules):
             self.alerts = Alerts(chosen, self.switch_off, writes="store" in config.sinks)
             self.sinks.update(reactions=self._reactions, alerts=self.alerts)
@@ -106,6 +105,7 @@ class Monitor(KeepsAttachments):
             self.on_step_recorded(self.guarded("actions", self._reactions.step_recorded))
         summaries = self._backend.summaries(config.eps, columns_needed(config.statistics))
         self.frames = StepFrames(summaries, Skips(summaries.why_skipped))
+        self.frames.derivations += derivations(self.sinks, self.guarded)
         if config.ranks and self._backend.rank not in config.ranks:
             self._closed = True
             return

@@ -155,3 +155,11 @@ def give_to_sinks(
     for record in records:
         for write in one_by_one:
             write(record)
+
+
+def derivations(
+    sinks: Mapping[str, Sink], guarded: Callable[[str, Callable[..., None]], Callable[..., None]]
+) -> list[Callable[..., None]]:
+    """Return what sinks add to the plain numbers of a record: `derive(frames, numbers)` of those that have it."""
+    found = ((name, getattr(sink, "derive", None)) for name, sink in sinks.items())
+    return [guarded(f"sink {name}", derive) for name, derive in found if derive is not None]

@@ -11,15 +11,11 @@ from typing import Any
 
 from vario.core.ending import OVER
 from vario.core.errors import RunError, VarioError
-from vario.runs.files.rank_failures import first_failure
-from vario.runs.files.status import read_ranks
 from vario.runs.files.unmerged import find_unmerged
 from vario.runs.findings.time_verdict import time_verdict
 from vario.runs.notes.notes import RunNote, note_of
-from vario.runs.run import Run
 from vario.runs.table.summary import RunSummary, read_summary
 from vario.runs.table.summary_file import SummaryFile
-from vario.runs.views.overhead import intervals
 from vario.runs.views.throughput import read_throughput, throughput_lines
 from vario.runs.views.vitals import Pace, read_vitals
 from vario.web import bodies
@@ -28,6 +24,7 @@ from vario.web.cursor import cursor_of
 from vario.web.incidents import described
 from vario.web.parameters import Parameter
 from vario.web.reading import guarded
+from vario.web.run_parts import failed_rank_of, host_of, quantities_of, sessions_of
 from vario.web.served import LeftOut, Served, Stamp
 
 RUN = Parameter(
@@ -305,15 +302,6 @@ def _pace(pace: Pace) -> bodies.Pace:
     }
 
 
-def sessions_of(run: Run) -> list[bodies.Session]:
-    """Return first step and start time of each session."""
-    return [{"first_step": found["first_step"], "started": found.get("started")} for found in run.sessions]
-
-
-def _host(run: Run) -> str:
-    return next((str(content.get("host") or "") for content in read_ranks(run.path)), "")
-
-
 def rows_of(served: Served) -> RunRows:
     """Return the rows of a served folder, shared by all requests."""
     found: RunRows = served.shared("rows", lambda: RunRows(served))
@@ -343,48 +331,20 @@ def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
         "steps_per_second": vitals.pace.steps_per_second,
         "world_size": found.world_size,
         "ranks": found.ranks,
-        "host": _host(found),
+        "host": host_of(found),
         "command": found.command,
         "sessions": sessions_of(found),
         "vital": vitals.vitals,
         "time": time_verdict(found),
         "throughput": [] if speed is None else throughput_lines(speed),
-        "quantities": _quantities(found),
+        "quantities": quantities_of(found),
         "incidents": [described(incident) for incident in incidents],
         "parts_off": len(found.parts_off) + len(find_unmerged(found)),
-        "failed_rank": _failed_rank(found),
+        "failed_rank": failed_rank_of(found),
         "dropped_steps": found.dropped_steps,
         "num_attachments": len(found.attachments),
         "cursor": str(cursor_of(found, len(incidents))),
     }
-
-
-def _failed_rank(run: Run) -> int | None:
-    """With several ranks, the one that failed first."""
-    first = first_failure(run.noted_rank_states) if run.world_size > 1 else None
-    return None if first is None else first.rank
-
-
-def _quantities(run: Run) -> list[bodies.Quantity]:
-    if not run.ranks:
-        return []
-    every = intervals(run, run.ranks[0])
-    statistics = run.statistics
-    return [
-        {
-            "name": name,
-            "num_targets": len(run.targets(name)),
-            "statistics": ["value"] if name == "scalar" else statistics,
-            "default_statistic": "value" if name == "scalar" else run.usual_statistic,
-            "steps": len(run.steps(name, _having(run, name))),
-            "every": every.get(name, 1),
-        }
-        for name in run.quantities("all")
-    ]
-
-
-def _having(run: Run, quantity: str) -> int:
-    return next(rank for rank in run.ranks if quantity in run.quantities(rank))
 
 
 ENDPOINTS = (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from vario.core.machine_options import PREFIX
 from vario.rules.api.rule import stage_of
 from vario.rules.api.series_state import Trend
 from vario.runs.findings.movements import median
@@ -23,7 +24,7 @@ FARTHEST = 50.0
 """The difference from a NaN, and from a missing row."""
 STAGE = 1e9
 """Larger than any order within a stage of a step."""
-CLOCKS = ("_seconds", "_bytes", "_per_second", "memory", "time", "overhead", "interval/")
+CLOCKS = ("_seconds", "_bytes", "_per_second", "memory", "time", "overhead", "interval/", PREFIX)
 """Plain numbers that differ between machines or over time, and what follows from them."""
 TWO_WAYS, TWO_WAYS_DIGITS = ("gradient_norm",), 1e-6
 """Plain numbers that come from recorded rows in some steps and from one float32 reduction in others."""

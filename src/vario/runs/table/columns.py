@@ -27,7 +27,7 @@ FIGURES = ("last", "best", "first", "min", "max")
 MOST_SUGGESTED = 400
 _OWN = re.compile(
     r"(_seconds|_bytes|_seen|^lr|^overhead|^total_steps|^loader_workers)$"
-    r"|^(batch_|clip_|gradient_|interval/|loss_backward|lr/|micro_|model_flops|peak_flops)"
+    r"|^(batch_|clip_|gradient_|interval/|loss_backward|lr/|machine/|micro_|model_flops|peak_flops)"
 )
 """Numbers that vario records by itself: they are listed after those that were logged."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vario.core.errors import RunCorrupt
+from vario.core.machine_options import PREFIX
 from vario.runs.files import status
 from vario.runs.files.arrays import numbers
 from vario.runs.files.folder import latest_params
@@ -154,7 +155,8 @@ def _of(run: RunReader, vitals: Vitals) -> _Numbers:
     """A long run: its loss, and other numbers from their rollups."""
     loss = vitals.loss
     rank = run.ranks[0]
-    names = [name for name in run.targets("scalar", rank=rank) if not name.startswith("setting/")][:MOST_NUMBERS]
+    names = [name for name in run.targets("scalar", rank=rank) if not name.startswith("setting/")]
+    names = sorted(names, key=lambda name: name.startswith(PREFIX))[:MOST_NUMBERS]
     curves = {name: read_curve(run, name, "scalar", "value", rank, points=4 * SPARK_POINTS) for name in names}
     courses = {
         name: Course(

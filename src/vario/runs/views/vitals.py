@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vario.core.machine_options import PREFIX
 from vario.runs.reader import RunReader
 from vario.runs.views.curves import Curve, read_curve
 from vario.runs.views.losses import LossName, choose_losses
@@ -220,7 +221,8 @@ def chosen_names(targets: Sequence[str]) -> list[tuple[str, str, str]]:
 
 def _own_names(targets: Sequence[str], shown: Sequence[str]) -> list[tuple[str, str, str]]:
     """Where there is no model, what the script logs is what it is about."""
-    return [(target, target, "") for target in targets if target not in (*shown, *TOTALS, *NOT_OWN)]
+    left = (target for target in targets if target not in (*shown, *TOTALS, *NOT_OWN))
+    return [(target, target, "") for target in left if not target.startswith(PREFIX)]
 
 
 def _curve(run: RunReader, target: str, rank: int | str, first: int | None = None) -> Curve:
