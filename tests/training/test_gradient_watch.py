@@ -236,3 +236,22 @@ def test_an_earlier_checkpoint_is_a_note(tmp_path):
 @pytest.mark.parametrize("change", [moved_away_and_back, unfrozen])
 def test_what_loops_do_with_state_is_silent(tmp_path, change):
     assert not found(train(tmp_path, change), "state_changed")
+
+
+def test_the_gradient_that_a_frozen_parameter_keeps_is_none(tmp_path):
+    """Fine-tuning in the process that trained the model before: what is frozen still holds its last gradient."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    (1000 * model(torch.ones(2, 6)).sum()).backward()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.01)
+    with vario.watch(model, optimizer, directory=tmp_path, name="run", overhead=1e-6, strict=True) as monitor:
+        for _ in range(120):
+            optimizer.zero_grad()
+            model(torch.randn(16, 6)).square().mean().backward()
+            optimizer.step()
+    run = vario.open_run(monitor.path)
+    assert not [alert for alert in run.alerts if alert.rule == "gradient_change"]
+    assert not [name for name in run.targets("gradient") if name.startswith("0.")]
+    norm, whole = run.series("gradient_norm", "scalar"), model[0].weight.grad.norm()
+    assert norm.values[-1] < whole

@@ -170,7 +170,8 @@ class Targets(TargetSettings):
         if not self.engine.has_plain_gradients or (self._left_to_others and not replicas):
             return None
         parameters = self.parameters.values() if order is None else order.parameters
-        gradients = [parameter.grad for parameter in parameters]
+        # A parameter that was frozen keeps the gradient it had.
+        gradients = [parameter.grad if parameter.requires_grad else None for parameter in parameters]
         if not _PLAIN.issuperset(map(type, gradients)) or not all(map(torch.Tensor.numel, gradients)):  # type: ignore[arg-type]
             return None
         return self.parameter_names if order is None else order.names, gradients  # type: ignore[return-value]

@@ -79,7 +79,8 @@ class CompleteGradients:
             return None
         if not self._targets.engine.has_plain_gradients:
             return None
-        found = [parameter.grad for parameter in self._targets.parameters.values()]
+        # A parameter that was frozen keeps the gradient it had.
+        found = [one.grad if one.requires_grad else None for one in self._targets.parameters.values()]
         norms = norms_of_each([gradient for gradient in found if gradient is not None])
         if norms is not None and len(norms) < len(found):
             is_there = np.array([gradient is not None for gradient in found])
