@@ -155,7 +155,8 @@ class Targets(TargetSettings):
         left_out = frozenset() if replicas else self._left_to_others
         found: list[tuple[str, torch.Tensor]] = []
         for name in names:
-            gradient = self.engine.gradient(name) if name in self.parameters and name not in left_out else None
+            is_wanted = name in self.parameters and name not in left_out and self.parameters[name].requires_grad
+            gradient = self.engine.gradient(name) if is_wanted else None
             if type(gradient) is not torch.Tensor:
                 gradient = self._reduced(name, gradient)
             if gradient is not None and gradient.numel():
