@@ -33,7 +33,7 @@ class Throughput:
         self._clock = backend.clock
         self._recorder = recorder
         self._root: str | None = None
-        self._is_shown = self._knows_tokens = self._is_over = False
+        self._is_shown = self._knows_tokens = self._is_over = self._sees_ends = False
         self._samples = self._tokens = 0
         self._num_steps = 0
         self._counts_in: int | None = None
@@ -52,7 +52,8 @@ class Throughput:
             self._root = root
         if root == self._root and not self._is_shown:
             self._count_batch(inputs)
-        if not self._is_over and self._num_steps >= COUNT_AFTER:
+        # Where a model is not called as a whole, nothing tells that a pass has ended before what is done to the loss.
+        if self._sees_ends and not self._is_over and self._num_steps >= COUNT_AFTER:
             self._begin_count()
 
     def _shown(self, batch: Any) -> None:
@@ -79,6 +80,7 @@ class Throughput:
         return self._attention_every > 0 and step % self._attention_every == 0
 
     def _pass_ended(self, output: Any) -> None:
+        self._sees_ends = True
         self._work.end_count()
 
     def _step_ended(self, seconds: float) -> None:

@@ -79,7 +79,7 @@ def first_step_of_interest(run: RunReader, rank: int, most_warm: int = WATCHED_M
     newest = newest_of_rank(run, "scalar", rank) or 0
     began = int(run.sessions[-1].get("first_step") or 0)
     warm = most_warm if newest - began >= 3 * WATCHED_MORE else WARM_UP
-    num_steps = min(MOST_STEPS, MOST_ROWS // len(run.targets("scalar", rank=rank)))
+    num_steps = min(MOST_STEPS, MOST_ROWS // max(1, len(run.targets("scalar", rank=rank))))
     return max(began + warm, newest - num_steps + 1)
 
 
