@@ -1,7 +1,6 @@
 """The figures screen in a real browser."""
 
 import pytest
-from browsing import Visitor
 from matplotlib.figure import Figure
 from playwright.sync_api import expect
 from web_client import serving
@@ -25,13 +24,6 @@ def server(tmp_path_factory):
         run.log(a=1)
     with serving(folder) as found:
         yield found
-
-
-@pytest.fixture
-def visit(browser, server):
-    visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
-    yield visitor
-    visitor.leave()
 
 
 def test_figures_and_tables_are_shown_with_their_steps(visit):

@@ -1,7 +1,6 @@
 """Where a run comes from, in a real browser: the settings screen, two runs compared, the search of the list."""
 
 import pytest
-from browsing import Visitor
 from playwright.sync_api import expect
 from web_client import serving
 
@@ -29,13 +28,6 @@ def server(tmp_path_factory):
         (run.path / "rank0" / OUTPUT).write_text(f"epoch 1 of {name} {MARKUP}\n")
     with serving(folder) as found:
         yield found
-
-
-@pytest.fixture
-def visit(browser, server):
-    visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
-    yield visitor
-    visitor.leave()
 
 
 def test_the_settings_show_code_output_and_packages(visit):
