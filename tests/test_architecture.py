@@ -27,7 +27,17 @@ IN_PROCESS = {
     "folders",
 }
 IN_PROCESS |= {"forks", "header", "not_offered", "plugins", "snapshots", "actions", "idle", "succession", "leaving"}
-IN_PROCESS |= {"attachments", "monitor", "budget", "costs", "tripwire", "gradient_watch", "found_params"}
+IN_PROCESS |= {
+    "attachments",
+    "monitor",
+    "budget",
+    "costs",
+    "tripwire",
+    "gradient_watch",
+    "found_params",
+    "attaching",
+    "failures",
+}
 """The modules of `training/` stand for themselves: it has layers of its own."""
 PUBLIC = "the public names"
 
@@ -51,6 +61,8 @@ ALLOWED: dict[str, set[str]] = {
     "header": CORE | {"backends"},
     "found_params": CORE,
     "not_offered": CORE | {"backends"},
+    "attaching": CORE | {"backends", "not_offered", "probes"},
+    "failures": CORE | {"backends", "observer", "sinks"},
     "plugins": CORE | {"backends", "probes", "sinks"},
     "snapshots": CORE | {"backends", "store"},
     "actions": CORE | {"backends", "observer", "sinks", "snapshots", "store"},

@@ -17,6 +17,7 @@ from vario.backends.torch import releases
 from vario.backends.torch.loop import hooks, module_hooks, operators
 from vario.backends.torch.loop.sparse_hooks import SparseHooks, has_compiled
 from vario.backends.torch.loop.training_threads import Turns
+from vario.backends.torch.modules.dynamo_guards import guard_hooks_in_dynamo
 from vario.backends.torch.modules.input_gradients import CallInputs, Graph
 from vario.backends.torch.modules.seen_tensors import GradientRow, SeenTensor, has_place
 from vario.backends.torch.modules.waiting_tensors import WaitingTensors, waits_as_input, waits_as_output
@@ -28,9 +29,6 @@ from vario.core.clock import Clock
 log = logging.getLogger("vario")
 
 _SLOT = f"{module_hooks.ATTRIBUTE}slot"
-
-_guards_before: list[bool] = []
-"""One per Monitor that needs dynamo's hook guards; the last to leave restores what the first one found."""
 
 
 class ModuleTensors:
@@ -383,22 +381,3 @@ def _trace_gradient(tensor: torch.Tensor, slot: torch.Tensor, path: str) -> None
 def _forget(module: torch.nn.Module, slot: torch.Tensor) -> None:
     module.__dict__.pop(_SLOT, None)
     operators.free_slot(slot)
-
-
-def guard_hooks_in_dynamo() -> Undo:
-    """Make torch.compile notice our hooks: by default it drops those that one of two equal modules lacks."""
-    import torch._dynamo as dynamo
-    from torch._dynamo.utils import counters
-
-    _guards_before.append(dynamo.config.skip_nnmodule_hook_guards)
-    dynamo.config.skip_nnmodule_hook_guards = False
-    if counters["stats"].get("unique_graphs"):
-        log.info("graphs that were compiled before vario.watch are compiled again, with hooks")
-        dynamo.reset()
-
-    def undo() -> None:
-        found = _guards_before.pop()
-        if not _guards_before:
-            dynamo.config.skip_nnmodule_hook_guards = found
-
-    return undo
