@@ -172,29 +172,44 @@ def test_nothing_points_up():
     )
 
 
-ROOMS = {
-    "files": set(),
-    "reader": {"files"},
-    "views": {"files", "reader"},
-    "findings": {"files", "reader", "views", "notes"},
-    "compare": {"files", "reader", "views", "findings"},
-    "live": {"files", "reader", "views", "findings"},
-    "notes": {"files"},
-    "table": {"files", "reader", "views", "findings", "notes"},
-    "notebook_html": {"files", "reader", "views", "findings"},
-    "run": {"files", "reader", "findings", "notebook_html"},
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "runs": {
+        "files": set(),
+        "reader": {"files"},
+        "views": {"files", "reader"},
+        "findings": {"files", "reader", "views", "notes"},
+        "compare": {"files", "reader", "views", "findings"},
+        "live": {"files", "reader", "views", "findings"},
+        "notes": {"files"},
+        "table": {"files", "reader", "views", "findings", "notes"},
+        "notebook_html": {"files", "reader", "views", "findings"},
+        "run": {"files", "reader", "findings", "notebook_html"},
+    },
+    "web": {
+        "bodies": {"served"},
+        "api": {"bodies"},
+        "server": {"api"},
+        "served": set(),
+        "reading": set(),
+        "answer_cache": {"api", "served"},
+        "addresses": {"api", "bodies", "reading", "served", "server"},
+        "live": {"addresses", "api", "bodies", "reading", "served", "server"},
+        "pages": {"addresses", "api", "bodies", "served"},
+        "writing": {"addresses", "api", "bodies", "live", "served", "server"},
+        "app": {"addresses", "answer_cache", "api", "live", "pages", "reading", "served", "server", "writing"},
+    },
 }
-"""What each room of runs/ may import from the others."""
+"""What each room of these folders may import from the others."""
 
 
-def test_no_room_of_runs_points_up():
+def test_no_room_points_up():
     none(
         f"{name_of(path)} must not import {imported}"
         for path in FILES
-        if place(path) == "runs" and module_of(path) != "vario.runs"
+        if (rooms := ROOMS.get(folder := place(path))) and module_of(path) != f"vario.{folder}"
         for imported in own_imports(path)
-        if imported.startswith("vario.runs.")
-        if imported.split(".")[2] not in {room := module_of(path).split(".")[2], *ROOMS[room]}
+        if imported.startswith(f"vario.{folder}.")
+        if imported.split(".")[2] not in {room := module_of(path).split(".")[2], *rooms[room]}
     )
 
 
@@ -296,8 +311,8 @@ def test_only_store_and_sinks_write_and_only_runs_parse_the_files_of_a_run():
 
 READS = {"read_text", "read_bytes", "read_metadata", "read_table", "read_schema", "memory_map", "OSFile", "ParquetFile"}
 OTHER_FILES = {
-    ("web/report.py", "read_text"),  # the page that was built with the package
-    ("web/built_files.py", "read_text"),
+    ("web/pages/report.py", "read_text"),  # the page that was built with the package
+    ("web/pages/built_files.py", "read_text"),
     ("store/rank_agreement.py", "read_text"),  # /proc
 }
 

@@ -14,8 +14,8 @@ import made_runs
 import vario
 from starting import run_ranks
 from vario.cli import main
+from vario.web.live.watching import RunLooks
 from vario.web.served import Served
-from vario.web.watching import RunLooks
 
 TESTS = Path(__file__).parents[1]
 LATE_FROM = 20
