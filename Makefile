@@ -106,14 +106,13 @@ audit: .audit/.ready
 	.audit/$(PIP) pip-audit==2.10.1
 	touch $@
 
-# What reads runs, logs and configs needs no torch. Older packages call what newer ones warn of, and pyarrow 15 imports
-# pandas wherever it is installed.
-READING_HALF := tests/rules tests/sinks tests/statistics tests/store tests/contract tests/backends/numpy \
-  $(filter-out $(addprefix tests/,runs/test_big_grid.py runs/test_diagnosis.py runs/test_difference.py \
-    runs/test_changes.py runs/test_old_names.py reports/test_progress_plot.py logs/test_event_files.py logs/test_real_trainers.py \
-    cli/test_convert_and_import.py cli/test_found_loss_shown.py cli/test_rule_commands.py cli/test_memory_command.py \
-    cli/test_run_command.py), $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,runs reports logs cli)))) \
-  tests/attack tests/web/test_odd_runs.py tests/web/test_slow_reading.py \
+# What reads runs, logs and configs needs no torch: all such tests but those that import it, and a few that train in a
+# process. Older packages call what newer ones warn of, and pyarrow 15 imports pandas wherever it is installed.
+READING_TESTS := $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,rules sinks statistics store runs reports logs cli)))
+IMPORT_TORCH := $(shell grep -lE '^(import|from) (torch|little_trainings|slowed_trainings|sweep)\b' $(READING_TESTS))
+READING_HALF := $(filter-out $(IMPORT_TORCH) $(addprefix tests/,rules/test_healthy_loops.py runs/test_effects.py \
+    runs/test_notes.py reports/test_progress_plot.py cli/test_convert_and_import.py cli/test_ls_columns.py), $(READING_TESTS)) \
+  tests/contract tests/backends/numpy tests/attack tests/web/test_odd_runs.py tests/web/test_slow_reading.py \
   $(addprefix tests/,test_config.py training/test_folders.py training/test_step_buffer.py training/test_writer.py) \
   $(addprefix tests/core/test_,records.py registry.py schedule.py selector.py text.py)
 lowest: .lowest/.ready
@@ -161,7 +160,7 @@ dist: $(READY) page
 
 # pytest-cov stays out of .venv: it would slow down every other call of pytest there.
 # 90 % of lines were measured on 2026-11-16; parts of the server and of commands run only in other tests.
-FAST_TESTS := $(READING_HALF)
+FAST_TESTS := $(READING_HALF) $(READING_TESTS)
 LEAST_COVERAGE := 88
 coverage: $(READY) page .coverage-tools/.ready
 	PYTHONPATH=.coverage-tools COVERAGE_FILE=.coverage-tools/.coverage $(BIN)/python -m pytest $(FAST_TESTS) \
