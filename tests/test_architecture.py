@@ -399,5 +399,30 @@ def test_what_is_said_of_a_rule_stands_in_its_own_file():
     none(f"{path.name} has a table of rules" for path in pages if len(set(keys.findall(path.read_text()))) > 1)
 
 
+PAGE = SOURCE.parents[1] / "docs" / "architecture.md"
+ONE_FILE_A_PART = ("rules/", "statistics/", "logs/", "reports/", "compat/", "cli/commands/", "web/bodies/")
+ONE_FILE_A_PART += tuple(f"backends/torch/{folder}/" for folder in ("engines", "trainers", "memory_simulation"))
+"""Folders whose files the page does not name one by one."""
+
+
+def test_the_page_names_every_module_and_nothing_else():
+    page = PAGE.read_text(encoding="utf8")
+    named = set(re.findall(r"\w+", page.split("src/vario/\n")[1].split("```")[0]))
+    none(
+        f"docs/architecture.md: the tree does not name {name_of(path)}"
+        for path in FILES
+        if path.stem not in named and path.name != "__init__.py" and not name_of(path).startswith(ONE_FILE_A_PART)
+    )
+    places = {found for found in re.findall(r"`([\w/.]+/[\w.]*)`", page) if "*" not in found}
+    assert len(places) > 30
+    none(
+        f"docs/architecture.md: there is no {found}"
+        for found in places
+        if not any(
+            (above / found).exists() for above in (SOURCE, SOURCE.parents[1], SOURCE.parents[1] / "frontend" / "src")
+        )
+    )
+
+
 def test_a_file_fits_in_a_head():
     none(name_of(path) for path in FILES if len(path.read_text(encoding="utf8").splitlines()) > 400)
