@@ -31,7 +31,7 @@ LEAST_MODULES = 4
 
 @rule("limit", needs=" ".join(LOSSES), stage="loss", is_symptom=True)
 def start_above_chance(step: Step) -> Iterator[Finding]:
-    """A loss that starts far above what a guess costs.
+    """A loss that starts far above that of a guess.
 
     Why: a fresh model knows nothing, so its loss is about that of a guess: log(classes) for a choice, the mean square
     of the targets for squared errors. A loss far above it means that outputs are large and wrong: the initialisation is
@@ -77,10 +77,10 @@ def start_above_chance(step: Step) -> Iterator[Finding]:
 
 @rule("limit", needs=" ".join(LOSSES), stage="optimizer")
 def start_diverges(step: Step) -> Iterator[Finding]:
-    """A loss that rises in the first dozen steps, above its start and above what a guess costs.
+    """A loss that rises in the first dozen steps, above its start and above that of a guess.
 
-    Why: a run that begins to learn falls at first, whatever it learns. Updates that are too large, inputs that are not
-    normalised or a loss of the wrong sign make it rise. It is told before anything overflows.
+    Why: the loss of a model that begins to learn falls at first. Updates that are too large, inputs that are not
+    normalised or a loss of the wrong sign make it rise. This is reported before anything overflows.
 
     Cause: the learning rate is too high, inputs are not normalised, or a term of the loss has the wrong sign
 
@@ -118,7 +118,7 @@ def start_diverges(step: Step) -> Iterator[Finding]:
 
 @rule("limit", needs="activation")
 def start_signal(step: Step) -> Iterator[Finding]:
-    """Outputs that grow or die from module to module in the first step.
+    """Outputs that explode or vanish from module to module in the first step.
 
     Why: the scale of the initialisation multiplies over depth. Ten thousand times larger ends in overflow; a hundred
     thousand times smaller means that the output does not depend on the input, and early layers get no gradient.

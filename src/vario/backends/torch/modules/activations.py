@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vario.backends.nested_tensors import inputs, leaves
 from vario.backends.protocols.events import Undo
 from vario.backends.protocols.observing import Observer
 from vario.backends.torch import releases
@@ -22,7 +23,6 @@ from vario.backends.torch.modules.input_gradients import CallInputs, Graph
 from vario.backends.torch.modules.seen_tensors import GradientRow, SeenTensor, has_place
 from vario.backends.torch.modules.waiting_tensors import WaitingTensors, waits_as_input, waits_as_output
 from vario.backends.torch.naming import entered
-from vario.backends.torch.reduce.tensors import inputs, leaves
 from vario.core import last_guard
 from vario.core.clock import Clock
 
@@ -140,7 +140,9 @@ class ModuleTensors:
             if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
                 self._look(((target, args[0]),), with_gradients)
             else:
-                self._look(((f"{name}:{path}", tensor) for path, tensor in inputs(args, kwargs)), with_gradients)
+                self._look(
+                    ((f"{name}:{path}", tensor) for path, tensor in inputs(torch.Tensor, args, kwargs)), with_gradients
+                )
             if self._separates:
                 self._enter(name, args, kwargs)
 
@@ -173,7 +175,9 @@ class ModuleTensors:
 
         def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if self._is_training():
-                self._look(((target, output),) if isinstance(output, torch.Tensor) else leaves(output, target))
+                self._look(
+                    ((target, output),) if isinstance(output, torch.Tensor) else leaves(torch.Tensor, output, target)
+                )
                 if self._separates:
                     self._leave(name, output)
 
@@ -331,7 +335,7 @@ def _inputs(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
         except Exception as error:  # noqa: BLE001 - the failure policy
             last_guard.failed(error)
     elif releases.is_in_graph():
-        _trace(module, inputs(args, *kwargs), with_gradients=False)
+        _trace(module, inputs(torch.Tensor, args, *kwargs), with_gradients=False)
 
 
 @module_hooks.module_hook
@@ -343,7 +347,7 @@ def _inputs_and_gradients(module: torch.nn.Module, args: Any, *kwargs: Any) -> N
         except Exception as error:  # noqa: BLE001 - the failure policy
             last_guard.failed(error)
     elif releases.is_in_graph():
-        _trace(module, inputs(args, *kwargs), with_gradients=True)
+        _trace(module, inputs(torch.Tensor, args, *kwargs), with_gradients=True)
 
 
 @module_hooks.module_hook
@@ -355,7 +359,7 @@ def _outputs(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> No
         except Exception as error:  # noqa: BLE001 - the failure policy
             last_guard.failed(error)
     elif releases.is_in_graph():
-        _trace(module, leaves(output, "output"), with_gradients=False)
+        _trace(module, leaves(torch.Tensor, output, "output"), with_gradients=False)
 
 
 @module_hooks.module_hook
@@ -367,7 +371,7 @@ def _outputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any, outp
         except Exception as error:  # noqa: BLE001 - the failure policy
             last_guard.failed(error)
     elif releases.is_in_graph():
-        _trace(module, leaves(output, "output"), with_gradients=True)
+        _trace(module, leaves(torch.Tensor, output, "output"), with_gradients=True)
 
 
 _HOOKS = {False: (_inputs, _outputs), True: (_inputs_and_gradients, _outputs_and_gradients)}

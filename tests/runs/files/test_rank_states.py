@@ -48,7 +48,7 @@ def move(path, **hosts):
 
 def test_a_rank_that_is_killed_leaves_its_part_and_is_named(tmp_path, capsys):
     path = tmp_path / "run"
-    command = [sys.executable, "-c", WRITER, str(Path(__file__).parents[1]), str(path)]
+    command = [sys.executable, "-c", WRITER, str(Path(__file__).parents[2]), str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "written\n"
         write(path, 0, world_size=2, close=None)

@@ -19,12 +19,12 @@ from vario.runs.table.summary_file import SummaryFile
 from vario.runs.views.throughput import read_throughput, throughput_lines
 from vario.runs.views.vitals import Pace, read_vitals
 from vario.web import bodies
-from vario.web.answers import FRESH_SECONDS, Endpoint
-from vario.web.cursor import cursor_of
-from vario.web.incidents import described
-from vario.web.parameters import Parameter
+from vario.web.addresses.cursor import cursor_of
+from vario.web.addresses.incidents import described
+from vario.web.addresses.run_parts import failed_rank_of, host_of, quantities_of, sessions_of
+from vario.web.api.answers import FRESH_SECONDS, Endpoint
+from vario.web.api.parameters import Parameter
 from vario.web.reading import guarded
-from vario.web.run_parts import failed_rank_of, host_of, quantities_of, sessions_of
 from vario.web.served import LeftOut, Served, Stamp
 
 RUN = Parameter(

@@ -7,11 +7,11 @@ from typing import Any
 
 from vario.runs.table.effects import Effect, find_effects
 from vario.web import bodies
-from vario.web.answers import Endpoint
-from vario.web.overlay import SOME_RUNS, selected
-from vario.web.parameters import Parameter
+from vario.web.addresses.overlay import SOME_RUNS, selected
+from vario.web.addresses.table import WHERE
+from vario.web.api.answers import Endpoint
+from vario.web.api.parameters import Parameter
 from vario.web.served import Served
-from vario.web.table import WHERE
 
 
 def effects(served: Served, values: Mapping[str, Any]) -> bodies.SettingEffects:

@@ -16,9 +16,9 @@ from vario.runs.views.curves import Curve, read_curve
 from vario.runs.views.heat import Heat, read_heat
 from vario.runs.views.name_search import matching
 from vario.web import bodies
-from vario.web.answers import ARROW, BYTES, CSV, JSON, Answer, Endpoint, encode
-from vario.web.overview import RUN
-from vario.web.parameters import BadParameter, Parameter
+from vario.web.addresses.overview import RUN
+from vario.web.api.answers import ARROW, BYTES, CSV, JSON, Answer, Endpoint, encode
+from vario.web.api.parameters import BadParameter, Parameter
 from vario.web.served import Served
 
 MOST_STEP = 10**15

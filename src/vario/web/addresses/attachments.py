@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vario.web import bodies
-from vario.web.answers import PNG, Answer, Endpoint
-from vario.web.charts import MOST_STEP
-from vario.web.overview import RUN
-from vario.web.parameters import Parameter
+from vario.web.addresses.charts import MOST_STEP
+from vario.web.addresses.overview import RUN
+from vario.web.api.answers import PNG, Answer, Endpoint
+from vario.web.api.parameters import Parameter
 from vario.web.served import Served
 
 NAME = Parameter("name", "The name it was logged with.", is_required=True)

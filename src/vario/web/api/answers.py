@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vario.core.text import json_value
-from vario.web.parameters import Parameter
+from vario.web.api.parameters import Parameter
 
 JSON = "application/json"
 CSV = "text/csv; charset=utf-8"

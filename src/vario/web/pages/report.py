@@ -13,11 +13,11 @@ from vario.runs.run import Run
 from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import read_heat
 from vario.web import bodies
-from vario.web.answers import encode
-from vario.web.built_files import BUILT, why_missing
-from vario.web.charts import described_curve, heat_bytes, heat_head, split_series
-from vario.web.findings import alerts
-from vario.web.overview import run as run_answer
+from vario.web.addresses.charts import described_curve, heat_bytes, heat_head, split_series
+from vario.web.addresses.findings import alerts
+from vario.web.addresses.overview import run as run_answer
+from vario.web.api.answers import encode
+from vario.web.pages.built_files import BUILT, why_missing
 from vario.web.served import Served
 
 ROWS, COLUMNS, POINTS = 300, 500, 1000

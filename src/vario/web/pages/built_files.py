@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-BUILT = Path(__file__).parent / "built"
+BUILT = Path(__file__).parents[1] / "built"
 
 
 _STYLE = re.compile(r'<link rel="stylesheet"[^>]*href="\./(assets/[\w.-]+\.css)"')

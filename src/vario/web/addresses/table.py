@@ -8,9 +8,9 @@ from typing import Any
 from vario.runs.table.columns import FIGURES, Columns
 from vario.runs.table.table import check_sort, make_table
 from vario.web import bodies
-from vario.web.answers import Endpoint
-from vario.web.overview import rows_of
-from vario.web.parameters import Parameter
+from vario.web.addresses.overview import rows_of
+from vario.web.api.answers import Endpoint
+from vario.web.api.parameters import Parameter
 from vario.web.served import Served
 
 WHERE = Parameter("where", "Only these runs, for example `lr > 0.001 and state = finished`.", default="")

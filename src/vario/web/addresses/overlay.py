@@ -12,12 +12,12 @@ from vario.runs.table.overlay import STEP, Overlay, read_overlay
 from vario.runs.table.summary import RunSummary
 from vario.runs.table.table import select
 from vario.web import bodies
-from vario.web.answers import Endpoint
-from vario.web.overview import rows_of
-from vario.web.parameters import Parameter
-from vario.web.security import CHARTS_PATH
+from vario.web.addresses.overview import rows_of
+from vario.web.addresses.table import WHERE
+from vario.web.api.answers import Endpoint
+from vario.web.api.parameters import Parameter
 from vario.web.served import Served
-from vario.web.table import WHERE
+from vario.web.server.security import CHARTS_PATH
 
 MOST_RUNS = 1000
 GROUP = Parameter("group", "A column whose equal values make a group.", default="")

@@ -15,8 +15,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vario.core.errors import ConfigError
-from vario.web.answers import JSON, encode
-from vario.web.token_page import token_page
+from vario.web.api.answers import JSON, encode
+from vario.web.server.token_page import token_page
 
 COOKIE = "vario_token"
 NO_TOKEN = "missing or wrong token. Open the link that `vario serve` printed, or send the token as a bearer token."

@@ -16,15 +16,15 @@ from vario.runs.run import Run
 from vario.runs.views.merged_series import checked_statistic
 from vario.runs.views.model_order import model_order
 from vario.web import bodies
-from vario.web.answers import EVENTS, Endpoint, encode
-from vario.web.charts import QUANTITY, RANK_OR_EACH, SERIES, STATISTIC, read_rank, split_series
-from vario.web.cursor import Cursor, read_cursor
-from vario.web.overview import rows_of
-from vario.web.parameters import BadParameter, Parameter
+from vario.web.addresses.charts import QUANTITY, RANK_OR_EACH, SERIES, STATISTIC, read_rank, split_series
+from vario.web.addresses.cursor import Cursor, read_cursor
+from vario.web.addresses.overview import rows_of
+from vario.web.api.answers import EVENTS, Endpoint, encode
+from vario.web.api.parameters import BadParameter, Parameter
+from vario.web.live.watching import MOST_CELLS, MOST_COLUMNS, Look, RunLooks, Watcher, column_list
 from vario.web.reading import Readers
-from vario.web.security import refuse
 from vario.web.served import Served
-from vario.web.watching import MOST_CELLS, MOST_COLUMNS, Look, RunLooks, Watcher, column_list
+from vario.web.server.security import refuse
 
 BEAT_SECONDS = 15.0
 MOST_STREAMS = 64

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vario.core import ending
 from vario.runs.run import Run
 from vario.runs.views.quantity_size import newest_of_rank, newest_step
-from vario.web.parameters import BadParameter
+from vario.web.api.parameters import BadParameter
 
 OVER = (*ending.OVER, "died", "left")
 

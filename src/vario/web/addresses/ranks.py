@@ -12,10 +12,10 @@ from vario.runs.run import Run
 from vario.runs.views.curves import Curve, read_curve
 from vario.runs.views.quantity_size import rows_bytes
 from vario.web import bodies
-from vario.web.answers import FRESH_SECONDS, Endpoint
-from vario.web.charts import FIRST, LAST, POINTS, STATISTIC, described_curve
-from vario.web.overview import RUN
-from vario.web.parameters import Parameter
+from vario.web.addresses.charts import FIRST, LAST, POINTS, STATISTIC, described_curve
+from vario.web.addresses.overview import RUN
+from vario.web.api.answers import FRESH_SECONDS, Endpoint
+from vario.web.api.parameters import Parameter
 from vario.web.served import Served
 
 MOST_CURVES = 64

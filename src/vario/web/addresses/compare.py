@@ -14,8 +14,7 @@ from vario.runs.run import Run
 from vario.runs.views.heat import Heat, read_heat
 from vario.runs.views.quantity_size import check_size, rows_bytes
 from vario.web import bodies
-from vario.web.answers import BYTES, JSON, Answer, Endpoint
-from vario.web.charts import (
+from vario.web.addresses.charts import (
     COLUMNS,
     FIRST,
     HEAT_FORMAT,
@@ -27,7 +26,8 @@ from vario.web.charts import (
     heat_head,
     the_quantity,
 )
-from vario.web.parameters import Parameter
+from vario.web.api.answers import BYTES, JSON, Answer, Endpoint
+from vario.web.api.parameters import Parameter
 from vario.web.served import Served
 
 A = Parameter("a", "The first run: its path below the served folder.", is_required=True)

@@ -9,8 +9,8 @@ from html import escape
 from typing import Any
 
 from vario.core.package import VERSION
-from vario.web.answers import BYTES, CSV, EVENTS, JSON, Endpoint
-from vario.web.schemas import Schema, Schemas
+from vario.web.api.answers import BYTES, CSV, EVENTS, JSON, Endpoint
+from vario.web.api.schemas import Schema, Schemas
 
 REFUSAL = {
     "type": "object",

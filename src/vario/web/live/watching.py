@@ -18,9 +18,9 @@ from vario.runs.views.curves import Curve, read_curve
 from vario.runs.views.heat import Heat, read_heat
 from vario.runs.views.vitals import RECENT_STEPS, read_vitals
 from vario.web import bodies
-from vario.web.charts import split_series
-from vario.web.cursor import Cursor, cursor_of
-from vario.web.incidents import described
+from vario.web.addresses.charts import split_series
+from vario.web.addresses.cursor import Cursor, cursor_of
+from vario.web.addresses.incidents import described
 from vario.web.reading import Readers, TooSlow
 from vario.web.served import Served, Stamp
 

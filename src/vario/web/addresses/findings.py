@@ -18,11 +18,11 @@ from vario.runs.run import Run
 from vario.runs.views.quantity_size import check_size, rows_bytes
 from vario.runs.views.vitals import spark_of
 from vario.web import bodies
-from vario.web.answers import Endpoint
-from vario.web.charts import QUANTITY
-from vario.web.incidents import described, described_alert
-from vario.web.overview import RUN
-from vario.web.parameters import Parameter
+from vario.web.addresses.charts import QUANTITY
+from vario.web.addresses.incidents import described, described_alert
+from vario.web.addresses.overview import RUN
+from vario.web.api.answers import Endpoint
+from vario.web.api.parameters import Parameter
 from vario.web.served import Served
 
 CHAIN_LENGTH = 12

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from vario.web.built_files import BUILT, why_missing
+from vario.web.pages.built_files import BUILT, why_missing
 
 MISSING = """<!doctype html> <html lang="en"><meta charset="utf-8"><title>vario</title> <h1>The dashboard has not been
 built</h1> <p>{why}</p> <p>The API works without it: <a href="api">list of endpoints</a>.</p> </html>

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from vario.core.package import docs_folder, read_docs
 from vario.rules import RULES, Rule
-from vario.web.built_files import style_sheet
+from vario.web.pages.built_files import style_sheet
 
 PAGE_PATH = "/gallery"
 _PICTURE = re.compile(r"gallery-[a-z0-9-]{1,80}\.png")

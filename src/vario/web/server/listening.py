@@ -17,7 +17,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from vario.core.errors import ConfigError
-from vario.web.connections import RareRecords, limited
+from vario.web.server.connections import RareRecords, limited
 
 FIRST_PORT = 8765
 PORTS_TRIED = 64

@@ -16,9 +16,9 @@ from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import read_heat
 from vario.runs.views.quantity_size import newest_step
 from vario.web import bodies
-from vario.web.answers import FRESH_SECONDS, Endpoint
-from vario.web.overview import RUN
-from vario.web.run_parts import sessions_of
+from vario.web.addresses.overview import RUN
+from vario.web.addresses.run_parts import sessions_of
+from vario.web.api.answers import FRESH_SECONDS, Endpoint
 from vario.web.served import Served
 
 LATEST: tuple[tuple[str, str, str], ...] = (
