@@ -193,7 +193,46 @@ def start_symmetric(step: Step) -> Iterator[Finding]:
         )
 
 
+@rule("limit", needs="weight", stage="weight")
+def start_wide(step: Step) -> Iterator[Finding]:
+    """A matrix or a table of embeddings that is trained and whose elements are far larger than usual in the first step.
+
+    Why: initialisations give elements a root mean square of at most about one. Layers far above it drown what comes
+    from the others, saturate what follows, and hardly move at usual learning rates.
+
+    Cause: this matrix was initialised far too wide, or scaled after it was initialised
+
+    Points to: module 5
+
+    Next: Look at how this matrix is initialised, and with which standard deviation: `vario show NAME --quantity weight
+    --statistic rms`.
+    """
+    rows = step.rows("weight")
+    if not len(rows) or step.number != step.memory.first_step(step.number):
+        return
+    sizes = rows.statistic("rms")
+    is_wide = (sizes > WIDE) & (rows.summaries[:, COUNT] >= LEAST_MATRIX)
+    is_wide &= step.facts.are_matrices(rows.targets) & np.array([name in step.facts.trainable for name in rows.targets])
+    found = [rows.targets[index] for index in np.flatnonzero(is_wide)]
+    if not found:
+        return
+    widest = max(found, key=lambda name: sizes[rows.targets.index(name)])
+    size = float(sizes[rows.targets.index(widest)])
+    yield Finding(
+        f"elements of '{widest}' start with a root mean square of {number(size, 3)}, usually at most about 1",
+        "weight",
+        widest,
+        size,
+        "rms",
+        high=WIDE,
+        strength=math.log(size),
+        severity="note",
+        others=tuple(name for name in found if name != widest)[:4],
+    )
+
+
 LEAST_MATRIX = 16
+WIDE = 8.0
 
 
 def _name(step: Step) -> str | None:
