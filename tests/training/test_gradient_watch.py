@@ -228,6 +228,25 @@ def test_moments_that_are_cleared_are_about_the_optimizer(tmp_path):
     assert (alert.step, alert.scope, alert.severity) == (BEGINS, "global", "warn")
 
 
+@pytest.mark.parametrize("name", ["Adagrad", "Adadelta", "Adamax", "RMSprop", "Adafactor"])
+def test_the_state_of_other_optimizers_is_watched_too(tmp_path, name):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01)
+    with vario.watch(model, optimizer, directory=tmp_path, name="run", overhead=1e-6, strict=True) as monitor:
+        for step in range(BEGINS + 20):
+            if step == BEGINS:
+                for state in optimizer.state.values():
+                    for value in state.values():
+                        if torch.is_tensor(value) and value.dim():
+                            value.zero_()
+            optimizer.zero_grad()
+            model(torch.randn(16, 6)).square().mean().backward()
+            optimizer.step()
+    (alert,) = found(vario.open_run(monitor.path), "state_changed")
+    assert (alert.step, alert.scope) == (BEGINS, "global")
+
+
 def test_an_earlier_checkpoint_is_a_note(tmp_path):
     alerts = found(train(tmp_path, gone_back), "state_changed")
     assert {(alert.step, alert.severity) for alert in alerts} == {(BEGINS, "note")}

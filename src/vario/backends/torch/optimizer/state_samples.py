@@ -19,7 +19,10 @@ from vario.backends.torch.engines.base import Piece
 from vario.backends.torch.optimizer.element_samples import dense_here
 from vario.core.records import Table, empty_table
 
-KEYS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg")
+KEYS = (
+    *("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer"),
+    *("square_avg", "grad_avg", "acc_delta", "sum", "row_var", "col_var", "variance"),
+)
 """What torch's optimizers call their moments. Others may keep what a loop writes itself, such as a curvature."""
 _ELEMENTS = 16
 """How many elements of each tensor are compared, spread over it."""
