@@ -205,7 +205,10 @@ class ModuleTensors:
             recomputing = hooks.current_backward() != -1
             wants_values = values is not None and values.watching and not recomputing
             wants_gradients = with_gradients and gradients is not None and gradients.watching
+            may_wait = wants_values and with_gradients
             for target, tensor in tensors:
+                if may_wait and self._waiting.takes(target, tensor):
+                    continue
                 seen = self._waiting.see(tensor)
                 if wants_values:
                     if seen.row is None:

@@ -58,6 +58,8 @@ class WaitingTensors:
         self.steady_inputs: dict[int, str] = {}
         self.steady_outputs: dict[int, str] = {}
         """Targets whose tensors keep their values until the end of the pass, by the identity of the module."""
+        self._steady_others: set[str] = set()
+        """Steady targets of modules that take or return several tensors."""
         self._sides: dict[str, tuple[dict[int, str], int]] = {}
         """Where targets of single tensors belong in these two."""
         self._steady_gradients: set[str] = set()
@@ -82,8 +84,20 @@ class WaitingTensors:
 
     def learn(self, target: str, seen: SeenTensor) -> None:
         """Let the tensors of a target wait from now on, if this one keeps its values."""
-        if seen.is_steady and (side := self._sides.get(target)) is not None:
+        if not seen.is_steady:
+            return
+        if (side := self._sides.get(target)) is not None:
             side[0][side[1]] = target
+        else:
+            self._steady_others.add(target)
+
+    def takes(self, target: str, tensor: torch.Tensor) -> bool:
+        """Whether one of several tensors of a module waits now."""
+        if self not in _open_ones:
+            return False
+        side = self._sides.get(target)
+        is_steady = target in self._steady_others if side is None else side[1] in side[0]
+        return is_steady and self.add(target, tensor)
 
     def learn_gradient(self, target: str, is_steady: bool) -> None:
         """Let the gradients of a target wait from now on, if they are steady."""
@@ -140,8 +154,9 @@ class WaitingTensors:
                 seen = self.see(tensor)
                 if seen.version != version:
                     # Modified in place this time: its values of this step are gone.
-                    side = self._sides.pop(target)
-                    side[0].pop(side[1], None)
+                    self._steady_others.discard(target)
+                    if (side := self._sides.pop(target, None)) is not None:
+                        side[0].pop(side[1], None)
                     continue
                 if seen.row is not None:
                     values.add_row(target, seen.row, order)
