@@ -43,6 +43,8 @@ class Frame:
     summaries: Table
     specs: Sequence[TensorSpec] | None = None
     """Shape and dtype of each row's tensor, if a sink asked for them."""
+    bins: Sequence[bytes] | None = None
+    """The distribution of each row as stored (see `core.bins`), empty where there is none; None: no row has one."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 
 from vario.core import run_format
 from vario.core.errors import RunTaken
+from vario.core.bins import COUNTED
+from vario.core.bins import QUANTITY as DISTRIBUTION
 from vario.core.old_names import QUANTITIES
 from vario.core.parameter_list import json_texts
 from vario.core.processes import this_process
@@ -44,8 +46,10 @@ STATUS_SECONDS = 1.0
 class _Stream:
     """The live stream of one quantity."""
 
-    def __init__(self, folder: Path, quantity: str, part: int, session: int, columns: frozenset[str]) -> None:
-        self.encoder = StreamEncoder(quantity, part, session, columns)
+    def __init__(
+        self, folder: Path, quantity: str, part: int, session: int, columns: frozenset[str], has_bins: bool
+    ) -> None:
+        self.encoder = StreamEncoder(quantity, part, session, columns, has_bins)
         self.file = LiveStream(folder / f"{quantity}{run_format.LIVE}", self.encoder.opening)
         self.num_steps = 0
         self._last_step: int | None = None
@@ -194,7 +198,8 @@ class Store:
             assert self._claim is not None
             part = self._highest_part.get(quantity, 0) + 1
             self._highest_part[quantity] = part
-            stream = _Stream(self._rank_folder, quantity, part, self._claim.session, self._columns)
+            has_bins = quantity in COUNTED and DISTRIBUTION in (self._header.config.get("quantities") or ())
+            stream = _Stream(self._rank_folder, quantity, part, self._claim.session, self._columns, has_bins)
             self._streams[quantity] = stream
         return stream
 

@@ -17,6 +17,7 @@ from typing import Protocol
 from vario.backends.protocols.backend import Backend
 from vario.backends.protocols.capabilities import DeviceClock
 from vario.config import Config
+from vario.core.bins import QUANTITY
 from vario.core.clock import Clock
 from vario.core.records import StepRecord
 from vario.sinks.alerts import Alerts
@@ -200,10 +201,13 @@ class Budget:
 
     def _count(self, seconds: float, spent: Mapping[str, float], device: Mapping[str, float]) -> None:
         looks = 0.0
-        for quantity in {observer.quantity for observer in self._observers if observer.watching}:
-            look = spent.get(quantity, 0.0)
+        # What is recorded only for distributions is part of what these cost.
+        lent = {observer.quantity for observer in self._observers if observer.is_lent}
+        for quantity in {observer.quantity for observer in self._observers if observer.watching} - lent:
+            own = lent | {quantity} if quantity == QUANTITY else {quantity}
+            look = sum(spent.get(name, 0.0) for name in own)
             looks += look
-            self._looks[quantity].add(look, device.get(quantity, 0.0))
+            self._looks[quantity].add(look, sum(device.get(name, 0.0) for name in own))
         host = sum(spent.values())
         sparse = sum([spent[part] for part in SPARSE if part in spent])
         if sparse:
