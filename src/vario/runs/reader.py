@@ -149,7 +149,7 @@ class RunReader(RunFolder):
         derived = STATISTICS.get(statistic or self.usual_statistic, "statistic")
         self.check_recorded(derived.needs, derived.name)
         columns = ["step", "micro_step", *(name for name in COLUMNS if name in derived.needs)]
-        target, tables = self._rows(target, quantity, columns, rank)
+        target, tables = self.stored_rows(target, quantity, columns, rank)
         steps = np.concatenate([numbers(table.column("step")) for table in tables])
         micro = np.concatenate([numbers(table.column("micro_step")) for table in tables])
         rows = np.concatenate([summaries(table) for table in tables])
@@ -259,7 +259,7 @@ class RunReader(RunFolder):
     def _scalar_series(self, target: str, statistic: str, rank: Rank) -> Series:
         if statistic != "value":
             raise ConfigError(unknown("statistic", statistic, ["value"]))
-        target, tables = self._rows(target, "scalar", ["step", "value"], rank)
+        target, tables = self.stored_rows(target, "scalar", ["step", "value"], rank)
         steps = np.concatenate([numbers(table.column("step")) for table in tables])
         values = np.concatenate([numbers(table.column("value")) for table in tables])
         points, groups = np.unique(steps, return_inverse=True)
@@ -268,7 +268,10 @@ class RunReader(RunFolder):
             values = np.bincount(groups, values, len(points)) / np.bincount(groups, minlength=len(points))
         return Series(target, "scalar", "value", rank, points, np.zeros(len(points), np.int32), values)
 
-    def _rows(self, target: str, quantity: str, columns: list[str], rank: Rank) -> tuple[str, list[Any]]:
+    def stored_rows(
+        self, target: str, quantity: str, columns: list[str], rank: Rank
+    ) -> tuple[str, list[Any]]:
+        """Return a target's name, and some columns of the rows that make it up, a table per part."""
         names = [target, f"{target}:output"] if quantity in SIDED and ":" not in target else [target]
         sessions = self.sessions
         for name in names:

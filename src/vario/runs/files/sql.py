@@ -97,7 +97,8 @@ def _make_view(
                 parts.setdefault(limit, []).append(row_file)
             else:
                 name = f"{quantity}_rank{rank}_part{row_file.number}"
-                selects.append(_select(connection, quantity, name, row_file.rows, rank, limit))
+                rows = row_file.rows.select(list(columns_of(quantity)))
+                selects.append(_select(connection, quantity, name, rows, rank, limit))
         for limit, found in parts.items():
             name, rows = f"{quantity}_rank{rank}_parts_{limit}", scanned(found, columns_of(quantity))
             selects.append(_select(connection, quantity, name, rows, rank, limit))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from vario.core.bins import BINS
 from vario.core.errors import RunCorrupt
 from vario.core.old_names import QUANTITIES, stored_name
 from vario.core.quantities import is_quantity
@@ -124,6 +125,8 @@ class QuantityReader:
         tables = []
         budget = budget or Budget()
         for row_file, limit in self.shown(sessions):
+            if BINS in columns and not row_file.has_bins:
+                continue
             if not wanted.by_step or wanted.may_hold(row_file.span):
                 tables.append(row_file.read(columns, wanted.at_most(limit)))
                 budget.take(row_file, tables[-1].nbytes, tables[-1].num_rows)
