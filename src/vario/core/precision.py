@@ -84,19 +84,19 @@ class Loss:
 
 def num_nonzero(counts: Counts) -> Values:
     """Return how many elements are neither zero nor NaN or Inf."""
-    return by_cell(counts).sum(axis=-1).astype(np.float64)
+    return np.asarray(by_cell(counts).sum(axis=-1), np.float64)
 
 
 def share_below(counts: Counts, magnitude: float) -> Bounds:
     """Return the share of elements with a smaller magnitude."""
-    return _shares(counts, _HIGH <= magnitude, _LOW < magnitude)
+    return _shares(counts, magnitude >= _HIGH, magnitude > _LOW)
 
 
 def share_above(counts: Counts, magnitude: float) -> Bounds:
     """Return the share of elements with a larger magnitude."""
     # Elements at the lower end of a cell are not larger, unless the end belongs to the cell below.
     surely = np.where(IS_SPLIT[:-1], magnitude <= _LOW, magnitude < _LOW)
-    maybe = np.where(np.isinf(_HIGH), True, np.where(IS_SPLIT[1:], magnitude < _HIGH, magnitude < _HIGH))
+    maybe = magnitude < _HIGH
     return _shares(counts, surely, maybe)
 
 
@@ -126,7 +126,8 @@ def best_scales(counts: Counts, to: Format) -> npt.NDArray[np.int64]:
     lost = np.nan_to_num(np.stack([found.lost.high for found in results]))
     digits = np.nan_to_num(np.stack([found.subnormal.high for found in results]))
     best = np.lexsort((np.broadcast_to(np.arange(len(tried))[:, None], lost.shape), digits, lost), axis=0)[0]
-    return np.array(tried)[best]
+    found: npt.NDArray[np.int64] = np.asarray(tried, np.int64)[best]
+    return found
 
 
 def quantile(counts: Counts, share: float) -> Bounds:

@@ -268,9 +268,7 @@ class RunReader(RunFolder):
             values = np.bincount(groups, values, len(points)) / np.bincount(groups, minlength=len(points))
         return Series(target, "scalar", "value", rank, points, np.zeros(len(points), np.int32), values)
 
-    def stored_rows(
-        self, target: str, quantity: str, columns: list[str], rank: Rank
-    ) -> tuple[str, list[Any]]:
+    def stored_rows(self, target: str, quantity: str, columns: list[str], rank: Rank) -> tuple[str, list[Any]]:
         """Return a target's name, and some columns of the rows that make it up, a table per part."""
         names = [target, f"{target}:output"] if quantity in SIDED and ":" not in target else [target]
         sessions = self.sessions

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vario.core import run_format
-from vario.core.errors import RunTaken
 from vario.core.bins import COUNTED
 from vario.core.bins import QUANTITY as DISTRIBUTION
+from vario.core.errors import RunTaken
 from vario.core.old_names import QUANTITIES
 from vario.core.parameter_list import json_texts
 from vario.core.processes import this_process

@@ -71,9 +71,7 @@ class StreamEncoder:
     dictionary only grows.
     """
 
-    def __init__(
-        self, quantity: str, part: int, session: int, columns: frozenset[str], has_bins: bool = False
-    ) -> None:
+    def __init__(self, quantity: str, part: int, session: int, columns: frozenset[str], has_bins: bool = False) -> None:
         """`has_bins`: with a column for distributions."""
         self.part = part
         self._has_bins = has_bins

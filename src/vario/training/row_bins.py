@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from vario.backends.protocols.capabilities import Distributions
@@ -25,7 +25,7 @@ class RowBins:
         self._counted = _NONE
         self._has_any = False
 
-    def begin_step(self, watched: Set[str]) -> None:
+    def begin_step(self, watched: frozenset[str]) -> None:
         """Start a step that records these quantities."""
         self._counted = watched.intersection(COUNTED) if self.counter is not None and QUANTITY in watched else _NONE
 

@@ -51,7 +51,7 @@ class StepFrames:
         self.derivations: list[Callable[[Sequence[Frame], dict[str, float]], None]] = []
         """Called on the writer thread with the frames of each record and its plain numbers, to add further ones."""
         self.is_of_next_step = False
-        """Whether `is_latest` rows are for the next step, since this step has had its update: its rows stay."""
+        """Whether `is_latest` rows are for the next step: this one has had its update, so its rows stay."""
         self._begin()
 
     def keep_specs(self, describe: Describe) -> None:
@@ -139,7 +139,8 @@ class StepFrames:
         # Values on the host are merged at once, so thousands of calls in a step take the room of one.
         summary = self._summaries.at_once(tensors)
         if summary is not None:
-            return self.add_summary(quantity, step_id, target, summary, self._describe and self._describe(tensors[0]))
+            self.add_summary(quantity, step_id, target, summary, self._describe and self._describe(tensors[0]))
+            return
         for tensor in tensors:
             with self._lock:
                 row = self._summaries.observe(tensor)
@@ -359,8 +360,8 @@ class StepFrames:
     @property
     def has_rows(self) -> bool:
         """Whether this step has any rows yet."""
-        others = self._scalar_calls or self._kept or self._placed or self._late or self._returned
-        return self.has_tensors or self.has_numbers or bool(others)
+        others = self._scalar_calls, self._kept, self._placed, self._late, self._returned
+        return self.has_tensors or self.has_numbers or any(others)
 
     def log(self, name: str, value: Any) -> None:
         """Log a plain number: a Python number or a one-element tensor. Does not wait for the device."""

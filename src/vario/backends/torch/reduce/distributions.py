@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from vario.backends.bin_counts import count_bfloats, count_bins, count_each
-from vario.backends.torch.reduce.aten_bins import count_elements
 from vario.backends.torch.reduce.async_copy import fetch_later
+from vario.backends.torch.reduce.aten_bins import count_elements
 from vario.backends.torch.reduce.memory_reads import REAL
 from vario.backends.torch.reduce.small_tensors import SMALL, blocks, end_to_end
 from vario.backends.torch.reduce.tensors import stored_elements, unseen
