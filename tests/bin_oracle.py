@@ -9,8 +9,8 @@ from watching import array
 def counted(values, scale=1.0):
     """The distribution of an array or tensor divided by `scale`, from comparisons with the edges of the cells."""
     values = np.asarray(values if isinstance(values, np.ndarray) else array(values))
-    values = np.abs(values.astype(np.complex128)) if np.iscomplexobj(values) else values.astype(np.float64)
     with np.errstate(all="ignore"):
+        values = np.abs(values.astype(np.complex128)) if np.iscomplexobj(values) else values.astype(np.float64)
         values = values.ravel() / scale
     counts = np.zeros(NUM_BINS, np.int64)
     counts[ZERO], counts[NAN] = (values == 0).sum(), np.isnan(values).sum()

@@ -89,7 +89,8 @@ def num_nonzero(counts: Counts) -> Values:
 
 def share_below(counts: Counts, magnitude: float) -> Bounds:
     """Return the share of elements with a smaller magnitude."""
-    return _shares(counts, magnitude >= _HIGH, magnitude > _LOW)
+    # An end that belongs to the cell below it is not smaller than itself.
+    return _shares(counts, np.where(IS_SPLIT[1:], magnitude > _HIGH, magnitude >= _HIGH), magnitude > _LOW)
 
 
 def share_above(counts: Counts, magnitude: float) -> Bounds:
