@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.core.bins import BINS, COUNTED, NUM_BINS, Counts, decode
+from vario.core.bins import (
+    BINS,
+    COUNTED,
+    EDGES,
+    FIRST_CELL,
+    MINUS_INF,
+    NAN,
+    NUM_BINS,
+    PLUS_INF,
+    Counts,
+    decode,
+)
 from vario.core.errors import ConfigError, RunCorrupt
 from vario.core.records import HELD
 from vario.runs.files.arrays import numbers, take
@@ -132,3 +143,38 @@ def _decoded(run: RunReader, quantity: str, table: Any) -> Counts:
         return decode(table.column(BINS).to_pylist())
     except ValueError as error:  # also what Arrow raises for a damaged column
         raise RunCorrupt(f"{run.path}: distributions of {quantity} cannot be read: {error}") from error
+
+
+def quantities_of(run: RunReader, target: str) -> list[str]:
+    """Return the quantities with distributions in which a target, or the output of a module, was recorded."""
+    names = (target, f"{target}:output")
+    return [name for name in quantities_with_bins(run) if not set(names).isdisjoint(run.targets(name))]
+
+
+def long_table(found: Distribution) -> Any:
+    """Return a distribution as an Arrow table with a row for each bin that has elements."""
+    import pyarrow as pa
+
+    at, bins = np.nonzero(found.counts)
+    low, high = bin_ends()
+    return pa.table(
+        {
+            "step": pa.array(found.steps[at]),
+            "quantity": pa.array([found.quantity] * len(at), pa.string()),
+            "target": pa.array([found.target] * len(at), pa.string()),
+            "low": pa.array(low[bins]),
+            "high": pa.array(high[bins]),
+            "count": pa.array(found.counts[at, bins]),
+        }
+    )
+
+
+def bin_ends() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the lowest and the highest number of each bin; those of negative elements are negative."""
+    low, high = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
+    low[NAN] = high[NAN] = np.nan
+    low[MINUS_INF] = high[MINUS_INF] = -np.inf
+    low[PLUS_INF] = high[PLUS_INF] = np.inf
+    low[FIRST_CELL::2], high[FIRST_CELL::2] = -EDGES[1:], -EDGES[:-1]
+    low[FIRST_CELL + 1 :: 2], high[FIRST_CELL + 1 :: 2] = EDGES[:-1], EDGES[1:]
+    return low, high

@@ -157,3 +157,62 @@ def _losses(counts: Counts, to: Format, scales: np.ndarray[tuple[int], np.dtype[
 
 def _range(bounds: Bounds, at: int) -> Range:
     return Range(float(bounds.low[at]), float(bounds.high[at]))
+
+
+BRIEF_FORMATS = (("fp16", False), ("e4m3", True))
+"""What a report mentions: fp16 as it is, fp8 with the best scale of each tensor."""
+LEAST_ELEMENTS = 100
+"""A report does not mention smaller tensors."""
+LEAST_SHARE = 1e-3
+CAST = ("gradient", "weight", "activation", "activation_gradient")
+"""Quantities that are cast in low-precision training."""
+OWNERS = {"activation_gradient": "activation gradients", "activation": "values"}
+
+
+@dataclass(frozen=True)
+class PrecisionBrief:
+    """The tensor that loses most in each of some formats."""
+
+    lines: list[str]
+
+
+def precision_brief(run: RunReader) -> PrecisionBrief | None:
+    """Return what a report says about lower precisions; None if no distributions were recorded."""
+    if not quantities_with_bins(run):
+        return None
+    try:
+        table = precision_table(run)
+    except ConfigError:
+        return None
+    tensors = [one for one in table.tensors if one.quantity in CAST and one.num_elements >= LEAST_ELEMENTS]
+    return PrecisionBrief([_worst_line(tensors, name, scaled) for name, scaled in BRIEF_FORMATS]) if tensors else None
+
+
+def lost(found: FormatLoss) -> Range:
+    """Return the share that is rounded to zero or too large."""
+    return Range(found.flushed.low + found.overflow.low, found.flushed.high + found.overflow.high)
+
+
+def _worst_line(tensors: Sequence[TensorPrecision], name: str, scaled: bool) -> str:
+    label = FORMATS[name].label + (", with the best scale of each tensor" if scaled else "")
+    worst = max(tensors, key=lambda one: lost((one.scaled if scaled else one.as_is)[name]).low)
+    found = (worst.scaled if scaled else worst.as_is)[name]
+    if lost(found).low < LEAST_SHARE:
+        return f"{label}: no tensor would lose more than {100 * LEAST_SHARE:.2g} % of its elements"
+    what = OWNERS.get(worst.quantity, f"{worst.quantity}s")
+    if found.flushed.low >= found.overflow.low:
+        return f"{share_text(found.flushed)} of {worst.target}'s {what} would flush to zero in {label}"
+    return f"{share_text(found.overflow)} of {worst.target}'s {what} would overflow in {label}"
+
+
+def share_text(share: Range) -> str:
+    """Return a share as a percentage, or as bounds where it is not known exactly."""
+    low, high = _percent(share.low), _percent(share.high)
+    if low == high:
+        return f"{low} %"
+    return f"up to {high} %" if share.low == 0 else f"{low} to {high} %"
+
+
+def _percent(share: float) -> str:
+    text = f"{100 * share:.2g}" if share < 0.995 else f"{100 * share:.3g}"
+    return "0" if share == 0 else text if share >= 1e-5 else "<0.001"
