@@ -117,7 +117,9 @@ def _count(flat: npt.NDArray[Any], scale: float) -> Counts:
 
 def _codes(values: npt.NDArray[Any], layout: _Layout) -> Codes:
     """Return sign and exponent of each element as one number."""
-    return (values.view(layout.unsigned) >> layout.unsigned(layout.fraction_bits)).astype(np.intp)
+    bits = values.view(layout.unsigned)
+    codes: Codes = (bits >> layout.unsigned(layout.fraction_bits)).astype(np.intp)
+    return codes
 
 
 def _floats(values: npt.NDArray[Any], scale: float) -> npt.NDArray[Any]:

@@ -33,7 +33,7 @@ MOST_BYTES = 10 * (NUM_BINS + 1)
 
 QUANTITY = "distribution"
 """The quantity whose schedule says which steps record distributions."""
-COUNTED = ("gradient", "weight", "moment", "activation", "activation_gradient")
+COUNTED = ("gradient", "weight", "moment", "activation", "activation_gradient", "update")
 """Quantities whose rows get distributions in these steps."""
 BINS = "bins"
 """The column of those rows."""
@@ -48,6 +48,17 @@ EDGES = np.array(_edges())
 """Cell i has magnitudes from EDGES[i] to EDGES[i + 1]."""
 IS_SPLIT = np.isin(EDGES, SPLITS)
 """Edges that belong to the cell below them; any other belongs to the cell above."""
+
+
+def bin_ends() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the lowest and the highest number of each bin; those of negative elements are negative."""
+    low, high = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
+    low[NAN] = high[NAN] = np.nan
+    low[MINUS_INF] = high[MINUS_INF] = -np.inf
+    low[PLUS_INF] = high[PLUS_INF] = np.inf
+    low[FIRST_CELL::2], high[FIRST_CELL::2] = -EDGES[1:], -EDGES[:-1]
+    low[FIRST_CELL + 1 :: 2], high[FIRST_CELL + 1 :: 2] = EDGES[:-1], EDGES[1:]
+    return low, high
 
 
 def by_cell(counts: Counts) -> Counts:

@@ -222,7 +222,10 @@ class RunReader(RunFolder):
         return self.to_arrow(quantity, rank).to_pandas()
 
     def sql(self, query: str) -> Any:
-        """Run a SQL query over all ranks and return a pyarrow Table; each quantity is a view, and so is `params`."""
+        """Run a SQL query over all ranks and return a pyarrow Table.
+
+        Each quantity is a view, and so are `params` and `distribution`, which has a row for each bin with elements.
+        """
         readers = {
             quantity: [(rank, self.reader(rank, quantity)) for rank in self.ranks if quantity in self.quantities(rank)]
             for quantity in dict.fromkeys(name for rank in self.ranks for name in self.quantities(rank))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from vario.backends.protocols.observing import LateRows
+from vario.backends.protocols.observing import LateBins, LateRows
 from vario.core.bins import BinTable
 from vario.core.quantities import GRADIENT_NORM
 from vario.core.records import (
@@ -206,15 +206,27 @@ def build_frames(
     return found
 
 
-def build_late(late: list[tuple[str, int, LateRows]], step: int) -> list[Frame]:
+Late = tuple[str, int, LateRows, LateBins | None]
+"""A quantity, the first place of its rows in the step's order, the rows, and their distributions."""
+
+
+def build_late(late: list[Late], step: int) -> list[Frame]:
     """Return the Frames of late rows, one per quantity; none for a quantity without rows."""
     found: dict[str, list[tuple[Sequence[str], npt.NDArray[np.int32], Table]]] = {}
-    for quantity, first, make in late:
+    bins: dict[str, dict[str, bytes]] = {}
+    for quantity, first, make, counted in late:
         targets, table = make()
+        if counted is not None and targets:
+            bins.setdefault(quantity, {}).update(counted())
         if targets:
             order = np.arange(first, first + len(targets), dtype=np.int32)
             found.setdefault(quantity, []).append((targets, order, table))
-    return [Frame(quantity, step, 0, *_joined(parts)) for quantity, parts in found.items()]
+    frames = [Frame(quantity, step, 0, *_joined(parts)) for quantity, parts in found.items()]
+    return [_with_bins(frame, bins[frame.quantity]) if bins.get(frame.quantity) else frame for frame in frames]
+
+
+def _with_bins(frame: Frame, bins: Mapping[str, bytes]) -> Frame:
+    return replace(frame, bins=[bins.get(target, b"") for target in frame.targets])
 
 
 def _joined(
@@ -288,7 +300,7 @@ class EndedStep:
     details: RowDetails
     kept: dict[tuple[str, StepId], dict[str, MergedSummary]]
     placed: dict[tuple[str, StepId], Rows]
-    late: list[tuple[str, int, LateRows]]
+    late: list[Late]
     returned: list[HeldRows]
     conditional: Conditional | None
     collectives: list[Collective]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from vario.backends.protocols.observing import LateRows, Named, Tensor
+from vario.backends.protocols.observing import LateBins, LateRows, Named, Tensor
 from vario.config import Config
 from vario.core.bins import COUNTED, QUANTITY
 from vario.core.quantities import first_steps
@@ -168,7 +168,12 @@ class QuantityObserver:
         """Keep an existing row under another name."""
         self._monitor.frames.add_row(self.quantity, self._monitor.micro_step, target, row, order)
 
-    def add_later(self, rows: LateRows, most: int) -> None:
+    @property
+    def counts_bins(self) -> bool:
+        """Whether this step records distributions of this quantity."""
+        return self._monitor.frames.bins.counts(self.quantity)
+
+    def add_later(self, rows: LateRows, most: int, bins: LateBins | None = None) -> None:
         """Keep at most `most` rows that are computed when the step is recorded; never raises into the writer."""
 
         def made() -> tuple[Sequence[str], Table]:
@@ -178,7 +183,7 @@ class QuantityObserver:
                 self.failed(error)
                 return (), empty_table(0)
 
-        self._monitor.frames.add_later(self.quantity, made, most)
+        self._monitor.frames.add_later(self.quantity, made, most, bins)
 
     def describe(self, collective: Collective) -> None:
         """Describe a collective when it is first seen; safe from any thread."""

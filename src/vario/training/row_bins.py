@@ -29,6 +29,10 @@ class RowBins:
         """Start a step that records these quantities."""
         self._counted = watched.intersection(COUNTED) if self.counter is not None and QUANTITY in watched else _NONE
 
+    def counts(self, quantity: str) -> bool:
+        """Whether this step records distributions of a quantity."""
+        return quantity in self._counted
+
     def count(
         self, quantity: str, rows: Sequence[int | None], tensors: Sequence[Tensor], scale: Tensor | None = None
     ) -> None:

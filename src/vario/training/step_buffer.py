@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from vario.backends.protocols.observing import Describe, LateRows, Named, Summaries, Tensor
+from vario.backends.protocols.observing import Describe, LateBins, LateRows, Named, Summaries, Tensor
 from vario.core.records import Collective, Frame, StepId, StepRecord, TensorSpec
 from vario.training.frame_rows import (
     Conditional,
     EndedStep,
     HeldRows,
+    Late,
     Listed,
     MergedSummary,
     RowDetails,
@@ -47,7 +48,7 @@ class StepFrames:
         self._held: HeldRows | None = None
         self._device_seconds: dict[str, float] = {}
         self.keeps_norm = False
-        """Whether to log the norm of all gradients if they have rows."""
+        """Whether to log the norm of all gradients."""
         self.derivations: list[Callable[[Sequence[Frame], dict[str, float]], None]] = []
         """Called on the writer thread with the frames of each record and its plain numbers, to add further ones."""
         self.is_of_next_step = False
@@ -77,7 +78,7 @@ class StepFrames:
         self._scalars: dict[str, float] = {}
         self._later_scalars: dict[str, int] = {}
         self._scalar_calls: list[Callable[[dict[str, float]], None]] = []
-        self._late: list[tuple[str, int, LateRows]] = []
+        self._late: list[Late] = []
         self._conditional: Conditional | None = None
         self._details = RowDetails()
         self._lists: dict[tuple[str, int], list[Sequence[str]]] = {}
@@ -107,10 +108,10 @@ class StepFrames:
             self._count_device(quantity)
         if row is None:
             self._skipped(quantity, target, tensor)
-        else:
-            self._note_spec(row, tensor)
-            self.add_row(quantity, micro_step, target, row)
-            self.bins.count(quantity, [row], [tensor], scale)
+            return None
+        self._note_spec(row, tensor)
+        self.add_row(quantity, micro_step, target, row)
+        self.bins.count(quantity, [row], [tensor], scale)
         return row
 
     def _make_room(self, quantity: str, target: str) -> int:
@@ -127,8 +128,8 @@ class StepFrames:
 
     def take_device_seconds(self) -> dict[str, float]:
         """Return the estimated device seconds of each quantity since the last call."""
-        taken, self._device_seconds = {**self._device_seconds, **self.bins.take_device_seconds()}, {}
-        return taken
+        own, self._device_seconds = self._device_seconds, {}
+        return own | self.bins.take_device_seconds()
 
     def _note_spec(self, row: int, tensor: Tensor) -> None:
         if self._describe is not None:
@@ -202,8 +203,6 @@ class StepFrames:
             frame[target] = row, self._order
             self._order += 1
 
-    # Rows that exist already, or are made later
-
     def is_steady(self, name: tuple[str, str]) -> bool:
         """Whether tensors of this quantity and target keep their values until the end of their pass."""
         return self._summaries.is_steady(name)
@@ -238,14 +237,14 @@ class StepFrames:
         """Keep a Summary that was computed elsewhere; safe from any thread."""
         with self._lock:
             kept = self._kept.setdefault((quantity, step_id), {})
-            if (known := kept.get(target)) is None:
-                kept[target] = MergedSummary(summary, self.next_order(), spec)
+            if target in kept:
+                kept[target].add(summary)
             else:
-                known.add(summary)
+                kept[target] = MergedSummary(summary, self.next_order(), spec)
 
-    def add_later(self, quantity: str, rows: LateRows, most: int) -> None:
+    def add_later(self, quantity: str, rows: LateRows, most: int, bins: LateBins | None = None) -> None:
         """Keep at most `most` rows that are computed with the record; a target's later row replaces the earlier one."""
-        self._late.append((quantity, self._order, rows))
+        self._late.append((quantity, self._order, rows, bins))
         self._order += most
 
     def describe(self, collective: Collective) -> None:

@@ -9,21 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.core.bins import (
-    BINS,
-    COUNTED,
-    EDGES,
-    FIRST_CELL,
-    MINUS_INF,
-    NAN,
-    NUM_BINS,
-    PLUS_INF,
-    Counts,
-    decode,
-)
-from vario.core.errors import ConfigError, RunCorrupt
+from vario.core.bins import BINS, COUNTED, NUM_BINS, Counts, bin_ends
+from vario.core.errors import ConfigError
 from vario.core.records import HELD
 from vario.runs.files.arrays import numbers, take
+from vario.runs.files.bin_rows import decoded, with_bins
 from vario.runs.files.budget import Budget
 from vario.runs.files.row_files import Part, Stream
 from vario.runs.reader import Rank, RunReader
@@ -72,11 +62,11 @@ def read_distribution(run: RunReader, target: str, quantity: str, rank: Rank = "
         if quantity in run.quantities("all") and target in run.targets(quantity):
             raise ConfigError(f"distribution: {quantity} of '{target}': {NONE}") from None
         raise
-    kept = [_with_bins(table) for table in tables]
+    kept = [with_bins(table) for table in tables]
     if not any(table.num_rows for table in kept):
         raise ConfigError(f"distribution: {quantity} of '{name}': {NONE}")
     steps = np.concatenate([numbers(table.column("step")) for table in kept])
-    counts = np.concatenate([_decoded(run, quantity, table) for table in kept])
+    counts = np.concatenate([decoded(run.path, table) for table in kept])
     points, groups = np.unique(steps, return_inverse=True)
     merged = np.zeros((len(points), NUM_BINS), np.int64)
     np.add.at(merged, groups.reshape(-1), counts)
@@ -97,11 +87,11 @@ def read_step(run: RunReader, quantity: str, step: int | None = None, rank: Rank
     budget = Budget()
     for number in sorted(ranks):
         reader, columns = run.reader(number, quantity), ["micro_step", "order", "target", BINS]
-        table = _with_bins(reader.read(columns, run.sessions, step=step, budget=budget))
+        table = with_bins(reader.read(columns, run.sessions, step=step, budget=budget))
         if not table.num_rows:
             continue
         table = take(table, np.lexsort((numbers(table.column("order")), numbers(table.column("micro_step")))))
-        for target, counts in zip(table.column("target").to_pylist(), _decoded(run, quantity, table), strict=True):
+        for target, counts in zip(table.column("target").to_pylist(), decoded(run.path, table), strict=True):
             part = run.layout.counted(target, number) if rank == "all" and quantity in HELD else None
             if part is not None and (part < 0 or owners.setdefault((target, part), number) != number):
                 continue
@@ -122,27 +112,12 @@ def _latest(run: RunReader, rank: int, quantity: str) -> int | None:
     for row_file, limit in reversed(files):
         if not row_file.has_bins:
             continue
-        table = _with_bins(row_file.read(["step", BINS]))
+        table = with_bins(row_file.read(["step", BINS]))
         steps = numbers(table.column("step"))
         steps = steps if limit is None else steps[steps < limit]
         if len(steps):
             return int(steps.max())
     return None
-
-
-def _with_bins(table: Any) -> Any:
-    """Return the rows that have a distribution."""
-    known = np.array(table.column(BINS).is_valid().to_pylist(), np.bool_)
-    return table if known.all() else take(table, np.flatnonzero(known))
-
-
-def _decoded(run: RunReader, quantity: str, table: Any) -> Counts:
-    try:
-        for chunk in table.column(BINS).chunks:
-            chunk.validate(full=True)
-        return decode(table.column(BINS).to_pylist())
-    except ValueError as error:  # also what Arrow raises for a damaged column
-        raise RunCorrupt(f"{run.path}: distributions of {quantity} cannot be read: {error}") from error
 
 
 def quantities_of(run: RunReader, target: str) -> list[str]:
@@ -167,14 +142,3 @@ def long_table(found: Distribution) -> Any:
             "count": pa.array(found.counts[at, bins]),
         }
     )
-
-
-def bin_ends() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the lowest and the highest number of each bin; those of negative elements are negative."""
-    low, high = np.zeros(NUM_BINS), np.zeros(NUM_BINS)
-    low[NAN] = high[NAN] = np.nan
-    low[MINUS_INF] = high[MINUS_INF] = -np.inf
-    low[PLUS_INF] = high[PLUS_INF] = np.inf
-    low[FIRST_CELL::2], high[FIRST_CELL::2] = -EDGES[1:], -EDGES[:-1]
-    low[FIRST_CELL + 1 :: 2], high[FIRST_CELL + 1 :: 2] = EDGES[:-1], EDGES[1:]
-    return low, high
