@@ -204,10 +204,10 @@ class RunReader(RunFolder):
             return together({name: self.all_rows(name, rank, budget) for name in self._tensor_quantities(rank)})
         return self.all_rows(quantity, rank, budget)
 
-    def all_rows(self, quantity: str, rank: int, budget: Budget) -> Any:
-        """Like `to_arrow`, as part of a result whose rows share a budget."""
+    def all_rows(self, quantity: str, rank: int, budget: Budget, more: Sequence[str] = ()) -> Any:
+        """Like `to_arrow`, with `more` columns, as part of a result whose rows share a budget."""
         reader = self._checked_reader(rank, quantity)
-        return in_order(reader.read(all_columns(quantity), self.sessions, budget=budget))
+        return in_order(reader.read([*all_columns(quantity), *more], self.sessions, budget=budget))
 
     def batches(self, quantity: str, rank: int = 0) -> Iterator[Any]:
         """Yield all rows as pyarrow Tables, one per file, oldest first: a run of any size in little memory."""

@@ -125,10 +125,8 @@ class QuantityReader:
         tables = []
         budget = budget or Budget()
         for row_file, limit in self.shown(sessions):
-            if BINS in columns and not row_file.has_bins:
-                continue
             if not wanted.by_step or wanted.may_hold(row_file.span):
-                tables.append(row_file.read(columns, wanted.at_most(limit)))
+                tables.append(_read(row_file, columns, wanted.at_most(limit)))
                 budget.take(row_file, tables[-1].nbytes, tables[-1].num_rows)
         return one_table(tables, columns)
 
@@ -229,6 +227,14 @@ class QuantityReader:
 
     def _part(self, number: int) -> Part:
         return Part(self._folder / part_name(number, "parquet"), number, self._footers)
+
+
+def _read(row_file: Stream | Part, columns: Sequence[str], wanted: Wanted) -> Any:
+    """Read rows; those of a file without distributions have none."""
+    if BINS not in columns or row_file.has_bins:
+        return row_file.read(columns, wanted)
+    table = row_file.read([name for name in columns if name != BINS], wanted)
+    return table.append_column(BINS, pa.nulls(table.num_rows, type_of(BINS))).select(list(columns))
 
 
 def taken_back_from(session: int, sessions: Sessions) -> int | None:
