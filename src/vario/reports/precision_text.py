@@ -39,7 +39,10 @@ def render_precision(table: PrecisionTable, formats: Sequence[str], top: int | N
                 found = one.scaled[name]
                 cells.append(Text(f"x 2^{found.scale}: {_loss(found)}" if one.num_elements else ""))
         lines.add_row(*cells)
-    notes = [f"Read: {steps}. Shares are of the elements that are neither zero nor NaN or Inf."]
+    notes = [
+        f"Read: {steps}. Shares are of the elements that are neither zero nor NaN or Inf; rounding to fewer digits "
+        "within a format's range is not counted."
+    ]
     if len(shown) < len(chosen):
         notes.append(f"{len(shown)} of {len(chosen)} tensors; --top N shows more, --json all of them.")
     return Group(heading, lines, *(Text(note, style="dim") for note in notes))
@@ -58,7 +61,7 @@ def _loss(found: FormatLoss) -> str:
     texts = [f"{share_text(share)} {what}" for share, what in parts if share.high > 0]
     if not texts and found.subnormal.high > 0:
         return f"{share_text(found.subnormal)} lose digits"
-    return ", ".join(texts) or "nothing"
+    return ", ".join(texts) or "in range"
 
 
 def _magnitude(found: Range) -> Text:

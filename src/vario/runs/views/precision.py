@@ -185,7 +185,16 @@ def precision_brief(run: RunReader) -> PrecisionBrief | None:
     except ConfigError:
         return None
     tensors = [one for one in table.tensors if one.quantity in CAST and one.num_elements >= LEAST_ELEMENTS]
-    return PrecisionBrief([_worst_line(tensors, name, scaled) for name, scaled in BRIEF_FORMATS]) if tensors else None
+    if not tensors:
+        return None
+    worst = [(name, scaled, _worst(tensors, name, scaled)) for name, scaled in BRIEF_FORMATS]
+    lines = [line for name, scaled, one in worst if (line := _worst_line(one, name, scaled))]
+    if not lines:
+        formats = " or ".join(_label(name, scaled) for name, scaled in BRIEF_FORMATS)
+        return PrecisionBrief(
+            [f"no tensor would lose more than {100 * LEAST_SHARE:.2g} % of its elements in {formats}"]
+        )
+    return PrecisionBrief(lines)
 
 
 def lost(found: FormatLoss) -> Range:
@@ -193,16 +202,23 @@ def lost(found: FormatLoss) -> Range:
     return Range(found.flushed.low + found.overflow.low, found.flushed.high + found.overflow.high)
 
 
-def _worst_line(tensors: Sequence[TensorPrecision], name: str, scaled: bool) -> str:
-    label = FORMATS[name].label + (", with the best scale of each tensor" if scaled else "")
-    worst = max(tensors, key=lambda one: lost((one.scaled if scaled else one.as_is)[name]).low)
-    found = (worst.scaled if scaled else worst.as_is)[name]
-    if lost(found).low < LEAST_SHARE:
-        return f"{label}: no tensor would lose more than {100 * LEAST_SHARE:.2g} % of its elements"
-    what = OWNERS.get(worst.quantity, f"{worst.quantity}s")
+def _label(name: str, scaled: bool) -> str:
+    return f"scaled {FORMATS[name].label}" if scaled else FORMATS[name].label
+
+
+def _worst(tensors: Sequence[TensorPrecision], name: str, scaled: bool) -> TensorPrecision:
+    return max(tensors, key=lambda one: lost((one.scaled if scaled else one.as_is)[name]).low)
+
+
+def _worst_line(one: TensorPrecision, name: str, scaled: bool) -> str:
+    """Return what a tensor would lose; empty if that is next to nothing."""
+    found = (one.scaled if scaled else one.as_is)[name]
+    if not lost(found).low >= LEAST_SHARE:
+        return ""
+    whose = f"{one.target}'s {OWNERS.get(one.quantity, f'{one.quantity}s')}"
     if found.flushed.low >= found.overflow.low:
-        return f"{share_text(found.flushed)} of {worst.target}'s {what} would flush to zero in {label}"
-    return f"{share_text(found.overflow)} of {worst.target}'s {what} would overflow in {label}"
+        return f"{share_text(found.flushed)} of {whose} would flush to zero in {_label(name, scaled)}"
+    return f"{share_text(found.overflow)} of {whose} would overflow in {_label(name, scaled)}"
 
 
 def share_text(share: Range) -> str:
