@@ -91,7 +91,7 @@ def test_other_dtypes(tmp_path, dtype):
     frames = {frame.quantity: frame for record in records(monitor) for frame in record.frames}
     for quantity, counts in (("weight", counted(model.weight)), ("gradient", gradient)):
         frame = frames[quantity]
-        np.testing.assert_array_equal(decode(frame.bins)[frame.targets.index("weight")], counts)
+        np.testing.assert_array_equal(decode(frame.detail)[frame.targets.index("weight")], counts)
 
 
 def test_counts_agree_with_the_summaries_beside_them(tmp_path):
@@ -102,11 +102,11 @@ def test_counts_agree_with_the_summaries_beside_them(tmp_path):
             loss = model(batch(step)).square().mean()
             (loss * (float("inf") if step == 1 else 1)).backward()
             optimizer.step()
-    frames = [frame for record in records(monitor) for frame in record.frames if frame.bins is not None]
+    frames = [frame for record in records(monitor) for frame in record.frames if frame.detail is not None]
     assert {frame.quantity for frame in frames} == set(QUANTITIES) - {QUANTITY}
     for frame in frames:
-        known = [at for at, row in enumerate(frame.bins) if row]
-        counts = decode([frame.bins[at] for at in known])
+        known = [at for at, row in enumerate(frame.detail) if row]
+        counts = decode([frame.detail[at] for at in known])
         np.testing.assert_array_equal(counts.sum(axis=1), frame.summaries[known, COUNT])
         np.testing.assert_array_equal(counts[:, 1], frame.summaries[known, NANS])
         np.testing.assert_array_equal(counts[:, 2:4].sum(axis=1), frame.summaries[known, INFS])
@@ -180,7 +180,7 @@ def test_without_the_quantity_nothing_is_counted(tmp_path):
     model, optimizer = made()
     with watch(model, optimizer, QUANTITIES[:-1]) as monitor:
         train(model, optimizer, 2)
-    assert all(frame.bins is None for record in records(monitor) for frame in record.frames)
+    assert all(frame.detail is None for record in records(monitor) for frame in record.frames)
 
 
 def test_by_default_every_fiftieth_step_has_them(tmp_path):
@@ -200,7 +200,7 @@ def test_a_step_with_distributions_records_the_quantities_they_are_of(tmp_path):
     steps = {}
     for record in records(monitor):
         for frame in record.frames:
-            if frame.bins is not None:
+            if frame.detail is not None:
                 steps.setdefault(frame.quantity, []).append(record.step)
     # Weights are due at every tenth step; the user set the interval of activations.
     assert steps["weight"] == [0, 3, 6]

@@ -35,8 +35,8 @@ QUANTITY = "distribution"
 """The quantity whose schedule says which steps record distributions."""
 COUNTED = ("gradient", "weight", "moment", "activation", "activation_gradient", "update")
 """Quantities whose rows get distributions in these steps."""
-BINS = "bins"
-"""The column of those rows."""
+DETAIL = "detail"
+"""The column of rows that have more than a Summary."""
 
 
 def _edges() -> tuple[float, ...]:

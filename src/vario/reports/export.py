@@ -97,13 +97,13 @@ def statistics_table(run: Run, quantity: str, rank: int) -> Any:
 def _tables_of(run: Run, rank: int) -> list[str]:
     """The quantities of a rank, and `distribution` where rows have them."""
     names = run.quantities(rank)
-    has_bins = any(
-        row_file.has_bins
+    has_detail = any(
+        row_file.has_detail
         for name in names
         if name in COUNTED
         for row_file, _ in run.reader(rank, name).shown(run.sessions)
     )
-    return [*names, DISTRIBUTION] if has_bins else names
+    return [*names, DISTRIBUTION] if has_detail else names
 
 
 def _floats(rows: Any, column: str) -> Table:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.core.bins import BINS
+from vario.core.bins import DETAIL
 from vario.core.records import COLUMNS, MAX, MIN, Frame, Scalars
 from vario.core.run_format import FORMAT
 
@@ -71,17 +71,19 @@ class StreamEncoder:
     dictionary only grows.
     """
 
-    def __init__(self, quantity: str, part: int, session: int, columns: frozenset[str], has_bins: bool = False) -> None:
-        """`has_bins`: with a column for distributions."""
+    def __init__(
+        self, quantity: str, part: int, session: int, columns: frozenset[str], has_detail: bool = False
+    ) -> None:
+        """`has_detail`: with a column for what rows have besides their Summaries."""
         self.part = part
-        self._has_bins = has_bins
+        self._has_detail = has_detail
         self._columns = columns
         stamp: dict[bytes | str, bytes | str] = {
             "vario.format": str(FORMAT),
             "vario.part": str(part),
             "vario.session": str(session),
         }
-        fields = [*FRAME_FIELDS, pa.field(BINS, pa.binary())] if has_bins else FRAME_FIELDS
+        fields = [*FRAME_FIELDS, pa.field(DETAIL, pa.binary())] if has_detail else FRAME_FIELDS
         self.schema = pa.schema(SCALAR_FIELDS if quantity == "scalar" else fields, metadata=stamp)
         self._collected = _Collected()
         self._writer = pa.ipc.new_stream(self._collected, self.schema, options=_DELTAS)
@@ -116,8 +118,8 @@ class StreamEncoder:
             else:
                 # A missing minimum or maximum is null; a NaN in a sum is a finding and stays NaN.
                 columns.append(arrow_column(values, ~np.isnan(values) if position in (MIN, MAX) else None))
-        if self._has_bins:
-            columns.append(_bins_column(frames))
+        if self._has_detail:
+            columns.append(_detail_column(frames))
         return self._encode(columns)
 
     def encode_scalars(self, steps: Sequence[Scalars]) -> bytes:
@@ -177,12 +179,12 @@ def in_batches(frames: Sequence[Frame]) -> Iterator[list[Frame]]:
         yield some
 
 
-def _bins_column(frames: Sequence[Frame]) -> Any:
-    """Return the distributions of all rows, null where there is none."""
+def _detail_column(frames: Sequence[Frame]) -> Any:
+    """Return what rows have besides their Summaries, null where there is nothing."""
     num_rows = sum(len(frame.targets) for frame in frames)
-    if all(frame.bins is None for frame in frames):
+    if all(frame.detail is None for frame in frames):
         return pa.nulls(num_rows, pa.binary())
-    rows = list(chain.from_iterable(frame.bins or [b""] * len(frame.targets) for frame in frames))
+    rows = list(chain.from_iterable(frame.detail or [b""] * len(frame.targets) for frame in frames))
     ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
     known = np.diff(ends) > 0
     bitmap = None if known.all() else _buffer(np.packbits(known, bitorder="little"))

@@ -97,7 +97,7 @@ class Listed:
             return _frame(quantity, step, 0, self.unfold(), table, details)
         order = np.arange(self.first_order, self.first_order + len(self.rows), dtype=np.int32)
         bins = details.stored_bins(self.rows)
-        return Frame(quantity, step, 0, tuple(self.targets), order, summaries, bins=bins)
+        return Frame(quantity, step, 0, tuple(self.targets), order, summaries, detail=bins)
 
 
 class MergedSummary:
@@ -226,7 +226,7 @@ def build_late(late: list[Late], step: int) -> list[Frame]:
 
 
 def _with_bins(frame: Frame, bins: Mapping[str, bytes]) -> Frame:
-    return replace(frame, bins=[bins.get(target, b"") for target in frame.targets])
+    return replace(frame, detail=[bins.get(target, b"") for target in frame.targets])
 
 
 def _joined(

@@ -130,5 +130,5 @@ def test_a_training_on_the_device_records_the_counts_of_its_gradients_and_weight
             expected[step] = {"gradient": gradients, "weight": {n: counted(p) for n, p in model.named_parameters()}}
     for record in records(monitor):
         for frame in record.frames:
-            for target, counts in zip(frame.targets, decode(frame.bins), strict=True):
+            for target, counts in zip(frame.targets, decode(frame.detail), strict=True):
                 np.testing.assert_array_equal(counts, expected[record.step][frame.quantity][target])

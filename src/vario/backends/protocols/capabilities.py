@@ -10,7 +10,16 @@ from typing import Any, Protocol
 
 from vario.backends.protocols.collectives import CollectiveFollower
 from vario.backends.protocols.losses import BackwardLoss, Compared
-from vario.backends.protocols.observing import BatchSize, Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
+from vario.backends.protocols.observing import (
+    BatchSize,
+    ChannelSizes,
+    Later,
+    NamedTensors,
+    Observer,
+    RowHashes,
+    Tensor,
+    TimeMark,
+)
 from vario.core.bins import BinTable
 from vario.core.records import HostCopy, Mesh
 
@@ -210,6 +219,19 @@ class Distributions(Protocol):
 
     def collect_rows(self) -> Callable[[], BinTable]:
         """End the step; return a function that waits for the counts and returns them, on any thread."""
+
+
+class Channels(Protocol):
+    """How large single channels of tensors are."""
+
+    def chosen_modules(self) -> list[str]:
+        """Return the chosen modules whose outputs have channels."""
+
+    def on_modules_returned(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
+        """Call `call` with (name, items) when one of these modules has returned one or several items."""
+
+    def channel_sizes(self, target: str, tensor: Tensor, kind: str) -> ChannelSizes | None:
+        """Start to measure the `rows` or `columns` of a matrix, or the `features` of an activation; None: no such."""
 
 
 class Collectives(Protocol):

@@ -134,6 +134,16 @@ class Observer(Protocol):
         """Add the training thread's time spent on this quantity."""
 
 
+class ChannelSizes(Protocol):
+    """The sizes of one tensor's channels, on their way to the host; both calls may wait."""
+
+    def rows(self) -> tuple[Sequence[str], Table]:
+        """Return the Summary of the largest magnitude of each channel."""
+
+    def detail(self) -> Mapping[str, bytes]:
+        """Return the largest channels, as stored."""
+
+
 Describe = Callable[[Tensor], TensorSpec]
 """Returns the shape and dtype of a tensor."""
 

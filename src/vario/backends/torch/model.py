@@ -65,7 +65,7 @@ _BY_TARGETS: frozenset[type] = frozenset(
         offered.DeviceMemory,
     }
 )
-_BY_MODULES: frozenset[type] = frozenset({offered.Attention, offered.Routers, offered.SilentUnits})
+_BY_MODULES: frozenset[type] = frozenset({offered.Attention, offered.Routers, offered.SilentUnits, offered.Channels})
 _BY_WISHES: frozenset[type] = frozenset({MsprobeWishes, MsprobeFeatures, MsprobeMomentum})
 
 log = logging.getLogger("vario")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from vario.core.bins import BINS
+from vario.core.bins import DETAIL
 from vario.core.records import COLUMNS
 
 SCALAR = "scalar"
@@ -26,7 +26,7 @@ def kind_of(column: str) -> str:
     """Return the type of a column, in Arrow's notation."""
     if column == "target":
         return "dictionary<values=string, indices=int32, ordered=0>"
-    if column == BINS:
+    if column == DETAIL:
         return "binary"
     return _KINDS.get(column) or ("int64" if column in _WHOLE else "double")
 

@@ -297,8 +297,8 @@ class Step:
         stored: list[bytes] = []
         groups: list[int] = []
         for frame in self.frames:
-            if frame.quantity == quantity and frame.bins is not None:
-                for target, row in zip(frame.targets, frame.bins, strict=True):
+            if frame.quantity == quantity and frame.detail is not None:
+                for target, row in zip(frame.targets, frame.detail, strict=True):
                     if row:
                         groups.append(names.setdefault(target, len(names)))
                         stored.append(row)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from vario.core.bins import BINS, Counts, bin_ends, decode
+from vario.core.bins import DETAIL, Counts, bin_ends, decode
 from vario.core.errors import ConfigError, RunCorrupt
 from vario.runs.files.arrays import numbers, take
 from vario.runs.files.store_reader import QuantityReader
@@ -20,16 +20,16 @@ COLUMNS = ("rank", "step", "micro_step", "quantity", "target", "low", "high", "c
 
 def with_bins(table: Any) -> Any:
     """Return the rows that have a distribution."""
-    known = np.array(table.column(BINS).is_valid().to_pylist(), np.bool_)
+    known = np.array(table.column(DETAIL).is_valid().to_pylist(), np.bool_)
     return table if known.all() else take(table, np.flatnonzero(known))
 
 
 def decoded(place: object, table: Any) -> Counts:
     """Return the distributions of rows; raises RunCorrupt, naming the place, for damaged ones."""
     try:
-        for chunk in table.column(BINS).chunks:
+        for chunk in table.column(DETAIL).chunks:
             chunk.validate(full=True)
-        return decode(table.column(BINS).to_pylist())
+        return decode(table.column(DETAIL).to_pylist())
     except ValueError as error:  # also what Arrow raises for a damaged column
         raise RunCorrupt(f"{place}: its distributions cannot be read: {error}") from error
 
@@ -56,7 +56,7 @@ def bin_table(
 
 
 def _batches(reader: QuantityReader, sessions: Sequence[Mapping[str, Any]]) -> Iterable[Any]:
-    table = with_bins(reader.read(["step", "micro_step", "target", BINS], sessions))
+    table = with_bins(reader.read(["step", "micro_step", "target", DETAIL], sessions))
     return [table] if table.num_rows else []
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.core.bins import BINS
+from vario.core.bins import DETAIL
 from vario.core.errors import RunCorrupt, RunTooNew
 from vario.core.old_names import old_target
 from vario.core.run_files.columns import check_rows, check_schema, columns_of, kind_of
@@ -116,9 +116,9 @@ class Stream:
         return list(self.rows.column_names)
 
     @property
-    def has_bins(self) -> bool:
-        """Whether rows may have distributions."""
-        return _has_bins(self.rows.schema)
+    def has_detail(self) -> bool:
+        """Whether rows may have more than a Summary."""
+        return _has_detail(self.rows.schema)
 
     @property
     def num_rows(self) -> int:
@@ -201,9 +201,9 @@ class Part:
         return list(self.footer.schema.names)
 
     @property
-    def has_bins(self) -> bool:
-        """Whether rows may have distributions."""
-        return BINS in self.footer.schema.names and _has_bins(self.footer.schema.to_arrow_schema())
+    def has_detail(self) -> bool:
+        """Whether rows may have more than a Summary."""
+        return DETAIL in self.footer.schema.names and _has_detail(self.footer.schema.to_arrow_schema())
 
     @property
     def num_groups(self) -> int:
@@ -242,9 +242,9 @@ class Part:
         return with_new_names(self.path.parent.name, table)
 
 
-def _has_bins(schema: Any) -> bool:
-    place = schema.get_field_index(BINS)
-    return place >= 0 and str(schema.field(place).type) == kind_of(BINS)
+def _has_detail(schema: Any) -> bool:
+    place = schema.get_field_index(DETAIL)
+    return place >= 0 and str(schema.field(place).type) == kind_of(DETAIL)
 
 
 def scanned(parts: Sequence[Part], columns: Sequence[str]) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.core.bins import BINS
+from vario.core.bins import DETAIL
 from vario.core.errors import RunCorrupt
 from vario.core.old_names import QUANTITIES, stored_name
 from vario.core.quantities import is_quantity
@@ -231,10 +231,10 @@ class QuantityReader:
 
 def _read(row_file: Stream | Part, columns: Sequence[str], wanted: Wanted) -> Any:
     """Read rows; those of a file without distributions have none."""
-    if BINS not in columns or row_file.has_bins:
+    if DETAIL not in columns or row_file.has_detail:
         return row_file.read(columns, wanted)
-    table = row_file.read([name for name in columns if name != BINS], wanted)
-    return table.append_column(BINS, pa.nulls(table.num_rows, type_of(BINS))).select(list(columns))
+    table = row_file.read([name for name in columns if name != DETAIL], wanted)
+    return table.append_column(DETAIL, pa.nulls(table.num_rows, type_of(DETAIL))).select(list(columns))
 
 
 def taken_back_from(session: int, sessions: Sessions) -> int | None:

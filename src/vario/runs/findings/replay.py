@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vario.core.bins import BINS, COUNTED
+from vario.core.bins import COUNTED, DETAIL
 from vario.core.records import Frame
 from vario.core.text import reason
 from vario.rules import RULES, Chosen, Rule, choose
@@ -169,7 +169,7 @@ def rank_steps(
     for quantity in run.quantities(rank):
         is_read = quantities is None or quantity in quantities or quantity == stand_in
         if quantity != "scalar" and quantity not in PASSED_OVER and is_read:
-            more = (BINS,) if quantity in COUNTED else ()
+            more = (DETAIL,) if quantity in COUNTED else ()
             for frame in frames_of(quantity, run.all_rows(quantity, rank, budget, more)):
                 if keep is None or keep(quantity, frame.step):
                     frames.setdefault(frame.step, []).append(frame)
@@ -232,7 +232,7 @@ def frames_of(quantity: str, table: Any) -> Iterator[Frame]:
     names = np.array(target.dictionary.to_pylist(), dtype=object)
     codes = numbers(target.indices)
     rows = summaries(table)
-    bins = table.column(BINS) if BINS in table.column_names else None
+    bins = table.column(DETAIL) if DETAIL in table.column_names else None
     starts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1) | np.diff(micro, prepend=micro[0]))
     ends = [*starts[1:], len(steps)]
     before: tuple[Any, tuple[str, ...]] = (None, ())
@@ -242,7 +242,7 @@ def frames_of(quantity: str, table: Any) -> Iterator[Frame]:
             before = (at, tuple(names[at]))
         stored = None if bins is None else _stored_bins(bins, int(start), int(end))
         found = before[1], order[start:end], rows[start:end]
-        yield Frame(quantity, int(steps[start]), int(micro[start]), *found, bins=stored)
+        yield Frame(quantity, int(steps[start]), int(micro[start]), *found, detail=stored)
 
 
 def _stored_bins(column: Any, start: int, end: int) -> list[bytes] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.core.bins import BINS, COUNTED, NUM_BINS, Counts, bin_ends
+from vario.core.bins import COUNTED, DETAIL, NUM_BINS, Counts, bin_ends
 from vario.core.errors import ConfigError
 from vario.core.records import HELD
 from vario.runs.files.arrays import numbers, take
@@ -57,7 +57,7 @@ def read_distribution(run: RunReader, target: str, quantity: str, rank: Rank = "
     Raises ConfigError for a tensor without any.
     """
     try:
-        name, tables = run.stored_rows(target, quantity, ["step", BINS], rank)
+        name, tables = run.stored_rows(target, quantity, ["step", DETAIL], rank)
     except ConfigError:
         if quantity in run.quantities("all") and target in run.targets(quantity):
             raise ConfigError(f"distribution: {quantity} of '{target}': {NONE}") from None
@@ -86,7 +86,7 @@ def read_step(run: RunReader, quantity: str, step: int | None = None, rank: Rank
     owners: dict[tuple[str, int], int] = {}
     budget = Budget()
     for number in sorted(ranks):
-        reader, columns = run.reader(number, quantity), ["micro_step", "order", "target", BINS]
+        reader, columns = run.reader(number, quantity), ["micro_step", "order", "target", DETAIL]
         table = with_bins(reader.read(columns, run.sessions, step=step, budget=budget))
         if not table.num_rows:
             continue
@@ -110,9 +110,9 @@ def _latest(run: RunReader, rank: int, quantity: str) -> int | None:
     """Return the newest step with distributions; reads the newest files first."""
     files: Sequence[tuple[Stream | Part, int | None]] = list(run.reader(rank, quantity).shown(run.sessions))
     for row_file, limit in reversed(files):
-        if not row_file.has_bins:
+        if not row_file.has_detail:
             continue
-        table = with_bins(row_file.read(["step", BINS]))
+        table = with_bins(row_file.read(["step", DETAIL]))
         steps = numbers(table.column("step"))
         steps = steps if limit is None else steps[steps < limit]
         if len(steps):
