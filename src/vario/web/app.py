@@ -28,6 +28,7 @@ from vario.web import (
     openapi,
     overlay,
     overview,
+    precision,
     ranks,
     table,
     writing,
@@ -84,7 +85,7 @@ def make_app(
 
 def all_endpoints() -> list[Endpoint]:
     """Return every endpoint of the API."""
-    modules = (overview, table, overlay, effects, charts, findings, ranks, compare, model, attachments)
+    modules = (overview, table, overlay, effects, charts, findings, ranks, compare, model, precision, attachments)
     return [*(endpoint for module in modules for endpoint in module.ENDPOINTS), LIVE]
 
 
