@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
 
 import vario
 from vario.backends.peak_flops import peak_flops
@@ -21,14 +21,15 @@ def nothing_compiled(monkeypatch):
 
 
 class Attending(nn.Module):
-    def __init__(self):
+    def __init__(self, num_key_heads=2):
         super().__init__()
-        self.embedding, self.mix, self.head = nn.Embedding(20, 16), nn.Linear(16, 48), nn.Linear(16, 20)
+        self.parts = [16, 8 * num_key_heads, 8 * num_key_heads]
+        self.embedding, self.mix, self.head = nn.Embedding(20, 16), nn.Linear(16, sum(self.parts)), nn.Linear(16, 20)
 
     def forward(self, tokens):
         x = self.embedding(tokens)
-        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.mix(x).chunk(3, -1))
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        q, k, v = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in self.mix(x).split(self.parts, -1))
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=len(k[0]) < len(q[0]))
         return self.head(attended.transpose(1, 2).flatten(2))
 
 
@@ -111,14 +112,46 @@ def test_groups_of_a_convolution_see_only_their_own_channels():
     assert scalar(monitor, "model_flops/float32") == {2: 2 * first + 3 * second}
 
 
-def test_attention_costs_twice_as_much_again_in_backward():
-    model = Attending()
+@pytest.mark.parametrize("num_key_heads", [2, 1])
+def test_attention_costs_twice_as_much_again_in_backward(num_key_heads):
+    model = Attending(num_key_heads)
     with watch(model, None, ["gradient"]) as monitor:
         train(model, TOKENS)
     rows, heads, length, width = 2, 2, 12, 8
-    products = 2 * rows * length * (16 * 48 + 16 * 20)
+    products = 2 * rows * length * (16 * sum(model.parts) + 16 * 20)
     attention = 2 * rows * heads * length * length * 2 * width
     assert scalar(monitor, "model_flops/float32") == {2: 3 * (products + attention)}
+
+
+@torch.library.custom_op("vario_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+@register_flop_formula(torch.ops.vario_tests.doubled)
+def _no_formula(shape, out_shape=None, **kwargs):
+    raise AssertionError("shapes are incompatible")
+
+
+def test_an_operation_that_cannot_be_counted_is_a_failed_part_and_training_goes_on(tmp_path):
+    class Doubling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 1)
+
+        def forward(self, x):
+            return self.second(self.first(x) + doubled(x).sum())
+
+    torch.manual_seed(0)
+    model = Doubling()
+    unwatched = train(copy.deepcopy(model), torch.ones(5, 6))
+    with vario.watch(model, None, directory=str(tmp_path)) as monitor:
+        assert train(model, torch.ones(5, 6)) == unwatched
+
+    run = vario.open_run(monitor.path)
+    assert "model_flops/float32" not in run.targets("scalar")
+    assert run.series("samples_seen", "scalar").values[-1] == 30
+    assert [part.part for part in run.parts_off] == ["flops"]
 
 
 @pytest.mark.parametrize("is_reentrant", [True, False])

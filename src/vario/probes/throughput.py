@@ -46,6 +46,7 @@ class Throughput:
         backend.on_pass_ended(guarded("flops", self._pass_ended))
         backend.on_batch(guarded("throughput", self._shown))
         recorder.on_step_ended(guarded("throughput", self._step_ended))
+        self._log_counted = guarded("flops", self._counted)
 
     def _pass_began(self, root: str, inputs: Inputs) -> None:
         if self._root is None:
@@ -89,11 +90,14 @@ class Throughput:
         if is_counted:
             self._is_over = True
             self._work.end_count()
-            for precision, (flops, peak) in self._work.counted().items():
-                self._recorder.log(**{MODEL_FLOPS + precision: flops})
-                if peak is not None:
-                    self._recorder.log(**{PEAK_FLOPS + precision: peak})
+            self._log_counted()
         if self._samples and (is_counted or not self._recorder.costs.is_sparse_step):
             self._recorder.log(samples_seen=float(self._samples))
             if self._knows_tokens:
                 self._recorder.log(tokens_seen=float(self._tokens))
+
+    def _counted(self) -> None:
+        for precision, (flops, peak) in self._work.counted().items():
+            self._recorder.log(**{MODEL_FLOPS + precision: flops})
+            if peak is not None:
+                self._recorder.log(**{PEAK_FLOPS + precision: peak})

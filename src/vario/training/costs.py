@@ -18,7 +18,7 @@ ALL_BEFORE = 64
 
 FULL_BEFORE = 16
 """The step before which sparse parts are not skipped: a start is judged by them."""
-SPARSE = frozenset({"batches", "device_memory", "unzeroed_gradients", "pass_time", "settings"})
+SPARSE = frozenset({"batches", "device_memory", "unzeroed_gradients", "pass_time", "settings", "micro_norms"})
 """Parts that can be skipped in steps that are too short for them."""
 _NONE: frozenset[str] = frozenset()
 

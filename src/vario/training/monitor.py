@@ -6,7 +6,6 @@ logged once, switched off, and listed in the run. `strict=True` raises instead.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +20,12 @@ from vario.backends.protocols.capabilities import FoundModels, Replicas
 from vario.backends.protocols.events import TRAINING_LOOP
 from vario.backends.protocols.losses import BackwardLoss
 from vario.config import Config
+from vario.core import last_guard
 from vario.core.ending import ending
 from vario.core.errors import ConfigError
 from vario.core.records import Frame, StepRecord
 from vario.core.selector import Choice, Selector
-from vario.probes import PROBES, Probe
+from vario.probes import Probe
 from vario.rules import choose
 from vario.rules.api.alerts import Incident
 from vario.sinks import Sink
@@ -33,21 +33,20 @@ from vario.sinks.alerts import Alerts
 from vario.statistics import columns_needed
 from vario.training import succession
 from vario.training.actions import Reactions
+from vario.training.attaching import attach_probes
 from vario.training.attachments import KeepsAttachments
 from vario.training.budget import keep_within
 from vario.training.costs import Costs, is_sparse
+from vario.training.failures import Failures
 from vario.training.folders import make_sinks, open_sinks, run_folder
 from vario.training.forks import let_go_in_forks
 from vario.training.found_params import FoundParams
 from vario.training.header import run_header
 from vario.training.leaving import Leaving
-from vario.training.not_offered import not_offered, warn_of_chosen
 from vario.training.observer import QuantityObserver, Skips, begin_all
 from vario.training.plugins import left_out
 from vario.training.step_buffer import StepFrames
 from vario.training.writer import Writer, derivations, give_to_sinks
-
-log = logging.getLogger("vario")
 
 
 class Monitor(KeepsAttachments):
@@ -68,7 +67,6 @@ class Monitor(KeepsAttachments):
     ) -> None:
         """Integrations add their own targets, probes and sinks to those of the config."""
         self.config = config
-        self.off: set[str] = set()
         self.costs = Costs()
         self.path: Path | None = None
         """The run's folder; None on a rank that does not record, and without the `store` sink."""
@@ -76,16 +74,14 @@ class Monitor(KeepsAttachments):
         """What the rules found; None if no rule is enabled."""
         self.params = FoundParams(config.params, model, optimizer)
         self.group = group  # shared by related runs of this process, see succession.py
-        self._parts_off = left_out()
-        self._notes_are_new = bool(self._parts_off)
         self._observers: list[QuantityObserver] = []
-        self._allows_light_steps = True
+        self._failures = Failures(config.strict, self._observers, left_out())
+        self.off = self._failures.off
         self.may_be_light = False
         self._step_ended_calls: list[Callable[[float], None]] = []
         self._light_step_ended_calls: list[Callable[[float], None]] = []
         self._step_recorded_calls: list[Callable[[int], None]] = []
         self._completed = self._closing = self._closed = self.has_trained = False
-        self._writer_error: Exception | None = None
         self._process = os.getpid()
         choice = choice or Selector(tuple(config.targets), config.invert)
         held = succession.make_room(model)
@@ -109,10 +105,20 @@ class Monitor(KeepsAttachments):
         if config.ranks and self._backend.rank not in config.ranks:
             self._closed = True
             return
+        try:
+            self._begin([*own_probes, *probes])
+            succession.opened(self, held)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _begin(self, probes: Sequence[Probe]) -> None:
+        self._unguard = last_guard.follow(partial(self.switch_off, TRAINING_LOOP))
         # Probes first: a wrong option must not leave a run behind.
-        self._attach_probes([*own_probes, *probes])
+        found = attach_probes(self, self._backend, self.config, probes, self._observers)
+        self._not_offered, self._allows_light_steps = found
         self._open_sinks()
-        budget = keep_within(config, self, self._backend, self._observers)
+        budget = keep_within(self.config, self, self._backend, self._observers)
         self._writer = Writer(self._write, partial(self.switch_off, "frames"), None if budget is None else budget.wrote)
         self.costs.writer = self._writer.thread_number
         self._step_began = time.monotonic()
@@ -121,7 +127,6 @@ class Monitor(KeepsAttachments):
         self._leaving = Leaving(self.close)
         self.on_step_ended(self._leaving.trained)
         let_go_in_forks(self)
-        succession.opened(self, held)
 
     def _open_sinks(self) -> None:
         config, backend = self.config, self._backend
@@ -132,18 +137,6 @@ class Monitor(KeepsAttachments):
         header = open_sinks(self.sinks, run_header(folder, resume, *known))
         self.path = header.path if "store" in config.sinks else None
         self._clock.step = max((sink.first_step for sink in self.sinks.values()), default=config.first_step or 0)
-
-    def _attach_probes(self, more: Sequence[Probe]) -> None:
-        asked = (*self.config.quantities, *self.config.idle_quantities)
-        wanted = {quantity: PROBES.get(quantity, "quantities") for quantity in asked}
-        always = {found.name: found.part for found in PROBES if found.part.quantity in ("scalar", "checksum")}
-        self._not_offered = not_offered({**wanted, **always}, self._backend, self.config)
-        warn_of_chosen(self._not_offered, self.config)
-        lacking = {entry["quantity"] for entry in self._not_offered}
-        for probe in [*(made() for name, made in {**wanted, **always}.items() if name not in lacking), *more]:
-            watched = len(self._observers)
-            probe.attach(self._backend, self)
-            self._allows_light_steps &= getattr(probe, "sees_light_steps", len(self._observers) > watched)
 
     # What users call
 
@@ -209,13 +202,13 @@ class Monitor(KeepsAttachments):
                 self.frames.log(name, value)
             except Exception as error:  # noqa: BLE001 - the failure policy
                 self.switch_off(f"log {name}", error)
-        if self._completed and self.frames.has_rows:
-            self._hand_over()
+        if self._completed:
+            last_guard.safely(self._hand_over_rows)
 
     def batch(self, batch: Any) -> None:
         """Pass a batch (nested tensors) if the model is not called with it; from then on only these batches count."""
         if not self._closed:
-            self._backend.batch_came(batch)
+            last_guard.safely(self._backend.batch_came, batch)
 
     def on_incident(self, call: Callable[[Incident], Any]) -> None:
         """Call `call` with every incident the rules find on this rank, on its own thread."""
@@ -238,41 +231,65 @@ class Monitor(KeepsAttachments):
         """Mark the end of a step if no optimizer does; from then on only these calls count."""
         if not self._closed:
             self._clock.manual = True
-            self._backend.updated_by_hand()
-            self.step_ended()
+            last_guard.safely(self._backend.updated_by_hand)
+            last_guard.safely(self.step_ended)
 
     def close(self, state: str = "finished", error: str | None = None) -> None:
         """Record the step in progress, write everything and leave the model as it was. Safe to call twice."""
         if self._closed or os.getpid() != self._process:
             return
         self._closing = True
-        has_failed = self._backend.finish()
-        succession.closed(self)
+        has_failed = last_guard.value(self._backend.finish, True)
+        may_drop = last_guard.value(partial(self._has_no_last_step, state, has_failed), False)
+        for end in (
+            partial(succession.closed, self),
+            self._backend.detach,  # hands over what still waits to be reduced
+            partial(self._end_last_step, may_drop),
+            self._leaving.cancel,
+            self._writer.close,
+            partial(self._close_sinks, state, error),
+        ):
+            last_guard.safely(end)
+        self._unguard()
+        self._failures.raise_what_the_writer_met()
+
+    def _has_no_last_step(self, state: str, has_failed: bool) -> bool:
         # A step that raised and ended training is worth keeping. One whose exception was caught is not a step, and
         # neither is a forward pass after training.
         is_a_look = self.has_trained and self._clock.is_only_forward and not self.frames.has_numbers
-        may_drop = state == "finished" and not self._clock.has_update and (has_failed or is_a_look)
-        self._backend.detach()  # hands over what still waits to be reduced
-        if may_drop and TRAINING_LOOP not in self.off:
-            self.frames.discard()
-        if self._completed or self.frames.has_rows:
-            self.step_ended()
-        self._closed = True
-        self._leaving.cancel()
-        self._writer.close()
+        return state == "finished" and not self._clock.has_update and (has_failed or is_a_look)
+
+    def _end_last_step(self, may_drop: bool) -> None:
+        try:
+            if may_drop and TRAINING_LOOP not in self.off:
+                self.frames.discard()
+            if self._completed or self.frames.has_rows:
+                self.step_ended()
+        finally:
+            self._closed = True
+
+    def _close_sinks(self, state: str, error: str | None) -> None:
         # Incidents found at the very end are still reported, and parts that fail then are still listed.
         ours = [name for name in ("alerts", "reactions") if name in self.sinks]
         for name in [*ours, *(name for name in self.sinks if name not in ours)]:
-            self._note()
-            self.guarded(f"sink {name}", self.sinks[name].close)(state, error)
-        self._raise_what_the_writer_met()
+            last_guard.safely(self._note)
+            last_guard.safely(self.guarded(f"sink {name}", self.sinks[name].close), state, error)
 
     def let_go(self) -> None:
         """Stop watching and write nothing: this process was forked from the one that does."""
         if not self._closed:
             self._closed = True
-            self._leaving.cancel()
-            self._backend.detach()
+            for end in (self._leaving.cancel, self._backend.detach, self._unguard):
+                last_guard.safely(end)
+
+    def _give_up(self) -> None:
+        """Leave everything as it was: watching could not begin."""
+        self._closed = True
+        last_guard.safely(self._backend.detach)
+        self._unguard()
+        if "_writer" in vars(self):
+            last_guard.safely(self._writer.close)
+            last_guard.safely(self._close_sinks, "failed", "watching could not begin")
 
     def __enter__(self) -> Monitor:
         return self
@@ -310,23 +327,8 @@ class Monitor(KeepsAttachments):
 
     def switch_off(self, part: str, error: Exception, elsewhere: bool = False) -> None:
         """Log a failed part once, list it in the run and go on without it. `elsewhere`: it failed on its own thread."""
-        if self.config.strict:
-            if not (elsewhere or self._writer.runs_here()):
-                raise error
-            # The training thread raises it at its next step.
-            self._writer_error = self._writer_error or error
-            self.off.add(part)
-            return
-        if part in self.off:
-            return
-        self.off.add(part)
-        for observer in self._observers:
-            observer.watching = observer.watching and observer.quantity not in self.off
-        text = f"{type(error).__name__}: {error}"
-        self._parts_off.append({"part": part, "step": self._clock.step, "error": text})
-        where = self._backend.rank, self._clock.step
-        log.warning("rank %d, step %d: '%s' failed and is switched off; training continues. %s", *where, part, text)
-        self._notes_are_new = True
+        raises = self.config.strict and not (elsewhere or self._writer.runs_here())
+        self._failures.switch_off(part, error, self._backend.rank, self._clock.step, raises)
 
     def on_step_ended(self, call: Callable[[float], None]) -> None:
         """Call `call` with the seconds since the previous step, when the step's updates are complete."""
@@ -359,6 +361,10 @@ class Monitor(KeepsAttachments):
         self._clock.next_step()
         self._begin_step()
 
+    def _hand_over_rows(self) -> None:
+        if self.frames.has_rows:
+            self._hand_over()
+
     def _hand_over(self) -> None:
         began = perf_counter()
         try:
@@ -367,16 +373,9 @@ class Monitor(KeepsAttachments):
             self.switch_off("frames", error)
         else:
             if not accepted:
-                self._notes_are_new = True
-                if self._writer.num_refused == 1:
-                    log.warning("step %d dropped: the writer can't keep up", self._clock.step)
+                self._failures.dropped(self._clock.step, self._writer.num_refused)
         self.costs.add("frames", perf_counter() - began)
-        self._raise_what_the_writer_met()
-
-    def _raise_what_the_writer_met(self) -> None:
-        error, self._writer_error = self._writer_error, None
-        if error is not None:
-            raise error
+        self._failures.raise_what_the_writer_met()
 
     def _begin_step(self) -> None:
         self.costs.begin_step(self._clock.step)
@@ -392,7 +391,7 @@ class Monitor(KeepsAttachments):
 
     def _note(self) -> None:
         """Pass the failed parts to the sinks, on the sinks' thread."""
-        if self._notes_are_new:
-            self._notes_are_new = False
+        if self._failures.are_new:
+            self._failures.are_new = False
             for name, sink in self.sinks.items():
-                self.guarded(f"sink {name}", sink.note)(list(self._parts_off), self._writer.num_refused)
+                self.guarded(f"sink {name}", sink.note)(list(self._failures.parts_off), self._writer.num_refused)

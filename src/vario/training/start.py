@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
+from vario.core.errors import VarioError
 from vario.core.switch import is_off
 from vario.training.idle import idle_log, idle_monitor
 
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
     from vario.config import Config
     from vario.training.monitor import Monitor
     from vario.training.run_log import RunLog
+
+log = logging.getLogger("vario")
 
 
 def watch(
@@ -26,13 +30,24 @@ def watch(
     # Checked before anything is imported: disabled means no cost.
     if is_off(options.get("enabled", getattr(config, "enabled", True)) is not False):
         return idle_monitor()
-    from vario.config import make_config
-    from vario.training.monitor import Monitor
-    from vario.training.succession import follow_up, group_of, place_here
+    try:
+        from vario.config import make_config
+        from vario.training.monitor import Monitor
+        from vario.training.succession import follow_up, group_of, place_here
 
-    place = place_here()
-    settings = follow_up(make_config(options, config), place)
-    return Monitor(model, optimizer, settings, scaler, group=group_of(place))
+        place = place_here()
+        settings = follow_up(make_config(options, config), place)
+        return Monitor(model, optimizer, settings, scaler, group=group_of(place))
+    except (VarioError, ImportError):
+        raise  # names what is wrong with the model or an option, or what is not installed
+    except Exception as error:
+        if options.get("strict", getattr(config, "strict", False)):
+            raise
+        log.warning(
+            "vario cannot watch this model; training continues unwatched. %s: %s. `strict=True` shows where",
+            *(type(error).__name__, error),
+        )
+        return idle_monitor()
 
 
 def start(name: str | None = None, *, config: Config | None = None, **options: Any) -> RunLog:

@@ -17,6 +17,7 @@ from vario.backends.torch.loop.shared_hooks import SharedHooks
 from vario.backends.torch.loop.subscriptions import Subscriptions
 from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.targets import Targets
+from vario.core import last_guard
 from vario.core.clock import Clock
 from vario.core.errors import ModelError
 
@@ -211,10 +212,13 @@ class Accumulation:
 
     def _whole_accumulated(self, tensor: torch.Tensor) -> None:
         """Take a parameter to whose gradient backward has added."""
-        number = id(tensor)
-        name = self._engine.names[number]
-        chosen: list[tuple[str, slice | None]] = [(name, None)] if name in self._targets.parameters else []
-        self._parts_accumulated((name,), (number,), chosen, tensor)
+        try:
+            number = id(tensor)
+            name = self._engine.names[number]
+            chosen: list[tuple[str, slice | None]] = [(name, None)] if name in self._targets.parameters else []
+            self._parts_accumulated((name,), (number,), chosen, tensor)
+        except Exception as error:  # noqa: BLE001 - the failure policy
+            last_guard.failed(error)
 
     def _parts_accumulated(
         self,

@@ -15,6 +15,7 @@ from vario.backends.protocols.events import Undo
 from vario.backends.torch import releases
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.loop.patching import replace
+from vario.core import last_guard
 
 _FUNCTION = "_engine_run_backward"
 _INPUTS = 3
@@ -52,7 +53,7 @@ def _told(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(outputs, *args, **kwargs)
         followers = tuple(_followers)
         for began, _ in followers:
-            began(outputs, args[0], args[_INPUTS], bool(kwargs.get("accumulate_grad")))
+            last_guard.safely(began, outputs, args[0], args[_INPUTS], bool(kwargs.get("accumulate_grad")))
         has_failed = True
         try:
             result = original(outputs, *args, **kwargs)
@@ -60,6 +61,6 @@ def _told(original: Callable[..., Any]) -> Callable[..., Any]:
             return result
         finally:
             for _, ended in followers:
-                ended(has_failed)
+                last_guard.safely(ended, has_failed)
 
     return releases.run_eagerly(run_backward)

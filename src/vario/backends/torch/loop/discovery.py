@@ -23,6 +23,7 @@ from vario.backends.torch.loop.training_threads import within_reach
 from vario.backends.torch.optimizer.loose_parameters import loose_parameters
 from vario.backends.torch.optimizer.weight_changes import WeightChanges
 from vario.backends.torch.targets import is_watched
+from vario.core import last_guard
 
 Models = dict[str, torch.nn.Module]
 
@@ -95,7 +96,9 @@ class Search:
 
     def _look(self) -> None:
         if self._handle is None:
-            self._handle = register_module_forward_pre_hook(releases.run_eagerly(self._before_forward))
+            self._handle = register_module_forward_pre_hook(
+                releases.run_eagerly(last_guard.never_raises(self._before_forward))
+            )
             self._losses.attach()
 
     def _look_no_more(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from vario.backends.protocols.events import Undo
+from vario.core import last_guard
 
 
 class Undos:
@@ -30,18 +31,18 @@ class Undos:
     def __call__(self) -> None:
         """Undo everything, latest first."""
         while self._undos:
-            self._undos.pop()()
+            last_guard.safely(self._undos.pop())
 
 
 def on_gradient(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:
     """Run `call(gradient)` when backward has computed the gradient of a tensor, before it is accumulated."""
-    undo: Undo = tensor.register_hook(call).remove
+    undo: Undo = tensor.register_hook(last_guard.never_raises(call)).remove
     return undo
 
 
 def after_accumulation(tensor: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Undo:
     """Run `call(tensor)` when backward has added to the gradient of a tensor."""
-    undo: Undo = tensor.register_post_accumulate_grad_hook(call).remove
+    undo: Undo = tensor.register_post_accumulate_grad_hook(last_guard.never_raises(call)).remove
     return undo
 
 
@@ -51,7 +52,11 @@ def after_node(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) ->
     It ends with that graph, unless something keeps the node.
     """
     node = torch.autograd.graph.get_gradient_edge(parameter).node
-    undo: Undo = node.register_hook(lambda _, gradients: call(gradients[0])).remove
+
+    def came(_: Any, gradients: Any) -> None:
+        call(gradients[0])
+
+    undo: Undo = node.register_hook(last_guard.never_raises(came)).remove
     return undo
 
 
@@ -60,8 +65,9 @@ def around_updates(
 ) -> Undo:
     """Run `began` and `ended` around `step` of every torch optimizer in the process; may be undone inside either."""
     if not _update_hooks:
-        _update_hooks.append(register_optimizer_step_pre_hook(lambda *args: _tell_followers(0, args)).remove)
-        _update_hooks.append(register_optimizer_step_post_hook(lambda *args: _tell_followers(1, args)).remove)
+        tell = [last_guard.never_raises(functools.partial(_tell_followers, which)) for which in (_BEGAN, _ENDED)]
+        _update_hooks.append(register_optimizer_step_pre_hook(tell[_BEGAN]).remove)
+        _update_hooks.append(register_optimizer_step_post_hook(tell[_ENDED]).remove)
     follower = began, ended
     _update_followers.append(follower)
 
@@ -80,12 +86,12 @@ UpdateFollower = tuple[
 ]
 _update_followers: list[UpdateFollower] = []
 _update_hooks: list[Undo] = []
-_ENDED = 1
+_BEGAN, _ENDED = range(2)
 _notifying: list[None] = []
 """One entry per `step` whose hooks are running right now."""
 
 
-def _tell_followers(which: int, args: tuple[Any, ...]) -> None:
+def _tell_followers(which: int, *args: Any) -> None:
     _notifying.append(None)
     try:
         told: list[UpdateFollower] = []
@@ -162,13 +168,13 @@ def _replace(place: Any, method: str) -> _Method:
             told += [(follower, args) for follower in replaced.followers.get(id(place), ())]
         for follower, seen in told:
             if follower.before is not None:
-                follower.before(*seen)
+                last_guard.safely(follower.before, *seen)
         result = original(*args, **kwargs)
         for follower, seen in told:
             if follower.after is not None:
-                follower.after(*seen)
+                last_guard.safely(follower.after, *seen)
             if follower.returned is not None:
-                follower.returned(result)
+                last_guard.safely(follower.returned, result)
         return result
 
     replaced.ours = wrapped
@@ -192,7 +198,7 @@ def after_making(kind: type, call: Callable[[], None]) -> Undo:
     @functools.wraps(original)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        call()
+        last_guard.safely(call)
 
     setattr(kind, "__init__", made)  # noqa: B010 - mypy knows no class without its __init__
 
@@ -209,7 +215,7 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
     Those queue their callbacks on the same graph task; queueing twice puts this one behind them.
     """
     queue = torch.autograd.Variable._execution_engine.queue_callback
-    queue(lambda: queue(call))
+    queue(lambda: queue(last_guard.never_raises(call)))
 
 
 def current_backward() -> int:

@@ -17,6 +17,7 @@ import torch
 from vario.backends.protocols.events import Undo
 from vario.backends.torch import releases
 from vario.backends.torch.loop import patching
+from vario.core import last_guard
 
 ATTRIBUTE = "_vario_"
 """Prefix of our attributes on modules; copies and pickles of a module leave them out."""
@@ -51,8 +52,11 @@ def tell(hook: Hook, module: torch.nn.Module, *values: Any) -> None:
     # has its list of hooks, but no longer knows that this one wants keyword arguments.
     if len(values) < 2:
         return
-    for call in tuple(_calls.get((hook, id(module)), ())):
-        call(module, *values)
+    try:
+        for call in tuple(_calls.get((hook, id(module)), ())):
+            call(module, *values)
+    except Exception as error:  # noqa: BLE001 - the failure policy
+        last_guard.failed(error)
 
 
 @module_hook

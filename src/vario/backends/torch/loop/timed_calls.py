@@ -16,6 +16,7 @@ from typing import Any
 from torch.utils.data import dataloader
 
 from vario.backends.protocols.events import Undo
+from vario.core import last_guard
 
 Timed = Callable[[str, float, float], None]
 """Takes what it was, when it began and when it ended."""
@@ -96,7 +97,7 @@ def _replace(kind: str, owner: Any, name: str) -> _Place:
         if here in _busy or not place.timed:
             return original(*args, **kwargs)
         for call in tuple(place.called):
-            call(args[0])
+            last_guard.safely(call, args[0])
         _busy.add(here)
         began = perf_counter()
         try:
@@ -105,7 +106,7 @@ def _replace(kind: str, owner: Any, name: str) -> _Place:
             _busy.discard(here)
             ended = perf_counter()
             for tell in tuple(place.timed):
-                tell(kind, began, ended)
+                last_guard.safely(tell, kind, began, ended)
 
     place.ours = wrapped
     setattr(owner, name, wrapped)

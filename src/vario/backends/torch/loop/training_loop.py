@@ -257,7 +257,7 @@ class TrainingLoop(Subscribing):
             try:
                 for _, tensor in leaves(output, ""):
                     if tensor.grad_fn is not None:
-                        tensor.register_hook(partial(self._accumulation.outermost_backward_began, self._pass))
+                        hooks.on_gradient(tensor, partial(self._accumulation.outermost_backward_began, self._pass))
             except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
                 self._events.switch_off("model output", error)
 

@@ -22,6 +22,7 @@ from vario.backends.torch.modules.seen_tensors import GradientRow, SeenTensor, h
 from vario.backends.torch.modules.waiting_tensors import WaitingTensors, waits_as_input, waits_as_output
 from vario.backends.torch.naming import entered
 from vario.backends.torch.reduce.tensors import inputs, leaves
+from vario.core import last_guard
 from vario.core.clock import Clock
 
 log = logging.getLogger("vario")
@@ -232,7 +233,7 @@ class ModuleTensors:
         if not seen.gradient_hooked:
             seen.gradient_hooked = True
             hook = self._waiting.gradient_hook(seen, target, tensor) if self._may_wait else None
-            tensor.register_hook(hook or partial(self._gradient_came, seen))
+            tensor.register_hook(hook or last_guard.never_raises(partial(self._gradient_came, seen)))
 
     def backward_ended(self) -> None:
         """Take the gradients that have come."""
@@ -326,8 +327,11 @@ def _is_watched() -> bool:
 @module_hooks.module_hook
 def _inputs(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
-        if not waits_as_input(module, args, kwargs) and _is_watched():
-            module_hooks.tell(_inputs, module, args, *kwargs)
+        try:
+            if not waits_as_input(module, args, kwargs) and _is_watched():
+                module_hooks.tell(_inputs, module, args, *kwargs)
+        except Exception as error:  # noqa: BLE001 - the failure policy
+            last_guard.failed(error)
     elif releases.is_in_graph():
         _trace(module, inputs(args, *kwargs), with_gradients=False)
 
@@ -335,8 +339,11 @@ def _inputs(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
 @module_hooks.module_hook
 def _inputs_and_gradients(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
-        if not waits_as_input(module, args, kwargs) and _is_watched():
-            module_hooks.tell(_inputs_and_gradients, module, args, *kwargs)
+        try:
+            if not waits_as_input(module, args, kwargs) and _is_watched():
+                module_hooks.tell(_inputs_and_gradients, module, args, *kwargs)
+        except Exception as error:  # noqa: BLE001 - the failure policy
+            last_guard.failed(error)
     elif releases.is_in_graph():
         _trace(module, inputs(args, *kwargs), with_gradients=True)
 
@@ -344,8 +351,11 @@ def _inputs_and_gradients(module: torch.nn.Module, args: Any, *kwargs: Any) -> N
 @module_hooks.module_hook
 def _outputs(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
     if not torch.compiler.is_compiling():
-        if not waits_as_output(module, output) and _is_watched():
-            module_hooks.tell(_outputs, module, args, kwargs, output)
+        try:
+            if not waits_as_output(module, output) and _is_watched():
+                module_hooks.tell(_outputs, module, args, kwargs, output)
+        except Exception as error:  # noqa: BLE001 - the failure policy
+            last_guard.failed(error)
     elif releases.is_in_graph():
         _trace(module, leaves(output, "output"), with_gradients=False)
 
@@ -353,8 +363,11 @@ def _outputs(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> No
 @module_hooks.module_hook
 def _outputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
     if not torch.compiler.is_compiling():
-        if not waits_as_output(module, output) and _is_watched():
-            module_hooks.tell(_outputs_and_gradients, module, args, kwargs, output)
+        try:
+            if not waits_as_output(module, output) and _is_watched():
+                module_hooks.tell(_outputs_and_gradients, module, args, kwargs, output)
+        except Exception as error:  # noqa: BLE001 - the failure policy
+            last_guard.failed(error)
     elif releases.is_in_graph():
         _trace(module, leaves(output, "output"), with_gradients=True)
 

@@ -22,6 +22,7 @@ from vario.backends.protocols.observing import Observer
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.loop.patching import original_of, replace
 from vario.backends.torch.modules.attention_sample import AttentionCall, sampled_rows
+from vario.core import last_guard
 
 _NAME = "scaled_dot_product_attention"
 _INTERFACES = "ALL_ATTENTION_FUNCTIONS"
@@ -139,11 +140,11 @@ def _sdpa(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not any(follower.wants for follower in _followers):
+        if torch.compiler.is_compiling() or not _is_wanted():
             return _call_sdpa(original, args, kwargs)
         before = _told.number
         result = _call_sdpa(original, args, kwargs)
-        _tell(before, None, lambda: _read_sdpa(*args, **kwargs))
+        last_guard.safely(_tell, before, None, lambda: _read_sdpa(*args, **kwargs))
         return result
 
     return scaled_dot_product_attention
@@ -161,14 +162,23 @@ def _interface(key: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def attention(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not any(follower.wants for follower in _followers):
+        if torch.compiler.is_compiling() or not _is_wanted():
             return original(*args, **kwargs)
         before = _told.number
         result = original(*args, **kwargs)
-        _tell(before, args[0] if args else None, lambda: _read_interface(key, names, args, kwargs))
+        module = args[0] if args else None
+        last_guard.safely(_tell, before, module, lambda: _read_interface(key, names, args, kwargs))
         return result
 
     return attention
+
+
+def _is_wanted() -> bool:
+    try:
+        return any(follower.wants for follower in _followers)
+    except Exception as error:  # noqa: BLE001 - the failure policy
+        last_guard.failed(error)
+        return False
 
 
 def _tell(before: int, module: Any, read: Callable[[], AttentionCall | None]) -> None:

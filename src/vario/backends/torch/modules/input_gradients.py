@@ -16,6 +16,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.reduce.tensors import leaves
+from vario.core import last_guard
 
 Edge = tuple[Node, int]
 """A node of the graph and which of its results."""
@@ -99,7 +100,7 @@ class CallInputs:
                     continue
                 gathered = _Gathered(len(users), [came(path, tensor) for path, tensor in places], failed)
                 for node, place in users:
-                    node.register_hook(gathered.receives(place))
+                    node.register_hook(last_guard.never_raises(gathered.receives(place)))
         except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened
             failed(error)
 

@@ -24,7 +24,14 @@ _WITH_SUMMAND = ("aten.addmm", "aten.baddbmm")
 """Products whose first argument is added to them."""
 
 
-def _on_host_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+_SCALED_ATTENTION = tuple(
+    getattr(_aten, f"_scaled_dot_product_{name}", None)
+    for name in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+)
+"""torch's own formulas do not know that several heads of queries may share one of keys, or lack one of these."""
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     *batch, rows, width = map(int, query.shape)
     return 2 * math.prod(batch) * rows * int(key.shape[-2]) * (width + int(value.shape[-1]))
 
@@ -32,15 +39,18 @@ def _on_host_attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> 
 class PassFlops(TorchDispatchMode):
     """Counts while it is entered, and changes nothing."""
 
+    supports_higher_order_operators = True
+    """Otherwise torch raises where a model calls one, such as flex_attention."""
+
     def __init__(self) -> None:
         super().__init__()
         self.found: defaultdict[str, float] = defaultdict(float)
         """Operations by precision."""
+        self.failure: Exception | None = None
+        """Why the operations of a pass could not be counted."""
         self._counts = False
-        own = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu", None)
         self._formulas: dict[Any, Callable[..., Any]] = {**flop_counter.flop_registry}
-        if own is not None:
-            self._formulas.setdefault(own, lambda *args, out_val, **kwargs: _on_host_attention(*args, **kwargs))
+        self._formulas.update((own, _attention) for own in _SCALED_ATTENTION if own is not None)
 
     def begin(self) -> None:
         """Count from here on."""
@@ -61,13 +71,23 @@ class PassFlops(TorchDispatchMode):
     ) -> Any:
         """Run an operation, and count it."""
         result = func(*args, **(kwargs or {}))
-        formula = self._formulas.get(getattr(func, "_overloadpacket", None))
-        if self._counts and formula is not None:
-            name = str(func._overloadpacket)
-            flops = float(formula(*args, **(kwargs or {}), out_val=result))
-            factors = [arg for arg in args[name in _WITH_SUMMAND :] if isinstance(arg, torch.Tensor) and arg.dim() > 1]
-            self.found[_precision(factors[0])] += flops * _passes(name, factors)
+        if self._counts and self.failure is None:
+            try:
+                self._count(func, args, kwargs or {}, result)
+            except Exception as error:  # noqa: BLE001 - the failure policy: a formula may not know this call
+                self.failure = error
         return result
+
+    def _count(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        packet = getattr(func, "_overloadpacket", func)
+        formula = self._formulas.get(packet)
+        if formula is None:
+            return
+        name = str(packet)
+        flops = float(formula(*args, **kwargs, out_val=result))
+        tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)]
+        factors = [tensor for tensor in tensors[name in _WITH_SUMMAND :] if tensor.dim() > 1]
+        self.found[_precision(factors[0])] += flops * _passes(name, factors)
 
 
 def _passes(name: str, factors: list[torch.Tensor]) -> int:

@@ -59,6 +59,8 @@ class PassWork:
         """Return by precision the operations of all counted passes, and how many a second the device can do."""
         if self._counter is None:
             return {}
+        if self._counter.failure is not None:
+            raise self._counter.failure
         device = next(iter(self._targets.all_parameters.values())).device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         return {precision: (flops, peak_flops(name, precision)) for precision, flops in self._counter.found.items()}

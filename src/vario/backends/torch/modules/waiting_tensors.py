@@ -19,6 +19,7 @@ from vario.backends.protocols.observing import Named, Observer
 from vario.backends.torch.modules.seen_tensors import SeenTensor
 from vario.backends.torch.reduce.steady_tensors import MOST_BYTES, MOST_WAITING, MOST_WAITING_BYTES
 from vario.backends.torch.reduce.tensors import version_of
+from vario.core import last_guard
 from vario.core.clock import Clock
 
 _open_ones: list[WaitingTensors] = []
@@ -167,7 +168,7 @@ class WaitingTensors:
         self._expected_bytes += tensor.nbytes
         if self._expected_bytes > MOST_WAITING_BYTES:
             self._expected_bytes = 0
-            return partial(self._enough_came, seen)
+            return last_guard.never_raises(partial(self._enough_came, seen))
         return partial(self._came.__setitem__, seen)
 
     def _enough_came(self, seen: SeenTensor, gradient: torch.Tensor) -> None:

@@ -14,6 +14,7 @@ from vario.backends.protocols.events import Undo
 from vario.backends.torch.loop import hooks, patching
 from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.reduce.tensors import local_part
+from vario.core import last_guard
 
 Clipped = Callable[[Any, float, Any], None]
 """Takes the gradients' parameters, the limit and the norm before clipping."""
@@ -57,7 +58,7 @@ def _around(original: Any) -> Any:
         given: dict[str, Any] = dict(zip(("parameters", "max_norm", "total_norm"), args, strict=False)) | kwargs
         if _told and not torch.compiler.is_compiling() and "total_norm" in given:
             for tell in tuple(_told):
-                tell(given.get("parameters"), given.get("max_norm", math.inf), given["total_norm"])
+                last_guard.safely(tell, given.get("parameters"), given.get("max_norm", math.inf), given["total_norm"])
         return original(*args, **kwargs)
 
     return clips

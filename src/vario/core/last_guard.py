@@ -1,0 +1,68 @@
+"""The last guard: an error inside vario never reaches the training that called it.
+
+Parts of a Monitor have guards of their own, which switch a failed part off and name it. This one stands where a
+framework or a script calls vario, around what has no other guard.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from vario.core.errors import ConfigError, TrainingStop
+
+log = logging.getLogger("vario")
+
+Told = Callable[[Exception], None]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_told: list[Told] = []
+
+
+def follow(call: Told) -> Callable[[], None]:
+    """Call `call` with every error that got this far, until the undo; it may raise it again."""
+    _told.append(call)
+    return lambda: _told.remove(call)
+
+
+def failed(error: Exception) -> None:
+    """Report an error instead of raising it."""
+    if isinstance(error, (TrainingStop, ConfigError)):
+        raise error  # on purpose: what was asked for ends training, or cannot be done
+    if not _told:
+        log.warning("vario failed; training continues. %s: %s", type(error).__name__, error)
+    for tell in tuple(_told):
+        tell(error)
+
+
+def safely(call: Callable[..., object], *args: Any) -> None:
+    """Call a function and report its error instead of raising it."""
+    try:
+        call(*args)
+    except Exception as error:  # noqa: BLE001 - the failure policy
+        failed(error)
+
+
+def value(call: Callable[[], T], otherwise: T) -> T:
+    """Return what a function returns; `otherwise` if it fails."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - the failure policy
+        failed(error)
+        return otherwise
+
+
+def never_raises(call: Callable[P, object]) -> Callable[P, None]:
+    """Return the same function, which reports its errors instead of raising them."""
+
+    @functools.wraps(call)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            call(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the failure policy
+            failed(error)
+
+    return run
