@@ -67,11 +67,12 @@ test: ready
 
 # Chosen by measured time: no processes that train, no browser, no compiler, no trainers of other packages.
 NOT_QUICK := $(addprefix tests/,cli/test_memory_command.py cli/test_progress_command.py cli/test_run_command.py \
-  reports/test_progress_plot.py runs/test_bombs.py runs/test_big_grid.py runs/test_difference.py runs/test_heat.py \
-  runs/test_heat_ranks.py runs/test_run_watch.py runs/test_diagnosis.py runs/test_curves.py store/test_holding.py \
-  store/test_rollups.py sinks/test_store_kill.py logs/test_odd_files.py core/test_step_turns.py)
+  reports/test_progress_plot.py store/test_holding.py store/test_rollups.py sinks/test_store_kill.py \
+  logs/test_odd_files.py core/test_step_turns.py) \
+  $(addprefix tests/runs/,files/test_bombs.py views/test_big_grid.py compare/test_difference.py views/test_heat.py \
+  views/test_heat_ranks.py live/test_run_watch.py findings/test_diagnosis.py views/test_curves.py)
 QUICK := $(filter-out $(NOT_QUICK),$(wildcard $(addsuffix /test_*.py,$(addprefix tests/,core rules statistics sinks \
-  store logs runs reports cli)))) $(addprefix tests/,test_architecture.py test_config.py test_public_api.py test_versions.py) \
+  store logs runs runs/* reports cli)))) $(addprefix tests/,test_architecture.py test_config.py test_public_api.py test_versions.py) \
   tests/contract/test_contract.py tests/backends/numpy/test_numpy_backend.py \
   $(addprefix tests/backends/torch/test_,hooks.py activations.py summaries.py checksums.py host_copy.py uncalled_models.py) \
   $(addprefix tests/probes/test_,gradients.py moments.py passes.py batches.py learning_rate.py)
@@ -91,7 +92,7 @@ page-checks: page
 	cd frontend && npm run --silent check && npm run --silent lint && npm test --silent
 
 # The cases are the same every time; it ends after a quarter of an hour at the latest.
-ATTACKS := tests/attack tests/runs/test_untrusted_folders.py tests/runs/test_bombs.py tests/cli/test_escaped_names.py \
+ATTACKS := tests/attack tests/runs/files/test_untrusted_folders.py tests/runs/files/test_bombs.py tests/cli/test_escaped_names.py \
   tests/test_odd_names.py tests/web/test_connections.py tests/web/test_slow_reading.py tests/web/test_web_safety.py \
   tests/web/test_web_fuzz.py
 attack: $(READY) page
@@ -106,19 +107,20 @@ audit: .audit/.ready
 	.audit/$(PIP) pip-audit==2.10.1
 	touch $@
 
-# What reads runs, logs and configs needs no torch. Older packages call what newer ones warn of, and pyarrow 15 imports
-# pandas wherever it is installed.
-READING_HALF := tests/rules tests/sinks tests/statistics tests/store tests/contract tests/backends/numpy \
-  $(filter-out $(addprefix tests/,runs/test_big_grid.py runs/test_diagnosis.py runs/test_difference.py \
-    runs/test_changes.py runs/test_old_names.py reports/test_progress_plot.py logs/test_event_files.py logs/test_real_trainers.py \
-    cli/test_convert_and_import.py cli/test_found_loss_shown.py cli/test_rule_commands.py cli/test_memory_command.py \
-    cli/test_run_command.py), $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,runs reports logs cli)))) \
-  tests/attack tests/web/test_odd_runs.py tests/web/test_slow_reading.py \
+# What reads runs, logs and configs needs no torch: all such tests but those that import it, and a few that train in a
+# process. Older packages call what newer ones warn of, and pyarrow 15 imports pandas wherever it is installed.
+READING_TESTS := $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,rules sinks statistics store runs runs/* reports \
+  logs cli)))
+IMPORT_TORCH := $(shell grep -lE '^(import|from) (torch|little_trainings|slowed_trainings|sweep)\b' $(READING_TESTS))
+READING_HALF := $(filter-out $(IMPORT_TORCH) $(addprefix tests/,rules/test_healthy_loops.py runs/table/test_effects.py \
+    runs/notes/test_notes.py reports/test_progress_plot.py cli/test_convert_and_import.py cli/test_ls_columns.py), \
+    $(READING_TESTS)) \
+  tests/contract tests/backends/numpy tests/attack tests/web/test_odd_runs.py tests/web/test_slow_reading.py \
   $(addprefix tests/,test_config.py training/test_folders.py training/test_step_buffer.py training/test_writer.py) \
   $(addprefix tests/core/test_,records.py registry.py schedule.py selector.py text.py)
 lowest: .lowest/.ready
 	.lowest/bin/python -m pytest -W ignore::DeprecationWarning $(READING_HALF) \
-	  --deselect tests/runs/test_curves.py::test_looking_at_a_run_imports_neither_pandas_nor_a_framework
+	  --deselect tests/runs/views/test_curves.py::test_looking_at_a_run_imports_neither_pandas_nor_a_framework
 
 .lowest/.ready: pyproject.toml tools/lowest_bounds.py
 	test -x .lowest/bin/python || $(PYTHON) -m venv .lowest
@@ -161,7 +163,7 @@ dist: $(READY) page
 
 # pytest-cov stays out of .venv: it would slow down every other call of pytest there.
 # 90 % of lines were measured on 2026-11-16; parts of the server and of commands run only in other tests.
-FAST_TESTS := $(READING_HALF)
+FAST_TESTS := $(READING_HALF) $(READING_TESTS)
 LEAST_COVERAGE := 88
 coverage: $(READY) page .coverage-tools/.ready
 	PYTHONPATH=.coverage-tools COVERAGE_FILE=.coverage-tools/.coverage $(BIN)/python -m pytest $(FAST_TESTS) \

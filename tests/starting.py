@@ -242,6 +242,7 @@ class _Warm:
     """
 
     _started: ClassVar[dict[tuple[tuple[str, ...], str], _Warm]] = {}
+    _starting = threading.RLock()
 
     def __init__(self, modules: tuple[str, ...], environment: Mapping[str, str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -263,9 +264,10 @@ class _Warm:
     def with_modules(cls, modules: Sequence[str], environment: Mapping[str, str]) -> _Warm:
         """The one that has these, from where PYTHONPATH says they lie, on top of torch and vario."""
         key = tuple(modules), environment.get("PYTHONPATH", "") if modules else ""
-        if key not in cls._started:
-            cls._started[key] = cls(key[0], environment)
-        return cls._started[key]
+        with cls._starting:
+            if key not in cls._started:
+                cls._started[key] = cls(key[0], environment)
+            return cls._started[key]
 
     def ask(self, asked: Mapping[str, Any], files: Sequence[int], more: Sequence[int] = ()) -> tuple[int, IO[str]]:
         """The number of the copy's process, and where the status will be told with which it ends."""

@@ -28,7 +28,17 @@ IN_PROCESS = {
     "folders",
 }
 IN_PROCESS |= {"forks", "header", "not_offered", "plugins", "snapshots", "actions", "idle", "succession", "leaving"}
-IN_PROCESS |= {"attachments", "monitor", "budget", "costs", "tripwire", "gradient_watch", "found_params"}
+IN_PROCESS |= {
+    "attachments",
+    "monitor",
+    "budget",
+    "costs",
+    "tripwire",
+    "gradient_watch",
+    "found_params",
+    "attaching",
+    "failures",
+}
 """The modules of `training/` stand for themselves: it has layers of its own."""
 PUBLIC = "the public names"
 
@@ -53,6 +63,8 @@ ALLOWED: dict[str, set[str]] = {
     "header": CORE | {"backends"},
     "found_params": CORE,
     "not_offered": CORE | {"backends"},
+    "attaching": CORE | {"backends", "not_offered", "probes"},
+    "failures": CORE | {"backends", "observer", "sinks"},
     "plugins": CORE | {"backends", "probes", "sinks"},
     "snapshots": CORE | {"backends", "store"},
     "actions": CORE | {"backends", "observer", "sinks", "snapshots", "store"},
@@ -174,29 +186,44 @@ def test_nothing_points_up():
     )
 
 
-ROOMS = {
-    "files": set(),
-    "reader": {"files"},
-    "views": {"files", "reader"},
-    "findings": {"files", "reader", "views", "notes"},
-    "compare": {"files", "reader", "views", "findings"},
-    "live": {"files", "reader", "views", "findings"},
-    "notes": {"files"},
-    "table": {"files", "reader", "views", "findings", "notes"},
-    "notebook_html": {"files", "reader", "views", "findings"},
-    "run": {"files", "reader", "views", "findings", "notebook_html"},
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "runs": {
+        "files": set(),
+        "reader": {"files"},
+        "views": {"files", "reader"},
+        "findings": {"files", "reader", "views", "notes"},
+        "compare": {"files", "reader", "views", "findings"},
+        "live": {"files", "reader", "views", "findings"},
+        "notes": {"files"},
+        "table": {"files", "reader", "views", "findings", "notes"},
+        "notebook_html": {"files", "reader", "views", "findings"},
+        "run": {"files", "reader", "views", "findings", "notebook_html"},
+    },
+    "web": {
+        "bodies": {"served"},
+        "api": {"bodies"},
+        "server": {"api"},
+        "served": set(),
+        "reading": set(),
+        "answer_cache": {"api", "served"},
+        "addresses": {"api", "bodies", "reading", "served", "server"},
+        "live": {"addresses", "api", "bodies", "reading", "served", "server"},
+        "pages": {"addresses", "api", "bodies", "served"},
+        "writing": {"addresses", "api", "bodies", "live", "served", "server"},
+        "app": {"addresses", "answer_cache", "api", "live", "pages", "reading", "served", "server", "writing"},
+    },
 }
-"""What each room of runs/ may import from the others."""
+"""What each room of these folders may import from the others."""
 
 
-def test_no_room_of_runs_points_up():
+def test_no_room_points_up():
     none(
         f"{name_of(path)} must not import {imported}"
         for path in FILES
-        if place(path) == "runs" and module_of(path) != "vario.runs"
+        if (rooms := ROOMS.get(folder := place(path))) and module_of(path) != f"vario.{folder}"
         for imported in own_imports(path)
-        if imported.startswith("vario.runs.")
-        if imported.split(".")[2] not in {room := module_of(path).split(".")[2], *ROOMS[room]}
+        if imported.startswith(f"vario.{folder}.")
+        if imported.split(".")[2] not in {room := module_of(path).split(".")[2], *rooms[room]}
     )
 
 
@@ -299,8 +326,8 @@ def test_only_store_and_sinks_write_and_only_runs_parse_the_files_of_a_run():
 
 READS = {"read_text", "read_bytes", "read_metadata", "read_table", "read_schema", "memory_map", "OSFile", "ParquetFile"}
 OTHER_FILES = {
-    ("web/report.py", "read_text"),  # the page that was built with the package
-    ("web/built_files.py", "read_text"),
+    ("web/pages/report.py", "read_text"),  # the page that was built with the package
+    ("web/pages/built_files.py", "read_text"),
     ("store/rank_agreement.py", "read_text"),  # /proc
 }
 
@@ -385,6 +412,31 @@ def test_what_is_said_of_a_rule_stands_in_its_own_file():
     keys = re.compile(rf"^\s*[\"']?({'|'.join(names)})[\"']?:", re.MULTILINE)
     pages = (SOURCE.parents[1] / "frontend" / "src").rglob("*.ts*")
     none(f"{path.name} has a table of rules" for path in pages if len(set(keys.findall(path.read_text()))) > 1)
+
+
+PAGE = SOURCE.parents[1] / "docs" / "architecture.md"
+ONE_FILE_A_PART = ("rules/", "statistics/", "logs/", "reports/", "compat/", "cli/commands/", "web/bodies/")
+ONE_FILE_A_PART += tuple(f"backends/torch/{folder}/" for folder in ("engines", "trainers", "memory_simulation"))
+"""Folders whose files the page does not name one by one."""
+
+
+def test_the_page_names_every_module_and_nothing_else():
+    page = PAGE.read_text(encoding="utf8")
+    named = set(re.findall(r"\w+", page.split("src/vario/\n")[1].split("```")[0]))
+    none(
+        f"docs/architecture.md: the tree does not name {name_of(path)}"
+        for path in FILES
+        if path.stem not in named and path.name != "__init__.py" and not name_of(path).startswith(ONE_FILE_A_PART)
+    )
+    places = {found for found in re.findall(r"`([\w/.]+/[\w.]*)`", page) if "*" not in found}
+    assert len(places) > 30
+    none(
+        f"docs/architecture.md: there is no {found}"
+        for found in places
+        if not any(
+            (above / found).exists() for above in (SOURCE, SOURCE.parents[1], SOURCE.parents[1] / "frontend" / "src")
+        )
+    )
 
 
 def test_a_file_fits_in_a_head():

@@ -59,6 +59,6 @@ def test_a_copy_that_was_never_installed_watches_and_reports(bare, tmp_path):
 
 
 def test_the_address_book_of_the_page_needs_no_metadata(bare):
-    code = "from vario.web.openapi import document; print(document([])['info']['version'])"
+    code = "from vario.web.api.openapi import document; print(document([])['info']['version'])"
     found = bare("-c", code)
     assert found.stdout.strip() == vario.__version__, found.stderr

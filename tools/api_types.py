@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vario.web import openapi
-from vario.web.answers import JSON
+from vario.web.api import openapi
+from vario.web.api.answers import JSON
 from vario.web.app import all_endpoints
 
 WIDTH = 120

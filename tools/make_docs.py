@@ -92,12 +92,12 @@ Three kinds:
 - **relative** rules compare a series with its own past. Two conditions must be met: the change is unusual (z), and
   it is large enough to matter (size).
 
-Under each rule that runs in training stands how often it led an incident on the library of healthy loops
-([bench/zoo](../bench/zoo/README.md)), with the default settings, and which rate of further false alarms that rules out
-at 95 %. Some of these loops were used to tune the rules, and steps of real models take longer, so that more is watched.
-Where it says so, the default follows from a rate: the tail of the largest scores was fitted, and the threshold is the
-one that is passed so often (`python bench/zoo/calibrate.py`). `growth` is added to a threshold for each factor of e by
-which a model has more than 10 series.
+Each rule that runs during training states how often it led an incident on the library of healthy loops
+([bench/zoo](../bench/zoo/README.md)) with the default settings, and which rate of further false alarms this rules out
+at 95 % confidence. Some of these loops were used to tune the rules, and real models have longer steps, of which more is
+watched. Where stated, the default threshold follows from a rate: the tail of the largest scores was fitted, and the
+threshold is exceeded at that rate (`python bench/zoo/calibrate.py`). `growth` is added to a threshold for each factor
+of e by which a model has more than 10 series.
 
 If most tensors change together, the report names a common cause (optimizer, learning rate, loss scale) instead of a
 single tensor.

@@ -23,7 +23,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from vario.web.app import make_app
-from vario.web.serving import listen
+from vario.web.server.listening import listen
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 MOST_BYTES = 200_000

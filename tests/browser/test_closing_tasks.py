@@ -5,12 +5,10 @@ import re
 import pytest
 import torch
 from playwright.sync_api import expect
-from test_troubled_runs import TWO_RANKS
 from torch import nn
 
 import little_trainings
 import vario
-from starting import run_ranks
 from vario.runs.run import list_runs
 from vario.runs.table.summary import read_summary
 from vario.runs.table.table import make_table
@@ -49,15 +47,6 @@ def test_an_overlay_of_the_validation_loss_in_at_most_three_clicks(open_list):
     hand.click(page.get_by_role("button", name="Charts"))
     expect(page.get_by_role("figure", name=re.compile("^val_loss: "))).to_be_visible()
     assert hand.clicks <= 3
-
-
-def test_the_slow_rank_is_named_on_the_first_screen(visit_below, tmp_path):
-    (tmp_path / "train.py").write_text(TWO_RANKS)
-    done = run_ranks(["train.py"], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    page = visit_below("?run=vario_runs/two")
-    expect(page.get_by_role("region", name="Straggler")).to_contain_text("Rank 1 is slow")
-    expect(page.get_by_role("region", name="Desync")).to_contain_text("Ranks differ since step 12")
 
 
 def test_a_nan_at_an_odd_step_is_named_on_the_first_screen(visit_below, tmp_path):

@@ -1,8 +1,12 @@
 """Runs in which something is wrong with a rank, with the monitor or with memory: what their screens say of it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
+from browsing import Visitor
 from playwright.sync_api import expect
+from web_client import serving
 
 import little_trainings
 import vario
@@ -40,11 +44,40 @@ dist.destroy_process_group()
 """
 
 
-def test_a_slow_rank_and_one_that_differs_are_named(visit_below, tmp_path):
-    (tmp_path / "train.py").write_text(TWO_RANKS)
-    done = run_ranks(["train.py"], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    page = visit_below("?run=vario_runs/two&screen=ranks")
+# Long parts on both ranks, so that what a busy machine adds does not matter.
+ALIKE = TWO_RANKS.replace("if dist.get_rank() == 1:", "if True:").replace("if step == 12", "if step == -1")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """A training with a slow rank that also differs, and one with ranks that are alike, side by side: they sleep."""
+    base = tmp_path_factory.mktemp("ranks")
+    for name, script in (("apart", TWO_RANKS), ("alike", ALIKE.replace("range(100)", "range(50)"))):
+        (base / name).mkdir()
+        (base / name / "train.py").write_text(script)
+    with ThreadPoolExecutor() as pool:
+        for done in pool.map(lambda name: run_ranks(["train.py"], cwd=base / name), ("apart", "alike")):
+            assert done.returncode == 0, done.stderr
+    return base
+
+
+@pytest.fixture
+def visit_ranks(browser, two_ranks):
+    """Open pages over these trainings."""
+    with serving(two_ranks) as server:
+        visitor = Visitor(browser, f"http://127.0.0.1:{server.port}/")
+        yield visitor
+        visitor.leave()
+
+
+def test_the_slow_rank_is_named_on_the_first_screen(visit_ranks):
+    page = visit_ranks("?run=apart/vario_runs/two")
+    expect(page.get_by_role("region", name="Straggler")).to_contain_text("Rank 1 is slow")
+    expect(page.get_by_role("region", name="Desync")).to_contain_text("Ranks differ since step 12")
+
+
+def test_a_slow_rank_and_one_that_differs_are_named(visit_ranks):
+    page = visit_ranks("?run=apart/vario_runs/two&screen=ranks")
     slow = page.get_by_role("region", name="Straggler")
     expect(slow).to_contain_text("Rank 1 is slow")
     expect(slow).to_contain_text("forward takes 12")
@@ -60,14 +93,8 @@ def test_a_slow_rank_and_one_that_differs_are_named(visit_below, tmp_path):
     expect(page.get_by_role("figure")).to_contain_text("forward time, seconds")
 
 
-def test_ranks_that_are_alike_are_said_to_be(visit_below, tmp_path):
-    # Long parts, so that what a busy machine adds does not matter.
-    alike = TWO_RANKS.replace("if dist.get_rank() == 1:", "if True:").replace("if step == 12", "if step == -1")
-    alike = alike.replace("range(100)", "range(50)")
-    (tmp_path / "train.py").write_text(alike)
-    done = run_ranks(["train.py"], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    page = visit_below("?run=vario_runs/two&screen=ranks")
+def test_ranks_that_are_alike_are_said_to_be(visit_ranks):
+    page = visit_ranks("?run=alike/vario_runs/two&screen=ranks")
     expect(page.get_by_role("region", name="Time of each rank")).to_contain_text("No rank is slow")
     expect(page.get_by_role("region", name="Straggler")).to_have_count(0)
     expect(page.get_by_role("region", name="Desync")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""Numbers that are passed on while a run is recorded, read back with the real packages."""
+"""Numbers that are forwarded while a run is recorded, read back with the real packages."""
 
 import importlib.util
 import json
@@ -118,7 +118,7 @@ def test_there_is_a_limit_to_the_number_of_series(monkeypatch, caplog):
     monkeypatch.setattr("vario.sinks.live.chosen.MOST_SERIES", 3)
     got = feed(Kept({"seconds": 0}), [made_runs.record(step, **{f"n{n}": n for n in range(9)}) for step in range(2)])
     assert [len(values) for _, values in got] == [3, 3]
-    assert caplog.text.count("only the first 3 series are passed on") == 1
+    assert caplog.text.count("only the first 3 series are forwarded") == 1
 
 
 def test_a_slow_tool_gets_fewer_steps_and_nobody_waits(monkeypatch, caplog):

@@ -2,8 +2,8 @@
 
     python tests/training/errors_inside.py PHASE PART/PARTS [OPTION=VALUE ...]
 
-PHASE is `attaching`, `training` (with closing) or `writing`, which is what happens on the writer's thread. Functions that
-training calls itself are left out, and the guards: there nothing is left that could catch an error.
+PHASE is `attaching`, `training` (with closing) or `writing`, which is what happens on the writer's thread. Functions
+that training calls itself are left out, and the guards: there nothing is left that could catch an error.
 """
 
 import json
@@ -118,9 +118,9 @@ def main():
                 try:
                     if train(options, phase, Injection(function, nth)) != expected:
                         noticed.append([*function, nth, "other losses"])
-                except Exception as error:  # what this looks for
+                except Exception as error:  # noqa: BLE001 - what this looks for
                     noticed.append([*function, nth, repr(error)])
-    print(json.dumps({"functions": len(functions), "noticed": noticed}))
+    sys.stdout.write(json.dumps({"functions": len(functions), "noticed": noticed}) + "\n")
 
 
 if __name__ == "__main__":

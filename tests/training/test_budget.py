@@ -259,7 +259,8 @@ def test_a_real_run_keeps_its_loss_and_norm_at_every_step_and_everything_where_t
         assert run.series(name, "scalar").steps.tolist() == list(range(300)), name
     steps = run.steps("gradient").tolist()
     assert len(steps) < 100
-    # It is none that records distributions, and gradients with them. The step whose norm moved is there with everything that it still had, and the steps after it with the rest.
+    # The step whose norm moved records no distributions, for which gradients would be watched. It is there with
+    # everything that it still had, and the steps after it with the rest.
     assert 211 in steps
     assert 211 in run.steps("weight")
     assert {212, 213, 214} <= set(run.steps("activation").tolist())

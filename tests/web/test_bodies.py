@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import jsonschema_rs
 import pytest
 
-from vario.web import openapi
+from vario.web.api import openapi
+from vario.web.api.schemas import Schemas
 from vario.web.app import all_endpoints
-from vario.web.schemas import Schemas
 
 SERIES = ["scalar|loss|value", "gradient|head.weight|norm"]
 BROKEN = "deeper/broken"

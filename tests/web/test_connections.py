@@ -7,9 +7,10 @@ from contextlib import ExitStack
 import pytest
 
 from vario.core.errors import ConfigError
-from vario.web import connections, live
-from vario.web.connections import RareRecords, limited
-from vario.web.security import host_name, make_token
+from vario.web.live import streams as live_streams
+from vario.web.server import connections
+from vario.web.server.connections import RareRecords, limited
+from vario.web.server.security import host_name, make_token
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_client_whose_connections_are_all_in_use_is_refused_and_others_are_not
 
 
 def test_the_limit_on_streams_counts_before_it_accepts(serve, folder, monkeypatch):
-    monkeypatch.setattr(live, "MOST_STREAMS", 8)
+    monkeypatch.setattr(live_streams, "MOST_STREAMS", 8)
     with serve(folder) as client, ExitStack() as stack:
         ask = b"GET /api/live?run=healthy&quantity=gradient HTTP/1.1\r\nHost: localhost\r\n\r\n"
         asked = [stack.enter_context(opened(client)) for _ in range(40)]

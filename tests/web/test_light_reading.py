@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from starlette.datastructures import QueryParams
 from vario.web.app import all_endpoints
-from vario.web.parameters import read_query
+from vario.web.api.parameters import read_query
 from vario.web.served import Served
 
 served = Served(Path(sys.argv[1]))

@@ -12,8 +12,8 @@ import pytest
 
 import made_runs
 from vario.runs import reader as reader_module
-from vario.web import overview
-from vario.web.overview import RunRows
+from vario.web.addresses import overview
+from vario.web.addresses.overview import RunRows
 from vario.web.served import Served
 
 ODD_NAMES = (

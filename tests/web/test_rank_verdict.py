@@ -5,6 +5,8 @@ The steps are paced, as if a device worked, so what the ranks share of a process
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,8 @@ import made_runs
 import vario
 from starting import run_ranks
 from vario.cli import main
+from vario.web.live.watching import RunLooks
 from vario.web.served import Served
-from vario.web.watching import RunLooks
 
 TESTS = Path(__file__).parents[1]
 LATE_FROM = 20
@@ -80,10 +82,12 @@ def runs(tmp_path_factory):
     """Trainings with a rank that waits for data, one that is slow in backward from some step on, and two without."""
     folder = tmp_path_factory.mktemp("paced")
     (folder / "train.py").write_text(TRAIN.replace("LATE_FROM", str(LATE_FROM)))
-    for fault in ("data", "backward", "first step"):
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
-        done = run_ranks(["train.py", fault], cwd=folder, env=variables)
-        assert done.returncode == 0, done.stderr[-3000:]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    train = partial(run_ranks, cwd=folder, env=variables)
+    # Side by side: they mostly sleep, and a slow rank has to be slow for ten seconds.
+    with ThreadPoolExecutor() as pool:
+        for done in pool.map(train, (["train.py", fault] for fault in ("data", "backward", "first step"))):
+            assert done.returncode == 0, done.stderr[-3000:]
     return folder / "runs"
 
 

@@ -18,7 +18,7 @@ import vario
 from vario.cli import main
 from vario.runs.views.heat import read_heat
 from vario.runs.views.heat_png import BAD, NO_SIZE, NUM_COLOURS, heat_png
-from vario.web import report
+from vario.web.pages import report
 
 
 def picture(png):
@@ -175,7 +175,7 @@ def test_a_clone_without_built_pages_says_how_to_build_them(folder, tmp_path, mo
 
 
 def test_a_clone_without_built_pages_shows_how_to_build_them(serve, folder, tmp_path, monkeypatch):
-    from vario.web import assets
+    from vario.web.pages import assets
 
     monkeypatch.setattr(assets, "BUILT", tmp_path / "nothing")
     with serve(folder) as client:
@@ -185,7 +185,7 @@ def test_a_clone_without_built_pages_shows_how_to_build_them(serve, folder, tmp_
 
 
 def test_the_pages_own_files_are_served_with_their_types_and_kept(serve, folder, tmp_path, monkeypatch):
-    from vario.web import assets
+    from vario.web.pages import assets
 
     (tmp_path / "assets").mkdir()
     (tmp_path / "index.html").write_text("<!doctype html><title>x</title>")

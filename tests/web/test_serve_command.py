@@ -17,7 +17,7 @@ import pytest
 
 from vario.cli import main
 from vario.cli.commands.serve import SCREEN_VARIABLES
-from vario.web.serving import FIRST_PORT, listen, listen_on_path
+from vario.web.server.listening import FIRST_PORT, listen, listen_on_path
 
 
 @contextmanager

@@ -15,10 +15,10 @@ import little_trainings
 import made_runs
 import vario
 from rollup_runs import write_rolled_up
-from vario.web import charts
+from vario.web.addresses import charts
+from vario.web.addresses.overview import RunRows
 from vario.web.answer_cache import AnswerCache
-from vario.web.answers import Answer
-from vario.web.overview import RunRows
+from vario.web.api.answers import Answer
 from vario.web.served import Served
 
 

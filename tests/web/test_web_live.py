@@ -11,9 +11,9 @@ import torch
 import little_trainings
 import made_runs
 import vario
-from vario.web import live
+from vario.web.live import streams as live_streams
+from vario.web.live.watching import RunLooks
 from vario.web.served import Served
-from vario.web.watching import RunLooks
 
 
 class Stream:
@@ -206,7 +206,7 @@ def test_a_page_that_is_far_behind_starts_anew(serve, tmp_path, listen):
 
 
 def test_a_page_of_very_many_rows_is_sooner_behind(client, listen, monkeypatch):
-    monkeypatch.setattr(live, "MOST_CELLS", 100)
+    monkeypatch.setattr(live_streams, "MOST_CELLS", 100)
     events = listen(client, run="healthy", cursor="0.40.0", quantity="gradient").until("bye")
     assert [kind for kind, _, _ in events] == ["reset", "progress", "bye"]
     events = listen(client, run="healthy", cursor="0.49.0", quantity="gradient").until("bye")
@@ -305,7 +305,7 @@ def test_a_stream_of_what_is_not_there_is_refused_at_once(client, parameters, ke
 
 
 def test_too_many_open_pages_are_refused(serve, tmp_path, listen, monkeypatch):
-    monkeypatch.setattr(live, "MOST_STREAMS", 2)
+    monkeypatch.setattr(live_streams, "MOST_STREAMS", 2)
     with training(tmp_path / "run") as trained, serve(tmp_path) as client:
         trained.steps(2)
         open_streams = [listen(client, run="run", cursor="0.-1.0") for _ in range(2)]

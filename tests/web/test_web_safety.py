@@ -9,7 +9,7 @@ import pytest
 from web_client import SCRIPT_NAME, serving
 
 import little_trainings
-from vario.web.security import known_hosts
+from vario.web.server.security import known_hosts
 
 TOKEN = "a-token-of-this-test"
 

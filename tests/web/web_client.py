@@ -13,7 +13,7 @@ import uvicorn
 
 import made_runs
 from vario.web.app import make_app
-from vario.web.serving import listen, server_config
+from vario.web.server.listening import listen, server_config
 
 SCRIPT_NAME = "<script>alert(1)<"
 """A run's name as an attacker would like it; a slash cannot be in one."""

@@ -38,10 +38,10 @@ def failed(error: Exception) -> None:
         tell(error)
 
 
-def safely(call: Callable[..., object], *args: Any) -> None:
+def safely(call: Callable[..., object], *args: Any, **named: Any) -> None:
     """Call a function and report its error instead of raising it."""
     try:
-        call(*args)
+        call(*args, **named)
     except Exception as error:  # noqa: BLE001 - the failure policy
         failed(error)
 

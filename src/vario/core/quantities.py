@@ -32,7 +32,7 @@ OPTIMIZER_IDLE = "optimizer_idle/"
 """Prefix of plain numbers: the last step in which the optimizer of a part made an update, once it is late."""
 
 LOSS_MISUSE = "loss_misuse/"
-"""A loss function that gets what it is not made for: the number says how far, or is 1."""
+"""A loss function whose inputs do not fit it: the number says how far, or is 1."""
 GUESS_CLASSES, GUESS_SQUARES = "guess_classes", "guess_squares"
 """Plain numbers of the first steps: the classes that a loss chooses from, and the mean square of what it compares with,
 for a loss that is nothing but the mean over them."""

@@ -13,7 +13,8 @@ from vario.probes import Needs, Recorder
 class LearningRate:
     """`lr` of the first parameter group as used by the update; `lr/1`, ... of further groups that differ from it.
 
-    `lr_scheduled`: whether a scheduler set it, logged when that changes.
+    `lr_scheduled`: whether a scheduler set it, and `lr_initial`: the rate that the scheduler starts from, each logged
+    when it changes.
     """
 
     quantity: ClassVar[str] = "scalar"
@@ -26,10 +27,14 @@ class LearningRate:
         state = needed(backend, OptimizerState)
         of_step: list[Later] = []
         was_scheduled: bool | None = None
+        initial: float | None = None
 
         def update_called(optimizer: Any) -> None:
-            nonlocal was_scheduled
+            nonlocal was_scheduled, initial
             if optimizer is not None:
+                if not of_step and (starts_from := state.initial_rate(optimizer)) not in (None, initial):
+                    initial = starts_from
+                    recorder.log(lr_initial=initial)
                 of_step.append(state.learning_rates(optimizer))
                 is_scheduled = state.is_scheduled(optimizer)
                 if is_scheduled is not None and is_scheduled != was_scheduled:

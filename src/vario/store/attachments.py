@@ -36,7 +36,7 @@ class AttachmentFolder:
         if len(content) > MOST_OF_KIND[kind]:
             raise ConfigError(f"the {kind} has {size(len(content))}; the limit is {size(MOST_OF_KIND[kind])}")
         if self._num_files >= MOST_FILES or self._num_bytes + len(content) > MOST_BYTES:
-            raise ConfigError(f"at most {MOST_FILES:,} figures and tables of {size(MOST_BYTES)} are kept")
+            raise ConfigError(f"at most {MOST_FILES:,} figures and tables are kept, {size(MOST_BYTES)} in all")
         self._last += 1
         found = Attachment(kind, name, step, time, file_name(self._last, kind, name), len(content))
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from vario.web.answers import Answer, Endpoint
+from vario.web.api.answers import Answer, Endpoint
 from vario.web.served import Served
 
 MOST_BYTES = 64 << 20

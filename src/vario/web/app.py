@@ -16,30 +16,29 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from vario.core.errors import ConfigError, RunError, RunNotFound, VarioError
-from vario.web import (
-    assets,
+from vario.web import writing
+from vario.web.addresses import (
     attachments,
     charts,
     compare,
     effects,
     findings,
-    gallery,
     model,
-    openapi,
     overlay,
     overview,
     precision,
     ranks,
     table,
-    writing,
 )
 from vario.web.answer_cache import AnswerCache, run_names
-from vario.web.answers import JSON, Answer, Endpoint, encode
-from vario.web.live import LIVE, Streams, live
-from vario.web.parameters import read_query
+from vario.web.api import openapi
+from vario.web.api.answers import JSON, Answer, Endpoint, encode
+from vario.web.api.parameters import read_query
+from vario.web.live.streams import LIVE, Streams, live
+from vario.web.pages import assets, gallery
 from vario.web.reading import Readers, TooSlow
-from vario.web.security import Guard, refuse
 from vario.web.served import Served
+from vario.web.server.security import Guard, refuse
 
 READERS = 3
 """The number of responses computed at the same time; others wait."""

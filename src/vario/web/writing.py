@@ -16,12 +16,12 @@ from vario.runs.files.status import is_run
 from vario.runs.notes.arrangement import checked_arrangement, write_arrangement
 from vario.runs.notes.keeping import move_to_trash, write_note
 from vario.web import bodies
-from vario.web.answers import JSON, encode
-from vario.web.live import Streams
-from vario.web.overlay import described_arrangement
-from vario.web.parameters import BadParameter
-from vario.web.security import CHARTS_PATH, NOTE_PATH, TRASH_PATH, refuse
+from vario.web.addresses.overlay import described_arrangement
+from vario.web.api.answers import JSON, encode
+from vario.web.api.parameters import BadParameter
+from vario.web.live.streams import Streams
 from vario.web.served import Served
+from vario.web.server.security import CHARTS_PATH, NOTE_PATH, TRASH_PATH, refuse
 
 MOST_BYTES = 1 << 17
 

@@ -9,7 +9,7 @@ import vario
 from vario.probes.gradients import Gradients
 from vario.training.monitor import Monitor
 
-STEPS = 600
+STEPS = 300
 
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -66,11 +66,13 @@ def plain(step, inputs, model, optimizer):
 
 TIGHT = {"overhead": 1e-6}
 """No budget but the tenth of a millisecond that a step may always cost."""
+FULL = {"overhead": "off", "every": 1, "quantities": ["gradient"], "rules": False}
+"""Every step whole, and every gradient recorded."""
 
 
 def test_light_steps_tell_the_numbers_of_others(tmp_path):
     light, losses, weights, seen = train(tmp_path, "light", plain, **TIGHT)
-    full, expected, expected_weights, never = train(tmp_path, "full", plain, overhead="off", every=1)
+    full, expected, expected_weights, never = train(tmp_path, "full", plain, **FULL)
     assert len(seen.light) > STEPS / 4
     assert not never.light
     assert losses == expected
@@ -86,7 +88,7 @@ def test_light_steps_tell_the_numbers_of_others(tmp_path):
 @on_a_gpu
 def test_light_steps_on_a_device_tell_the_numbers_of_others(tmp_path):
     light, losses, weights, seen = train(tmp_path, "light", plain, device="cuda", **TIGHT)
-    full, expected, expected_weights, never = train(tmp_path, "full", plain, device="cuda", overhead="off", every=1)
+    full, expected, expected_weights, never = train(tmp_path, "full", plain, device="cuda", **FULL)
     assert len(seen.light) > STEPS / 4
     assert not never.light
     assert losses == expected
@@ -122,7 +124,7 @@ def test_light_steps_do_not_wait_for_the_device(tmp_path):
 @pytest.mark.gpu
 @on_a_gpu
 def test_a_gradient_that_breaks_on_a_device_is_recorded(tmp_path):
-    broken = 550
+    broken = 250
 
     def body(step, inputs, model, optimizer):
         loss = loss_of(model, inputs) * (math.inf if step == broken else 1.0)
@@ -199,7 +201,7 @@ def with_short_ends(step, inputs, model, optimizer):
 @pytest.mark.parametrize("body", [accumulating, contrasting, called_unevenly, starting_anew, with_short_ends])
 def test_loops_of_several_passes_have_light_steps(tmp_path, body):
     light, losses, weights, seen = train(tmp_path, "light", body, **TIGHT)
-    full, expected, expected_weights, never = train(tmp_path, "full", body, overhead="off", every=1)
+    full, expected, expected_weights, never = train(tmp_path, "full", body, **FULL)
     assert len(seen.light) > STEPS / 4
     assert not never.light
     assert losses == expected
@@ -257,7 +259,7 @@ def test_what_is_not_regular_is_followed(tmp_path, odd, device):
         return (odd if step % 50 == 49 else plain)(step, inputs, model, optimizer)
 
     light, losses, _, seen = train(tmp_path, "light", body, device=device, **TIGHT)
-    full, expected, _, _ = train(tmp_path, "full", body, device=device, overhead="off", every=1)
+    full, expected, _, _ = train(tmp_path, "full", body, device=device, **FULL)
     assert seen.light
     assert losses == expected
     assert light.last_step == full.last_step
@@ -267,7 +269,7 @@ def test_what_is_not_regular_is_followed(tmp_path, odd, device):
 
 
 def test_a_gradient_that_breaks_is_recorded_at_once(tmp_path):
-    broken = 550
+    broken = 250
 
     def body(step, inputs, model, optimizer):
         loss = loss_of(model, inputs) * (math.nan if step == broken else 1.0)
@@ -295,17 +297,17 @@ def test_another_optimizer_ends_regularity(tmp_path):
     others = []
 
     def body(step, inputs, model, optimizer):
-        if step == 400:
+        if step == 200:
             others.append(torch.optim.SGD(model.parameters(), lr=0.001))
         return plain(step, inputs, model, others[0] if others else optimizer)
 
     run, losses, _, seen = train(tmp_path, "other", body, **TIGHT)
     assert run.last_step == STEPS - 1
     rates = dict(zip(run.series("lr", "scalar").steps, run.series("lr", "scalar").values, strict=True))
-    assert rates[399] == pytest.approx(0.01)
-    assert rates[400] == pytest.approx(0.001)
+    assert rates[199] == pytest.approx(0.01)
+    assert rates[200] == pytest.approx(0.001)
     assert list(run.series("loss_backward", "scalar").values) == losses
-    assert any(step > 410 for step in seen.light)
+    assert any(step > 210 for step in seen.light)
 
 
 def test_weights_changed_between_light_steps_do_not_count_as_updates(tmp_path):

@@ -53,6 +53,7 @@ JOBS = {
     "all_xy with targets": {
         "config": {**EVERYTHING, "targets": {"0:output_layer": {}}, "all_xy": True},
         "model": "gpt",
+        "steps": 1,
     },
     "micro-batches": {
         "config": {"targets": {}, "wg_distribution": True, "monitor_mbs_grad": True, **SQUASHED},

@@ -12,7 +12,7 @@ from typing import Any
 from mindspore import Parameter, Tensor, nn
 
 from vario.backends.mindspore import taps
-from vario.backends.mindspore.tensors import inputs, leaves
+from vario.backends.nested_tensors import inputs, leaves
 from vario.backends.protocols.observing import Observer
 
 log = logging.getLogger("vario")
@@ -95,10 +95,10 @@ class CellTensors:
 
     def _called(self, name: str, cell: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         # Before the call: a cell may change its inputs in place.
-        self._look(name, lambda: inputs(args, kwargs), is_input=True)
+        self._look(name, lambda: inputs(Tensor, args, kwargs), is_input=True)
 
     def _returned(self, name: str, cell: Any, args: Any, output: Any) -> None:
-        self._look(name, lambda: leaves(output, "output"), is_input=False)
+        self._look(name, lambda: leaves(Tensor, output, "output"), is_input=False)
 
     def _look(self, name: str, tensors: Callable[[], Iterable[tuple[str, Any]]], is_input: bool) -> None:
         if not taps.is_recording():

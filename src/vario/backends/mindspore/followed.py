@@ -148,6 +148,10 @@ class FollowedCells(Backend):
         """Return the current learning rate of each group."""
         return states.learning_rates(optimizer)
 
+    def initial_rate(self, optimizer: Any) -> float | None:
+        """Return None: MindSpore's schedules are functions of the step, which start from no rate of their own."""
+        return None
+
     def is_scheduled(self, optimizer: Any) -> bool | None:
         """Whether the optimizer's own schedule sets its rates; None if it has none."""
         return True if getattr(optimizer, "dynamic_lr", False) else None

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from mindspore import Tensor
 
 from vario.backends.batch_rows import MAX_ELEMENTS, MAX_ROWS, SAME_FOR_MANY, mixed
-from vario.backends.mindspore.tensors import leaves, on_host, size
+from vario.backends.mindspore.tensors import on_host, size
+from vario.backends.nested_tensors import leaves
 from vario.backends.protocols.observing import RowHashes
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -22,7 +24,7 @@ def row_hashes(inputs: Any) -> Callable[[], RowHashes] | None:
     """
     found = [
         tensor
-        for path, tensor in leaves(inputs, "")
+        for path, tensor in leaves(Tensor, inputs, "")
         if tensor.shape and size(tensor) and not any(word in path for word in SAME_FOR_MANY)
     ]
     # One number a row, such as a class, does not tell rows apart.

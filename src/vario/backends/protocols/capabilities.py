@@ -70,6 +70,9 @@ class OptimizerState(Protocol):
     def learning_rates(self, optimizer: Any) -> Later:
         """Return the current learning rate of each of its groups; NaN if a group has none."""
 
+    def initial_rate(self, optimizer: Any) -> float | None:
+        """Return the rate that a scheduler of its first group starts from; None if it has none."""
+
     def is_scheduled(self, optimizer: Any) -> bool | None:
         """Whether a scheduler set these rates; None if they have not changed since the last call, or it is unknown."""
 

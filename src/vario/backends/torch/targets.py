@@ -255,6 +255,10 @@ class Targets(TargetSettings):
         """Return the current learning rate of each of an optimizer's groups; NaN if a group has none."""
         return learning_rates.learning_rates(optimizer.param_groups)
 
+    def initial_rate(self, optimizer: Any) -> float | None:
+        """Return the rate that a scheduler of an optimizer's first group starts from; None if it has none."""
+        return learning_rates.initial_rate(optimizer.param_groups)
+
     def is_scheduled(self, optimizer: Any) -> bool | None:
         """Whether one of torch's schedulers set these rates; None if they have not changed, or it is unknown."""
         return self._schedulers.agree(optimizer)

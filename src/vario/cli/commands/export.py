@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write_page(run: Path, arguments: argparse.Namespace) -> int:
 
-    from vario.web.report import report_html
+    from vario.web.pages.report import report_html
 
     place = Path(arguments.html)
     if arguments.quantity is not None or arguments.output is not None:

@@ -20,7 +20,7 @@ from vario.cli.output import say
 from vario.core.errors import ConfigError, MissingExtra, RunNotFound
 
 if TYPE_CHECKING:
-    from vario.web.serving import Listening
+    from vario.web.server.listening import Listening
 
 EXAMPLES = """
 vario serve
@@ -60,7 +60,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted."""
     try:
-        from vario.web import app, security, serving
+        from vario.web import app
+        from vario.web.server import security
+        from vario.web.server.listening import listen, listen_on_path, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("starlette", "uvicorn", "anyio"):
             raise MissingExtra("the dashboard", "web") from error
@@ -74,16 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
     token = security.make_token(os.environ.get(TOKEN_VARIABLE), is_private) if arguments.token else None
     root_path = checked_root(arguments.root_path)
     host = "localhost" if arguments.uds is not None else arguments.host
-    if arguments.uds is not None:
-        listening = serving.listen_on_path(Path(arguments.uds))
-    else:
-        listening = serving.listen(host, arguments.port)
+    listening = listen_on_path(Path(arguments.uds)) if arguments.uds is not None else listen(host, arguments.port)
     # Ctrl-C is the normal way to end it, not an error.
     with contextlib.suppress(KeyboardInterrupt):
         _tell(arguments, folder, listening, token, root_path)
         is_writable = is_private if arguments.read_only is None else not arguments.read_only
         made = app.make_app(folder, token, security.known_hosts(host), is_writable)
-        serving.serve(made, listening, root_path)
+        serve(made, listening, root_path)
     return 0
 
 

@@ -73,9 +73,9 @@ RARE = 0.02
 def batch_stuck_rows(step: Step) -> Iterator[Finding]:
     """A few rows that are in every batch, while the others change.
 
-    Why: part of the loader is stuck: a worker, a shard, a buffer that is not refilled. The model learns these rows by
-    heart, and the batch is smaller than you think. Rows that are in every batch from the first step may be meant to be,
-    and one row in fifty may be one that is common in the data: that is only a note.
+    Why: part of the loader is stuck: a worker, a shard, a buffer that is not refilled. The model memorises these rows,
+    and the batch is smaller than you think. Rows that are in every batch from the first step may be intended, and one
+    row in fifty may simply be common in the data: these are notes.
 
     Cause (batch): part of the data loader is stuck, such as one worker or one shard
 

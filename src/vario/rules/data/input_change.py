@@ -17,8 +17,8 @@ def input_change(step: Step) -> Iterator[Finding]:
     """An input of the model that takes another scale, becomes mostly one number, or is the same at every step.
 
     Why: a normalisation was left out, more of the batch is padding, images are blank, the loader or the random numbers
-    are stuck. A few elements of each input are looked at, at every step; a change counts if it lasts and lies far
-    outside everything before. A planned change, such as longer sequences, is found as well: that is why it is a note.
+    are stuck. At every step, a few elements of each input are checked; a change counts if it lasts and lies far outside
+    everything before. Planned changes, such as longer sequences, are found as well, so this is a note.
 
     Cause: the data that go into the model changed: their scale, their padding, or what fills them
 
@@ -33,11 +33,11 @@ def input_change(step: Step) -> Iterator[Finding]:
 def target_change(step: Step) -> Iterator[Finding]:
     """Labels or targets of the loss that take another scale, become mostly one number, or are the same at every step.
 
-    Why: a scale was left out, padding counts or no longer counts, classes are missing, rewards are other ones. A few
-    elements of what torch's loss functions compare with are looked at, at every step; a change counts if it lasts and
-    lies far outside everything before.
+    Why: a scale was left out, padding now counts or no longer does, classes are missing, rewards have changed. At every
+    step, a few elements of the targets of torch's loss functions are checked; a change counts if it lasts and lies far
+    outside everything before.
 
-    Cause: what the loss compares with changed: labels, rewards or targets, their scale or their padding
+    Cause: the targets of the loss (labels, rewards) changed: their scale or their padding
 
     Points to: labels 5, data 2
 
@@ -77,12 +77,12 @@ def _cause(what: str, is_target: bool) -> str:
     """What changes inputs or targets in this way."""
     kind, is_sometimes = what.removesuffix(OFTEN), what.endswith(OFTEN)
     if is_target:
-        opening = "what the loss compares with changed: labels, rewards or targets"
+        opening = "the targets of the loss (labels, rewards) changed: they"
         endings = {
             "same": "are those of the same batch in each step: a stuck data loader, or the same random numbers again",
             "common": "are mostly one number: padding that counts or is ignored, or classes that are missing",
         }
-        ending = endings.get(kind, "have another scale or sign, or are other ones")
+        ending = endings.get(kind, "have another scale, sign or meaning")
     else:
         opening = "the data that go into the model changed: they"
         endings = {

@@ -43,13 +43,13 @@ MISUSES = {
 
 @rule("exact", needs=LOSS_MISUSE, stage="loss")
 def loss_misuse(step: Step) -> Iterator[Finding]:
-    """A loss function that gets what it is not made for.
+    """A loss function whose inputs do not fit it.
 
     Why: two softmaxes in a row, logits where log-probabilities belong, shapes that broadcast, targets that the output
-    can't reach. Nothing fails and the loss may even fall, but the model learns little or something else. It is read
-    from the graph of the loss, whose functions and shapes tell; only torch's own loss functions are known.
+    can't reach. Nothing raises and the loss may even fall, but the model learns little, or the wrong thing. This is
+    read from the functions and shapes in the graph of the loss; only torch's own loss functions are known.
 
-    Cause: the loss function gets what it is not made for
+    Cause: the inputs of the loss function do not fit it
 
     Points to (global): labels 4, module 3
 

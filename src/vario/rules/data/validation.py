@@ -28,7 +28,7 @@ def validation_shift(step: Step, threshold: float = 8.0, share: float = 0.15) ->
     """A validation loss that rises suddenly, or is not finite, while the training loss does not.
 
     Why: the model that is trained is not the model that is evaluated, or the evaluation changed: its data, its mode,
-    averaged weights, running statistics. Overfitting comes slowly and is another finding.
+    averaged weights, running statistics. Overfitting comes slowly and is reported by its own rule.
 
     Cause: what is evaluated changed, not what is trained: running statistics, averaged weights, evaluation mode, or the
     validation data

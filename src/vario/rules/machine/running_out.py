@@ -30,8 +30,8 @@ AHEAD = 6.0
 def memory_leak(step: Step, share: float = 0.2, minutes: float = 60.0, hours: float = 24.0) -> Iterator[Finding]:
     """Memory of the training process that grows steadily, and will use up what the host has left within a day.
 
-    Why: the system ends the process when memory runs out, often in the middle of the night. What grows at the start
-    only, or ever more slowly, such as a cache that fills, is no finding; mapped files do not count.
+    Why: the system kills the process when memory runs out, often after many hours. Growth that ends or slows down, such
+    as that of a cache that fills, is not reported; mapped files do not count.
 
     Cause: something is kept at every step: losses with their graphs, rows in lists, entries of a cache without limit
 
@@ -90,14 +90,14 @@ def _grows_steadily(times: Values, values: Values, share: float, seconds: float,
 def disk_full(step: Step, minutes: float = 60.0) -> Iterator[Finding]:
     """A disk that will be full within an hour, at the rate of the last minutes.
 
-    Why: checkpoints cannot be written to a full disk, and most trainers end when that fails. It is the disk that the
-    run's folder is on.
+    Why: checkpoints cannot be written to a full disk, and most trainers end when that fails. This is about the disk
+    with the run's folder.
 
     Cause: checkpoints that are never removed, or files of another program
 
     Points to: loop 1
 
-    Next: Find out what is written there (`du -x`), remove what nobody needs, or keep fewer checkpoints.
+    Next: Find out what is written there (`du -x`), remove files that nobody needs, or keep fewer checkpoints.
     """
     if (value := step.scalars.get(FREE)) is None:
         return

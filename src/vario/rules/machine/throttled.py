@@ -21,9 +21,10 @@ MORE_POWER = 1.05
 def throttled(step: Step, share: float = 0.5, seconds: float = 60.0) -> Iterator[Finding]:
     """A GPU whose clocks are lowered because of heat or its power supply, for at least a minute.
 
-    Why: every rank waits for the slowest GPU. A power limit alone is no finding: large models reach it all the time.
+    Why: every rank waits for the slowest GPU. Reaching the power limit is not reported: large models do so all the
+    time.
 
-    Cause: cooling that is not sufficient, or a power supply that limits the GPU
+    Cause: insufficient cooling, or a power supply that limits the GPU
 
     Points to: hardware 3
 

@@ -31,7 +31,7 @@ LEAST_MODULES = 4
 
 @rule("limit", needs=" ".join(LOSSES), stage="loss", is_symptom=True)
 def start_above_chance(step: Step) -> Iterator[Finding]:
-    """A loss that starts far above what a guess costs.
+    """A loss that starts far above that of a guess.
 
     Why: a fresh model knows nothing, so its loss is about that of a guess: log(classes) for a choice, the mean square
     of the targets for squared errors. A loss far above it means that outputs are large and wrong: the initialisation is
@@ -77,10 +77,10 @@ def start_above_chance(step: Step) -> Iterator[Finding]:
 
 @rule("limit", needs=" ".join(LOSSES), stage="optimizer")
 def start_diverges(step: Step) -> Iterator[Finding]:
-    """A loss that rises in the first dozen steps, above its start and above what a guess costs.
+    """A loss that rises in the first dozen steps, above its start and above that of a guess.
 
-    Why: a run that begins to learn falls at first, whatever it learns. Updates that are too large, inputs that are not
-    normalised or a loss of the wrong sign make it rise. It is told before anything overflows.
+    Why: the loss of a model that begins to learn falls at first. Updates that are too large, inputs that are not
+    normalised or a loss of the wrong sign make it rise. This is reported before anything overflows.
 
     Cause: the learning rate is too high, inputs are not normalised, or a term of the loss has the wrong sign
 
@@ -118,7 +118,7 @@ def start_diverges(step: Step) -> Iterator[Finding]:
 
 @rule("limit", needs="activation")
 def start_signal(step: Step) -> Iterator[Finding]:
-    """Outputs that grow or die from module to module in the first step.
+    """Outputs that explode or vanish from module to module in the first step.
 
     Why: the scale of the initialisation multiplies over depth. Ten thousand times larger ends in overflow; a hundred
     thousand times smaller means that the output does not depend on the input, and early layers get no gradient.
@@ -193,7 +193,46 @@ def start_symmetric(step: Step) -> Iterator[Finding]:
         )
 
 
+@rule("limit", needs="weight", stage="weight")
+def start_wide(step: Step) -> Iterator[Finding]:
+    """A matrix or a table of embeddings that is trained and whose elements are far larger than usual in the first step.
+
+    Why: initialisations give elements a root mean square of at most about one. Layers far above it drown what comes
+    from the others, saturate what follows, and hardly move at usual learning rates.
+
+    Cause: this matrix was initialised far too wide, or scaled after it was initialised
+
+    Points to: module 5
+
+    Next: Look at how this matrix is initialised, and with which standard deviation: `vario show NAME --quantity weight
+    --statistic rms`.
+    """
+    rows = step.rows("weight")
+    if not len(rows) or step.number != step.memory.first_step(step.number):
+        return
+    sizes = rows.statistic("rms")
+    is_wide = (sizes > WIDE) & (rows.summaries[:, COUNT] >= LEAST_MATRIX)
+    is_wide &= step.facts.are_matrices(rows.targets) & np.array([name in step.facts.trainable for name in rows.targets])
+    found = [rows.targets[index] for index in np.flatnonzero(is_wide)]
+    if not found:
+        return
+    widest = max(found, key=lambda name: sizes[rows.targets.index(name)])
+    size = float(sizes[rows.targets.index(widest)])
+    yield Finding(
+        f"elements of '{widest}' start with a root mean square of {number(size, 3)}, usually at most about 1",
+        "weight",
+        widest,
+        size,
+        "rms",
+        high=WIDE,
+        strength=math.log(size),
+        severity="note",
+        others=tuple(name for name in found if name != widest)[:4],
+    )
+
+
 LEAST_MATRIX = 16
+WIDE = 8.0
 
 
 def _name(step: Step) -> str | None:

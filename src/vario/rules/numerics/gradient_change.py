@@ -14,8 +14,8 @@ from vario.rules import Finding, Step, rule
 def gradient_change(step: Step) -> Iterator[Finding]:
     """A gradient that vanishes, stands still, or becomes far larger or smaller while the others do not.
 
-    Why: the code around this parameter changed, its input, or its weight. It is seen at every step, also where the
-    overhead budget has gradients recorded rarely.
+    Why: the code around this parameter changed, or its input, or its weight. This is checked at every step, even where
+    the overhead budget records gradients rarely.
 
     Cause: this module's forward or backward pass changed, or what goes into it
 

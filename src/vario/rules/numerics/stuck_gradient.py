@@ -19,10 +19,10 @@ VARIED = 10
 
 @rule("exact", needs="gradient")
 def stuck_gradient(step: Step, steps: int = 4) -> Iterator[Finding]:
-    """A gradient that is the same to the last bit in several steps, although it always varied before.
+    """A gradient that is bit-identical in several steps, although it always varied before.
 
-    Why: two batches never give the same gradient. Its buffer is no longer written, or the same batch meets weights that
-    do not move.
+    Why: two batches never give the same gradient. Either its buffer is no longer written, or the same batch is used
+    while no weight moves.
 
     Cause: the gradient of this parameter is no longer computed: the optimizer gets an old one
 

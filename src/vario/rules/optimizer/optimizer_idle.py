@@ -12,8 +12,8 @@ from vario.rules import Finding, Step, rule
 def optimizer_idle(step: Step) -> Iterator[Finding]:
     """One of several optimizers that makes no update any more, while another goes on.
 
-    Why: its part of the model is not trained: a critic that stands still teaches nothing. A loop that trains one part
-    after the other does so on purpose, so this is a note.
+    Why: its part of the model is no longer trained. A loop that trains one part after the other does so on purpose, so
+    this is a note.
 
     Cause: this part is not updated any more: its optimizer is no longer stepped
 

@@ -11,10 +11,10 @@ from vario.rules.api.series_state import Last
 
 @rule("exact", needs="lr")
 def repeated_update(step: Step, clean_steps: int = 40, updates: int = 3) -> Iterator[Finding]:
-    """Updates that use the gradients of the update before once more.
+    """Updates that use the gradients of the previous update again.
 
     Why: the optimizer is called twice for one batch. The effective learning rate doubles, and the schedule runs ahead.
-    A loop that does so in its first steps does it on purpose.
+    A loop that does so from its first steps on does it on purpose.
 
     Cause (global): `optimizer.step()` is called again without a backward pass in between, or the model was replaced
     by a copy and backward no longer reaches the parameters that the optimizer holds

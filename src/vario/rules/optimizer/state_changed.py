@@ -25,7 +25,7 @@ def state_changed(step: Step, clean_steps: int = 8) -> Iterator[Finding]:
 
     Why: only the optimizer should change its state. State that was restored to the wrong parameter, or lost, makes
     updates of the wrong size and direction, which no norm of a gradient shows. If weights changed in the same step, a
-    checkpoint was loaded: that is only a note. What a loop does in its first steps already is not reported.
+    checkpoint was loaded: that is only a note. What a loop already does in its first steps is not reported.
 
     Cause: this parameter's optimizer state was written by something other than the optimizer
 

@@ -17,9 +17,9 @@ def update_high(step: Step, limit: float = 0.06, steps: int = 4) -> Iterator[Fin
     """Updates that are a large part of the weights they change.
 
     Why: a healthy update is about a thousandth of its weight. At a tenth the model forgets what it has learned. In the
-    first steps weights that start at zero, or very small, make larger updates: what as many equal updates from zero
-    explain, twice over, is not reported, unless the loss rises. While the loss falls, large updates do no harm yet:
-    that is a note.
+    first steps, weights that start at or near zero get relatively larger updates: up to twice what as many equal
+    updates from zero explain is not reported, unless the loss rises. While the loss falls, large updates do no harm yet
+    and are a note.
 
     Cause: the learning rate is too high for these weights, or has no warm-up
 

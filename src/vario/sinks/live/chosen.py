@@ -1,4 +1,4 @@
-"""Which numbers of a record are passed on: chosen by name, computed from Summaries that are there anyway."""
+"""Which numbers of a record are forwarded: chosen by name, computed from Summaries that are there anyway."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class ChosenSeries:
         if len(self._passed) >= MOST_SERIES:
             if not self._is_full:
                 self._is_full = True
-                log.warning("live.%s: only the first %d series are passed on; choose fewer", self._name, MOST_SERIES)
+                log.warning("live.%s: only the first %d series are forwarded; choose fewer", self._name, MOST_SERIES)
             return False
         self._passed.add(name)
         return True

@@ -22,7 +22,7 @@ from vario.sinks.live.chosen import DEFAULT_SERIES, ChosenSeries, Values
 log = logging.getLogger("vario")
 
 SECONDS = 0.1
-"""The shortest time between two steps that are passed on, unless `seconds` says otherwise."""
+"""The shortest time between two forwarded steps, unless `seconds` says otherwise."""
 SEND_SECONDS = 1.0
 """How often waiting steps are sent, together."""
 MOST_WAITING = 1000
@@ -44,7 +44,7 @@ class Batch:
 class LiveSink(ABC):
     """Passes chosen numbers of the leading rank on. Subclasses talk to one tool, on a thread of its own.
 
-    A number that is logged rarely is not lost between two steps that are passed on: it goes with the next of them,
+    A number that is logged rarely is not lost between two forwarded steps: it goes with the next of them,
     under its own step.
     """
 
@@ -63,7 +63,7 @@ class LiveSink(ABC):
         self._seconds = float(self.chosen.get("seconds", SECONDS))
         self.first_step = 0
         self._pending: dict[str, tuple[int, float, float]] = {}
-        """By name: step, time and value of what was not passed on yet."""
+        """By name: step, time and value of what was not forwarded yet."""
         self._passed_at = float("-inf")
         self._next_step = 0
         self._waiting: deque[Batch] = deque()
@@ -123,7 +123,7 @@ class LiveSink(ABC):
             self._changed.notify_all()
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
-            log.warning("live.%s takes too long: some numbers were not passed on", self.name)
+            log.warning("live.%s takes too long: some numbers were not forwarded", self.name)
         elif self._error is not None:
             raise self._error
 
@@ -138,7 +138,7 @@ class LiveSink(ABC):
             self._waiting += [steps[step] for step in sorted(steps)]
             if len(self._waiting) > MOST_WAITING and not self._has_dropped:
                 self._has_dropped = True
-                log.warning("live.%s can't keep up: some steps are not passed on; raise `every`", self.name)
+                log.warning("live.%s can't keep up: some steps are dropped; raise `every`", self.name)
             while len(self._waiting) > MOST_WAITING:
                 self._waiting.popleft()
             self._changed.notify_all()

@@ -110,6 +110,7 @@ class _Follower:
     before: Callable[..., None] | None
     after: Callable[..., None] | None
     returned: Callable[[Any], None] | None
+    with_keywords: bool
 
 
 @dataclass(eq=False)
@@ -132,9 +133,13 @@ def around(
     *,
     before: Callable[..., None] | None = None,
     returned: Callable[[Any], None] | None = None,
+    with_keywords: bool = False,
 ) -> Undo:
     """Run `before(*args)` when a method of this one object is called, `after(*args)` and `returned(result)` when it has
-    returned; several may follow the same method. For a class: of all its objects, which `args` then begin with."""
+    returned; several may follow the same method. For a class: of all its objects, which `args` then begin with.
+
+    `with_keywords` passes keyword arguments to `after` as well.
+    """
     # In the class if possible: a copy or a pickle of the object would include what is set on the object.
     place = owner if method in vars(owner) else type(owner)
     key = id(place), method
@@ -142,7 +147,7 @@ def around(
         _methods[key] = _replace(place, method)
     replaced = _methods[key]
     followers = replaced.followers.setdefault(id(owner), [])
-    follower = _Follower(before, after, returned)
+    follower = _Follower(before, after, returned, with_keywords)
     followers.append(follower)
 
     def undo() -> None:
@@ -172,7 +177,8 @@ def _replace(place: Any, method: str) -> _Method:
         result = original(*args, **kwargs)
         for follower, seen in told:
             if follower.after is not None:
-                last_guard.safely(follower.after, *seen)
+                named = kwargs if follower.with_keywords else {}
+                last_guard.safely(follower.after, *seen, **named)
             if follower.returned is not None:
                 last_guard.safely(follower.returned, result)
         return result

@@ -1,4 +1,4 @@
-"""Losses that get what they are not made for, from the graph of a loss: no value is read.
+"""Losses whose inputs do not fit them, from the graph of a loss: no value is read.
 
 A few nodes below each loss function tell what its input is: another softmax, raw outputs, more elements than there are
 predictions. Anything unknown in between is taken to be right.

@@ -1,15 +1,14 @@
-"""Replace functions of other packages in their namespaces while anyone follows their calls."""
+"""Replace functions and methods of other packages while anyone follows their calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 from vario.backends.protocols.events import Undo
-
-_MARK = "_vario_replaces"
 
 
 @dataclass(eq=False)
@@ -20,16 +19,18 @@ class _Place:
 
 
 _places: dict[tuple[int, str], _Place] = {}
+_originals: weakref.WeakKeyDictionary[FunctionType, Any] = weakref.WeakKeyDictionary()
+"""What each replacement replaces. Not an attribute of it: a wrapper around it would have a copy."""
 
 
-def replace(namespace: dict[str, Any], key: str, make: Callable[[Any], Any]) -> Undo:
-    """Replace a function in a namespace with `make(original)`; the last undo restores the original.
+def replace(owner: dict[str, Any] | type, key: str, make: Callable[[Any], Any]) -> Undo:
+    """Replace a function in a namespace, or a method of a class, with `make(original)`; the last undo restores it.
 
     If something else has replaced it again meanwhile, that stays, and calls ours, which nobody follows.
     """
-    place = _places.get((id(namespace), key))
-    if place is None or namespace.get(key) is not place.replacement:
-        place = _places[id(namespace), key] = _replaced(namespace, key, make)
+    place = _places.get((id(owner), key))
+    if place is None or _namespace(owner).get(key) is not place.replacement:
+        place = _places[id(owner), key] = _replaced(owner, key, make)
     found = place
     found.num_users += 1
 
@@ -37,10 +38,10 @@ def replace(namespace: dict[str, Any], key: str, make: Callable[[Any], Any]) -> 
         found.num_users -= 1
         if found.num_users:
             return
-        if _places.get((id(namespace), key)) is found:
-            del _places[id(namespace), key]
-        if namespace.get(key) is found.replacement:
-            namespace[key] = found.original
+        if _places.get((id(owner), key)) is found:
+            del _places[id(owner), key]
+        if _namespace(owner).get(key) is found.replacement:
+            _set(owner, key, found.original)
 
     return undo
 
@@ -50,13 +51,24 @@ def original_of(function: Any) -> Any:
 
     Only functions are asked: a namespace may hold objects that import a package, or raise, when an attribute is read.
     """
-    return vars(function).get(_MARK, function) if type(function) is FunctionType else function
+    return _originals.get(function, function) if type(function) is FunctionType else function
 
 
-def _replaced(namespace: dict[str, Any], key: str, make: Callable[[Any], Any]) -> _Place:
+def _replaced(owner: dict[str, Any] | type, key: str, make: Callable[[Any], Any]) -> _Place:
     # A replacement left behind, which others restored later, is not replaced a second time.
-    original = original_of(namespace[key])
+    original = original_of(_namespace(owner)[key])
     replacement = make(original)
-    setattr(replacement, _MARK, original)
-    namespace[key] = replacement
+    _originals[replacement] = original
+    _set(owner, key, replacement)
     return _Place(replacement, original)
+
+
+def _namespace(owner: dict[str, Any] | type) -> Mapping[str, Any]:
+    return owner if isinstance(owner, dict) else vars(owner)
+
+
+def _set(owner: dict[str, Any] | type, key: str, value: Any) -> None:
+    if isinstance(owner, dict):
+        owner[key] = value
+    else:
+        setattr(owner, key, value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from torch.utils.data import dataloader
 
 from vario.backends.protocols.events import Undo
+from vario.backends.torch.loop.patching import replace
 from vario.core import last_guard
 
 Timed = Callable[[str, float, float], None]
@@ -33,71 +33,55 @@ _SAVING = (
 """Functions that write checkpoints, where their module has been imported when watching begins."""
 
 
-@dataclass(eq=False)
-class _Place:
-    """A function that is replaced while anyone follows its calls."""
-
-    owner: Any
-    name: str
-    original: Any
-    ours: Any = None
-    timed: list[Timed] = field(default_factory=list)
-    called: list[Callable[[Any], None]] = field(default_factory=list)
-
-
-_places: dict[tuple[int, str], _Place] = {}
+Follower = tuple[Timed, Callable[[int], None]]
+_followers: list[Follower] = []
 _busy: set[tuple[str, int]] = set()
 """Kinds of calls in progress, by thread: a loader may read from another loader."""
 
 
 def follow(timed: Timed, workers_came: Callable[[int], None]) -> Undo:
     """Tell what loaders and checkpoints take, and how many workers prepare each batch, until the undo."""
-    saving = [(sys.modules[module], name) for module, name in _SAVING if hasattr(sys.modules.get(module), name)]
-    undos = [_follow(CHECKPOINT, owner, name, timed) for owner, name in saving]
-    undos.append(_follow(LOADER, dataloader.DataLoader, "__iter__", timed))
-
-    def batch_comes(iterator: Any) -> None:
-        workers_came(getattr(iterator, "_num_workers", -1))
-
+    modules = [(vars(sys.modules[module]), name) for module, name in _SAVING if module in sys.modules]
+    undos = [replace(module, name, _saving) for module, name in modules if name in module]
+    undos.append(replace(dataloader.DataLoader, "__iter__", _loading))
     # With each batch: the loop may have begun before watching did.
-    undos.append(_follow(LOADER, dataloader._BaseDataLoaderIter, "__next__", timed, batch_comes))
+    undos.append(replace(dataloader._BaseDataLoaderIter, "__next__", _next_batch))
+    follower = timed, workers_came
+    _followers.append(follower)
 
     def undo() -> None:
+        _followers.remove(follower)
         for each in undos:
             each()
 
     return undo
 
 
-def _follow(kind: str, owner: Any, name: str, timed: Timed, called: Callable[[Any], None] | None = None) -> Undo:
-    key = id(owner), name
-    if key not in _places:
-        _places[key] = _replace(kind, owner, name)
-    place = _places[key]
-    place.timed.append(timed)
-    place.called += [called] * (called is not None)  # type: ignore[list-item]
-
-    def undo() -> None:
-        place.timed.remove(timed)
-        if called is not None:
-            place.called.remove(called)
-        if not place.timed and _places.pop(key, None) is not None and vars(owner).get(name) is place.ours:
-            setattr(owner, name, place.original)
-
-    return undo
+def _saving(original: Callable[..., Any]) -> Callable[..., Any]:
+    return _timed(CHECKPOINT, original)
 
 
-def _replace(kind: str, owner: Any, name: str) -> _Place:
-    original = vars(owner)[name]
-    place = _Place(owner, name, original)
+def _loading(original: Callable[..., Any]) -> Callable[..., Any]:
+    return _timed(LOADER, original)
 
+
+def _next_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    def batch_comes(iterator: Any, *_: Any) -> None:
+        for _timed, workers_came in tuple(_followers):
+            workers_came(getattr(iterator, "_num_workers", -1))
+
+    return _timed(LOADER, original, batch_comes)
+
+
+def _timed(
+    kind: str, original: Callable[..., Any], called: Callable[..., None] = lambda *_: None
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         here = kind, get_ident()
-        if here in _busy or not place.timed:
+        if here in _busy or not _followers:
             return original(*args, **kwargs)
-        for call in tuple(place.called):
-            last_guard.safely(call, args[0])
+        last_guard.safely(called, *args)
         _busy.add(here)
         began = perf_counter()
         try:
@@ -105,9 +89,7 @@ def _replace(kind: str, owner: Any, name: str) -> _Place:
         finally:
             _busy.discard(here)
             ended = perf_counter()
-            for tell in tuple(place.timed):
+            for tell, _ in tuple(_followers):
                 last_guard.safely(tell, kind, began, ended)
 
-    place.ours = wrapped
-    setattr(owner, name, wrapped)
-    return place
+    return wrapped

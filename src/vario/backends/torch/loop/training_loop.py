@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from vario.backends.nested_tensors import leaves
 from vario.backends.protocols.events import TRAINING_LOOP, Events, Inputs
 from vario.backends.torch.engines import optimizers
 from vario.backends.torch.loop import hooks, module_hooks, operators, pass_hooks
@@ -24,7 +25,6 @@ from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.loop.updaters import Updaters
 from vario.backends.torch.modules.activations import ModuleTensors
 from vario.backends.torch.naming import entries, has_forward
-from vario.backends.torch.reduce.tensors import leaves
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.trainers import TrainerReports
 from vario.core.clock import Clock
@@ -255,7 +255,7 @@ class TrainingLoop(Subscribing):
             self._module_tensors.forward_ended()
         if torch.is_grad_enabled() and hooks.current_backward() == -1:
             try:
-                for _, tensor in leaves(output, ""):
+                for _, tensor in leaves(torch.Tensor, output, ""):
                     if tensor.grad_fn is not None:
                         hooks.on_gradient(tensor, partial(self._accumulation.outermost_backward_began, self._pass))
             except Exception as error:  # noqa: BLE001 - the failure policy: a container may raise anything when opened

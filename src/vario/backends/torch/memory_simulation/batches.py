@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vario.backends.torch.reduce.tensors import leaves
+from vario.backends.nested_tensors import leaves
 from vario.core.errors import ConfigError
 
 PER_TOKEN = ("CausalLM", "LMHeadModel", "MaskedLM", "TokenClassification", "ConditionalGeneration", "Seq2SeqLM")
@@ -114,7 +114,7 @@ def loss_of(outputs: Any, _: Any) -> torch.Tensor:
     found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     if isinstance(found, torch.Tensor):
         return found
-    learnt = [tensor for _, tensor in leaves(outputs, "") if tensor.requires_grad]
+    learnt = [tensor for _, tensor in leaves(torch.Tensor, outputs, "") if tensor.requires_grad]
     if not learnt:
         raise ConfigError(
             "loss: the model returns nothing that depends on its parameters. Pass loss=lambda outputs, batch: ..."

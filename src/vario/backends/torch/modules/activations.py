@@ -11,26 +11,24 @@ from typing import Any
 
 import torch
 
+from vario.backends.nested_tensors import inputs, leaves
 from vario.backends.protocols.events import Undo
 from vario.backends.protocols.observing import Observer
 from vario.backends.torch import releases
 from vario.backends.torch.loop import hooks, module_hooks, operators
 from vario.backends.torch.loop.sparse_hooks import SparseHooks, has_compiled
 from vario.backends.torch.loop.training_threads import Turns
+from vario.backends.torch.modules.dynamo_guards import guard_hooks_in_dynamo
 from vario.backends.torch.modules.input_gradients import CallInputs, Graph
 from vario.backends.torch.modules.seen_tensors import GradientRow, SeenTensor, has_place
 from vario.backends.torch.modules.waiting_tensors import WaitingTensors, waits_as_input, waits_as_output
 from vario.backends.torch.naming import entered
-from vario.backends.torch.reduce.tensors import inputs, leaves
 from vario.core import last_guard
 from vario.core.clock import Clock
 
 log = logging.getLogger("vario")
 
 _SLOT = f"{module_hooks.ATTRIBUTE}slot"
-
-_guards_before: list[bool] = []
-"""One per Monitor that needs dynamo's hook guards; the last to leave restores what the first one found."""
 
 
 class ModuleTensors:
@@ -142,7 +140,9 @@ class ModuleTensors:
             if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
                 self._look(((target, args[0]),), with_gradients)
             else:
-                self._look(((f"{name}:{path}", tensor) for path, tensor in inputs(args, kwargs)), with_gradients)
+                self._look(
+                    ((f"{name}:{path}", tensor) for path, tensor in inputs(torch.Tensor, args, kwargs)), with_gradients
+                )
             if self._separates:
                 self._enter(name, args, kwargs)
 
@@ -175,7 +175,9 @@ class ModuleTensors:
 
         def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if self._is_training():
-                self._look(((target, output),) if isinstance(output, torch.Tensor) else leaves(output, target))
+                self._look(
+                    ((target, output),) if isinstance(output, torch.Tensor) else leaves(torch.Tensor, output, target)
+                )
                 if self._separates:
                     self._leave(name, output)
 
@@ -333,7 +335,7 @@ def _inputs(module: torch.nn.Module, args: Any, *kwargs: Any) -> None:
         except Exception as error:  # noqa: BLE001 - the failure policy
             last_guard.failed(error)
     elif releases.is_in_graph():
-        _trace(module, inputs(args, *kwargs), with_gradients=False)
+        _trace(module, inputs(torch.Tensor, args, *kwargs), with_gradients=False)
 
 
 @module_hooks.module_hook
@@ -345,7 +347,7 @@ def _inputs_and_gradients(module: torch.nn.Module, args: Any, *kwargs: Any) -> N
         except Exception as error:  # noqa: BLE001 - the failure policy
             last_guard.failed(error)
     elif releases.is_in_graph():
-        _trace(module, inputs(args, *kwargs), with_gradients=True)
+        _trace(module, inputs(torch.Tensor, args, *kwargs), with_gradients=True)
 
 
 @module_hooks.module_hook
@@ -357,7 +359,7 @@ def _outputs(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> No
         except Exception as error:  # noqa: BLE001 - the failure policy
             last_guard.failed(error)
     elif releases.is_in_graph():
-        _trace(module, leaves(output, "output"), with_gradients=False)
+        _trace(module, leaves(torch.Tensor, output, "output"), with_gradients=False)
 
 
 @module_hooks.module_hook
@@ -369,7 +371,7 @@ def _outputs_and_gradients(module: torch.nn.Module, args: Any, kwargs: Any, outp
         except Exception as error:  # noqa: BLE001 - the failure policy
             last_guard.failed(error)
     elif releases.is_in_graph():
-        _trace(module, leaves(output, "output"), with_gradients=True)
+        _trace(module, leaves(torch.Tensor, output, "output"), with_gradients=True)
 
 
 _HOOKS = {False: (_inputs, _outputs), True: (_inputs_and_gradients, _outputs_and_gradients)}
@@ -383,22 +385,3 @@ def _trace_gradient(tensor: torch.Tensor, slot: torch.Tensor, path: str) -> None
 def _forget(module: torch.nn.Module, slot: torch.Tensor) -> None:
     module.__dict__.pop(_SLOT, None)
     operators.free_slot(slot)
-
-
-def guard_hooks_in_dynamo() -> Undo:
-    """Make torch.compile notice our hooks: by default it drops those that one of two equal modules lacks."""
-    import torch._dynamo as dynamo
-    from torch._dynamo.utils import counters
-
-    _guards_before.append(dynamo.config.skip_nnmodule_hook_guards)
-    dynamo.config.skip_nnmodule_hook_guards = False
-    if counters["stats"].get("unique_graphs"):
-        log.info("graphs that were compiled before vario.watch are compiled again, with hooks")
-        dynamo.reset()
-
-    def undo() -> None:
-        found = _guards_before.pop()
-        if not _guards_before:
-            dynamo.config.skip_nnmodule_hook_guards = found
-
-    return undo

@@ -14,8 +14,8 @@ import torch
 from torch._C._autograd import _get_sequence_nr
 from torch.autograd.graph import Node, get_gradient_edge
 
+from vario.backends.nested_tensors import leaves
 from vario.backends.torch.loop import hooks
-from vario.backends.torch.reduce.tensors import leaves
 from vario.core import last_guard
 
 Edge = tuple[Node, int]
@@ -88,7 +88,7 @@ class CallInputs:
     def follow(self, output: Any, came: Callable[[str, torch.Tensor], Came], failed: Failed) -> None:
         """Run `came(path, input)(gradient)` in backward for each input from which this output was computed."""
         try:
-            computed = [tensor for _, tensor in leaves(output, "output") if tensor.grad_fn is not None]
+            computed = [tensor for _, tensor in leaves(torch.Tensor, output, "output") if tensor.grad_fn is not None]
             self._graph.grow({tensor.grad_fn for tensor in computed if tensor.grad_fn is not None}, self._first_node)
             for tensor in computed if self._places else ():
                 # Returned unchanged: no node separates its users, so this is the gradient from all of them.

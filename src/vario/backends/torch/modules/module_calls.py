@@ -10,7 +10,7 @@ import torch
 from vario.backends.protocols.events import Undo
 from vario.backends.torch import releases
 from vario.backends.torch.loop import hooks, module_hooks, operators
-from vario.backends.torch.modules.activations import guard_hooks_in_dynamo
+from vario.backends.torch.modules.dynamo_guards import guard_hooks_in_dynamo
 
 Call = Callable[[str, tuple[Any, ...]], None]
 

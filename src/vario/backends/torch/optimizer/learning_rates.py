@@ -32,3 +32,9 @@ def learning_rates(groups: Sequence[Mapping[str, Any]]) -> Later:
         return numbers
 
     return fetch
+
+
+def initial_rate(groups: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the rate that a scheduler of the first group starts from; None if there is none, or it is a tensor."""
+    rate = groups[0].get("initial_lr") if groups else None
+    return float(rate) if isinstance(rate, (int, float)) else None

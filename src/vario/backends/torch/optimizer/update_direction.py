@@ -9,6 +9,7 @@ import torch
 
 from vario.backends.torch.engines import optimizers
 from vario.backends.torch.engines.base import Piece
+from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.statistics import Values
 
 
@@ -80,16 +81,5 @@ def _here(tensor: torch.Tensor) -> torch.Tensor:
 def _fetch_later(rows: list[torch.Tensor], width: int) -> Callable[[], Values]:
     if not rows:
         return lambda: np.empty((0, width))
-    table = torch.stack([row.to(rows[0].device) for row in rows])
-    if table.device.type != "cuda":
-        return lambda: table.cpu().double().numpy()
-    host = torch.empty(table.shape, dtype=table.dtype, device="cpu", pin_memory=True)
-    host.copy_(table, non_blocking=True)
-    copied = torch.cuda.Event(blocking=True)
-    copied.record()
-
-    def fetch() -> Values:
-        copied.synchronize()
-        return host.double().numpy()
-
-    return fetch
+    fetch = fetch_later(torch.stack([row.to(rows[0].device) for row in rows]))
+    return lambda: fetch().astype(np.float64)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from vario.backends.nested_tensors import inputs as named_inputs
 from vario.backends.protocols.observing import Later
 from vario.backends.torch.reduce.async_copy import fetch_later
-from vario.backends.torch.reduce.tensors import inputs as named_inputs
 from vario.backends.torch.reduce.tensors import is_inside_transform, local_part, unseen
 
 MOST_TENSORS, MOST_ELEMENTS = 6, 128
@@ -30,7 +30,7 @@ def input_samples(inputs: tuple[tuple[Any, ...], Any]) -> Sequence[tuple[str, La
     if is_inside_transform():
         return ()
     found: list[tuple[str, Later]] = []
-    for name, tensor in islice(named_inputs(*inputs), MOST_TENSORS):
+    for name, tensor in islice(named_inputs(torch.Tensor, *inputs), MOST_TENSORS):
         if tensor.requires_grad or not (tensor.dtype in _NUMBERS or tensor.dtype in _INTEGERS):
             continue
         if type(tensor) is torch.Tensor and tensor.is_cpu and tensor.layout is torch.strided:

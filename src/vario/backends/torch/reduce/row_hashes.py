@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from vario.backends.batch_rows import MAX_ELEMENTS, MAX_ROWS, SAME_FOR_MANY, mixed
+from vario.backends.nested_tensors import leaves
 from vario.backends.protocols.observing import RowHashes
 from vario.backends.torch.reduce.async_copy import fetch_later
-from vario.backends.torch.reduce.tensors import leaves, local_part, unseen
+from vario.backends.torch.reduce.tensors import local_part, unseen
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -49,7 +50,7 @@ def row_hashes(inputs: Any) -> Callable[[], RowHashes] | None:
 
 def row_candidates(inputs: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the tensors in nested inputs that may distinguish batches, each with its path."""
-    for path, tensor in leaves(inputs, ""):
+    for path, tensor in leaves(torch.Tensor, inputs, ""):
         is_number = not tensor.is_complex() and tensor.dtype is not torch.bool
         if is_number and not any(word in path for word in SAME_FOR_MANY):
             yield path, tensor

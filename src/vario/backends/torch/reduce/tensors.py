@@ -1,44 +1,16 @@
-"""Find tensors in the inputs and outputs of a module, and flatten them for a reduction."""
+"""Read tensors of modules, and flatten them for a reduction."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from vario.core.records import TensorSpec
-
-MAX_DEPTH = 6
-"""Outputs nested deeper than this are caches and the like, not activations."""
-
-
-def leaves(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield all tensors in nested tuples, lists, dicts and dataclasses, each with its dotted path below `path`."""
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif depth >= MAX_DEPTH:
-        return
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from leaves(item, f"{path}.{key}", depth + 1)
-    elif isinstance(value, (tuple, list)):
-        for index, item in enumerate(value):
-            yield from leaves(item, f"{path}.{index}", depth + 1)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from leaves(getattr(value, field.name, None), f"{path}.{field.name}", depth + 1)
-
-
-def inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield all tensors a module was called with: `input` for one positional argument, else `input.0`, ..."""
-    yield from leaves(args[0] if len(args) == 1 else args, "input")
-    for key, value in kwargs.items():
-        yield from leaves(value, f"input.{key}")
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor | None:

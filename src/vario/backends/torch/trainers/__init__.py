@@ -14,7 +14,7 @@ from vario.backends.protocols.events import Events, Undo
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.targets import Targets
 from vario.backends.torch.trainers import accelerate, ignite, lightning, skorch, transformers
-from vario.backends.torch.trainers.listening import Listener
+from vario.backends.torch.trainers.listener import Listener
 from vario.core.clock import Clock
 
 _FOLLOWED = (transformers, lightning, accelerate, ignite, skorch)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from vario.backends.protocols.events import Undo
-from vario.backends.torch.trainers.listening import Listener, after_calls
+from vario.backends.torch.loop import hooks
+from vario.backends.torch.trainers.listener import Listener
 
 MODULES = ("accelerate.accelerator",)
 
@@ -18,4 +19,4 @@ def follow(module: Any, listener: Listener) -> Undo:
         if not has_ours and accelerator.is_main_process and listener.is_ours(accelerator._models):
             listener.report(values)
 
-    return after_calls(module.Accelerator, "log", listener.guarded(logged))
+    return hooks.around(module.Accelerator, "log", listener.guarded(logged), with_keywords=True)

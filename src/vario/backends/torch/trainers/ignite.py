@@ -6,7 +6,8 @@ import weakref
 from typing import Any
 
 from vario.backends.protocols.events import Undo
-from vario.backends.torch.trainers.listening import Listener, after_calls
+from vario.backends.torch.loop import hooks
+from vario.backends.torch.trainers.listener import Listener
 
 MODULES = ("ignite.engine.engine",)
 _BEGAN, _ENDED = "epoch_started", "epoch_completed"
@@ -16,7 +17,7 @@ _WITHIN = ("iteration_started", "iteration_completed")
 def follow(module: Any, listener: Listener) -> Undo:
     """Take the metrics of each engine at the end of its epochs."""
     engines = _Engines(listener)
-    return after_calls(module.Engine, "_fire_event", listener.guarded(engines.fired))
+    return hooks.around(module.Engine, "_fire_event", listener.guarded(engines.fired), with_keywords=True)
 
 
 class _Engines:

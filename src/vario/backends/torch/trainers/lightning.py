@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vario.backends.protocols.events import Undo
-from vario.backends.torch.trainers.listening import Listener, after_calls
+from vario.backends.torch.loop import hooks
+from vario.backends.torch.trainers.listener import Listener
 
 _CONNECTOR = "trainer.connectors.logger_connector.logger_connector"
 _FABRICS = ("lightning.fabric.fabric", "lightning_fabric.fabric")
@@ -16,7 +17,7 @@ MODULES = (f"lightning.pytorch.{_CONNECTOR}", f"pytorch_lightning.{_CONNECTOR}",
 def follow(module: Any, listener: Listener) -> Undo:
     """Take what goes to its loggers, whether there are any or not."""
     if module.__name__ in _FABRICS:
-        return after_calls(module.Fabric, "log_dict", listener.guarded(_of_fabric(listener)))
+        return hooks.around(module.Fabric, "log_dict", listener.guarded(_of_fabric(listener)), with_keywords=True)
 
     def logged(connector: Any, *given: Any, **named: Any) -> None:
         trainer = connector.trainer
@@ -24,7 +25,7 @@ def follow(module: Any, listener: Listener) -> Undo:
         if not has_ours and not trainer.sanity_checking and listener.is_ours([trainer.lightning_module]):
             listener.report(_numbers(given, named))
 
-    return after_calls(module._LoggerConnector, "log_metrics", listener.guarded(logged))
+    return hooks.around(module._LoggerConnector, "log_metrics", listener.guarded(logged), with_keywords=True)
 
 
 def _of_fabric(listener: Listener) -> Any:

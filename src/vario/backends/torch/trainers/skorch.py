@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from vario.backends.protocols.events import Undo
-from vario.backends.torch.trainers.listening import Listener, after_calls
+from vario.backends.torch.loop import hooks
+from vario.backends.torch.trainers.listener import Listener
 
 MODULES = ("skorch.net",)
 _COUNTS = ("batches", "train_batch_count", "valid_batch_count")
@@ -19,4 +20,4 @@ def follow(module: Any, listener: Listener) -> Undo:
             row = net.history[-1]
             listener.report({name: value for name, value in row.items() if name not in _COUNTS})
 
-    return after_calls(module.NeuralNet, "notify", listener.guarded(notified))
+    return hooks.around(module.NeuralNet, "notify", listener.guarded(notified), with_keywords=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from vario.backends.protocols.events import Undo
 from vario.backends.torch.loop import hooks
-from vario.backends.torch.trainers.listening import Listener, after_calls
+from vario.backends.torch.trainers.listener import Listener
 
 MODULES = ("transformers.trainer_callback",)
 
@@ -25,6 +25,6 @@ def follow(module: Any, listener: Listener) -> Undo:
         if listener.is_ours([handler.model]):
             listener.losses_add_up()
 
-    undo.add(after_calls(module.CallbackHandler, "on_log", listener.guarded(logged)))
-    undo.add(after_calls(module.CallbackHandler, "on_step_begin", listener.guarded(step_began)))
+    undo.add(hooks.around(module.CallbackHandler, "on_log", listener.guarded(logged), with_keywords=True))
+    undo.add(hooks.around(module.CallbackHandler, "on_step_begin", listener.guarded(step_began), with_keywords=True))
     return undo

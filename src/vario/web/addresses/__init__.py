@@ -1,0 +1,1 @@
+"""The addresses of the API that answer once; those that stream are in `live`."""

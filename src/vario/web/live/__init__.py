@@ -1,0 +1,1 @@
+"""News of a run while it is written, as server-sent events."""
