@@ -333,3 +333,7 @@ def test_what_is_recorded_only_for_distributions_is_part_of_their_cost():
     # A tenth of a second every 50th step is twice the budget of steps of a tenth.
     assert distribution.every > 50
     assert activation.every == 160
+    for _ in range(300):
+        costs.add("activation", 1.0)
+        budget.step_ended(1.1)
+    assert distribution.every == 1600

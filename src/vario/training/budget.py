@@ -47,6 +47,8 @@ MOST_FOR_SPARSE = 0.25
 MOST_SPARSE_EVERY = 32
 MOST_EVERY = 160
 """The longest interval."""
+MOST_BETWEEN_DISTRIBUTIONS = 1600
+"""The same for distributions: no rule waits for them, and one costs as much as a look at everything."""
 LEAST_SAVED = 0.02
 """Quantities that use less than this share of the budget keep their interval."""
 UNCERTAIN_FACTOR = 4
@@ -322,7 +324,8 @@ class Budget:
         return free
 
     def _most(self, quantity: str, usual: int) -> int:
-        return MOST_EVERY if self._looks[quantity].num > 1 else usual * UNCERTAIN_FACTOR
+        most = MOST_BETWEEN_DISTRIBUTIONS if quantity == QUANTITY else MOST_EVERY
+        return most if self._looks[quantity].num > 1 else usual * UNCERTAIN_FACTOR
 
 
 def _interval(cost: float, room: float) -> int:
