@@ -5,7 +5,7 @@ from torch import nn
 
 import vario
 
-QUANTITIES = ["gradient", "weight", "activation"]
+QUANTITIES = ["gradient", "weight", "activation", "distribution"]
 
 
 class Net(nn.Module):

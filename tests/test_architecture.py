@@ -21,6 +21,7 @@ IN_PROCESS = {
     "store",
     "sinks",
     "frame_rows",
+    "row_bins",
     "step_buffer",
     "observer",
     "writer",
@@ -49,7 +50,8 @@ ALLOWED: dict[str, set[str]] = {
     "machine": CORE,
     "sinks": CORE | {"machine", "store"},
     "frame_rows": CORE | {"backends"},
-    "step_buffer": CORE | {"backends", "frame_rows"},
+    "row_bins": CORE | {"backends"},
+    "step_buffer": CORE | {"backends", "frame_rows", "row_bins"},
     "costs": CORE,
     "observer": CORE | {"backends", "costs", "step_buffer"},
     "gradient_watch": CORE,
@@ -195,7 +197,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "notes": {"files"},
         "table": {"files", "reader", "views", "findings", "notes"},
         "notebook_html": {"files", "reader", "views", "findings"},
-        "run": {"files", "reader", "findings", "notebook_html"},
+        "run": {"files", "reader", "views", "findings", "notebook_html"},
     },
     "web": {
         "bodies": {"served"},
@@ -274,6 +276,7 @@ LATER = {
     # none is imported before it is used
     "backends.frameworks": "backends.no_model backends.numpy backends.torch backends.mindspore",
     "backends.torch.reduce.summaries": "backends.torch.reduce.cuda",  # Triton may be missing
+    "backends.torch.reduce.distributions": "backends.torch.reduce.cuda_bins",
     "integrations.recording": "backends.torch integrations.predictions",
     "training.launch": "training.monitor",  # not before the script has imported its framework
     "training.start": "config training.monitor training.run_log training.succession",  # switched off, it costs nothing

@@ -120,6 +120,20 @@ export interface Changes {
   window_steps: Maybe;
 }
 
+/** One channel. */
+export interface Channel {
+  index: number;
+  absmax: Maybe;
+  norm: Maybe;
+}
+
+/** The largest channels of weights and activations. */
+export interface Channels {
+  /** The most uneven first. */
+  tensors: TensorChannels[];
+  num_tensors: number;
+}
+
 /** Which charts, in which order, and how each is drawn; the fields are those of the page's address. */
 export interface ChartArrangement {
   /** The logged numbers, one chart each. */
@@ -197,6 +211,21 @@ export interface Differing {
   deviations: Maybe;
 }
 
+/** How one tensor's elements are distributed over powers of two, over steps. */
+export interface DistributionPicture {
+  target: string;
+  quantity: string;
+  steps: number[];
+  /** Those of the rows: a row has magnitudes from 2 to this power up to the next one. */
+  exponents: number[];
+  /** Per step, the share of all its elements in each row. */
+  shares: Maybe[][];
+  /** Per step, the share of zeros. */
+  zeros: Maybe[];
+  /** Per step, the number of NaN and Inf. */
+  bad: number[];
+}
+
 /** One run. */
 export interface EffectRow {
   run: string;
@@ -204,6 +233,18 @@ export interface EffectRow {
   result: Maybe;
   /** Of each setting. */
   values: unknown[];
+}
+
+/** What one tensor would lose in one format, as shares of its elements that are neither zero nor NaN or Inf. */
+export interface FormatLoss {
+  /** It is multiplied by 2 to this power first. */
+  scale: number;
+  /** Rounded to zero. */
+  flushed: Range;
+  /** Below the smallest normal number, those flushed included. */
+  subnormal: Range;
+  /** Above the largest finite number. */
+  overflow: Range;
 }
 
 /** A heat map without its numbers. */
@@ -500,6 +541,16 @@ export interface Place {
   noise: Maybe;
 }
 
+/** What each tensor would lose in a lower precision. */
+export interface Precision {
+  /** The step each quantity was read at. */
+  steps: Record<string, number>;
+  /** Those that lose most first. */
+  tensors: TensorPrecision[];
+  /** How many there are; only the first ones are listed. */
+  num_tensors: number;
+}
+
 /** The run cannot be read; the stream ends. */
 export interface Problem {
   error: string;
@@ -527,6 +578,12 @@ export interface Quantity {
   steps: number;
   /** Its interval in steps. */
   every: number;
+}
+
+/** A number that is known within bounds. */
+export interface Range {
+  low: Maybe;
+  high: Maybe;
 }
 
 /** One statistic of one target over buckets of steps. */
@@ -651,6 +708,8 @@ export interface RunHome {
   dropped_steps: number;
   /** The number of figures and tables kept beside it. */
   num_attachments: number;
+  /** Whether it records distributions or channels. */
+  has_precision: boolean;
   cursor: string;
 }
 
@@ -872,6 +931,49 @@ export interface Targets {
   total: number;
 }
 
+/** The channels of one tensor at one step. */
+export interface TensorChannels {
+  target: string;
+  /** rows, columns or features. */
+  kind: string;
+  step: number;
+  num_channels: number;
+  /** Channels whose elements are all zero; over several ranks at most so many. */
+  num_dead: number;
+  /** The mean of the channels' largest magnitudes, over ranks too. */
+  mean_absmax: Maybe;
+  /** The largest of these over their mean. */
+  peak: Maybe;
+  /** The share of the tensor's squares in its largest channel. */
+  share: Maybe;
+  /** The share in the eight largest. */
+  top_share: Maybe;
+  /** The channels with the largest elements, largest first. */
+  top: Channel[];
+}
+
+/** One tensor's range of magnitudes, and what it would lose in each format. */
+export interface TensorPrecision {
+  quantity: string;
+  target: string;
+  step: number;
+  /** Those that are neither zero nor NaN or Inf. */
+  num_elements: number;
+  /** Exact zeros. */
+  num_zeros: number;
+  /** Of the magnitudes that are not zero. */
+  median: Range;
+  largest: Range;
+  /** The largest magnitude over the median. */
+  peak: Range;
+  /** The share more than 64 times as large as the median. */
+  outliers: Range;
+  /** By format, without a scale. */
+  as_is: Record<string, FormatLoss>;
+  /** By format, with the power of two that loses least. */
+  scaled: Record<string, FormatLoss>;
+}
+
 /** Where the time goes, as shares of it: they add up to 1. */
 export interface TimeSplit {
   /**
@@ -948,6 +1050,9 @@ export interface Answers {
   origin: RunOrigin;
   model: Model;
   settings: Settings;
+  precision: Precision;
+  distribution: DistributionPicture;
+  channels: Channels;
   attachments: Attachments;
   attached: AttachedTable;
 }

@@ -12,6 +12,7 @@ import { CompareScreen } from "./screens/compare";
 import { FiguresScreen } from "./screens/figures";
 import { HomeScreen } from "./screens/home";
 import { ModelScreen } from "./screens/model";
+import { PrecisionScreen } from "./screens/precision";
 import { RanksScreen } from "./screens/ranks";
 import { RunsScreen } from "./screens/runs";
 import { SeriesScreen } from "./screens/series";
@@ -30,6 +31,7 @@ const SCREENS: Record<Screen, (props: { home: RunHome }) => preact.JSX.Element> 
   model: ModelScreen,
   settings: SettingsScreen,
   figures: FiguresScreen,
+  precision: PrecisionScreen,
 };
 
 export function App() {

@@ -10,6 +10,7 @@ export const SCREENS = [
   "model",
   "settings",
   "figures",
+  "precision",
 ] as const;
 export type Screen = (typeof SCREENS)[number];
 

@@ -26,7 +26,7 @@ class Observer:
 
     def __init__(self, quantity, every, cost, is_fixed=False):
         self.quantity, self.every, self.usual_every, self.cost = quantity, every, every, cost
-        self.is_fixed, self.is_told, self.watching = is_fixed, -1, True
+        self.is_fixed, self.is_told, self.watching, self.is_lent = is_fixed, -1, True, False
 
     def end_first_steps(self):
         pass
@@ -251,22 +251,23 @@ def train(tmp_path, steps, at=None, **options):
 
 def test_a_real_run_keeps_its_loss_and_norm_at_every_step_and_everything_where_they_move(tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "LEAST_FOR_LOOKS", 1e-3)  # whatever this machine's steps cost
-    losses, run = train(tmp_path / "with", 300, at=200, overhead=0.001)
-    unwatched, _ = train(tmp_path / "without", 300, at=200, overhead="off", quantities=[])
+    losses, run = train(tmp_path / "with", 300, at=211, overhead=0.001)
+    unwatched, _ = train(tmp_path / "without", 300, at=211, overhead="off", quantities=[])
     assert losses == unwatched
     assert run.parts_off == []
     for name in ("loss_backward", "lr", "step_seconds", "gradient_norm"):
         assert run.series(name, "scalar").steps.tolist() == list(range(300)), name
     steps = run.steps("gradient").tolist()
     assert len(steps) < 100
-    # The step whose norm moved is there with everything that it still had, and the steps after it with the rest.
-    assert 200 in steps
-    assert 200 in run.steps("weight")
-    assert {201, 202, 203} <= set(run.steps("activation").tolist())
+    # The step whose norm moved records no distributions, for which gradients would be watched. It is there with
+    # everything that it still had, and the steps after it with the rest.
+    assert 211 in steps
+    assert 211 in run.steps("weight")
+    assert {212, 213, 214} <= set(run.steps("activation").tolist())
     norm = run.series("gradient_norm", "scalar")
     rows = [run.series(name, "gradient", "norm") for name in run.targets("gradient")]
-    at = [series.values[series.steps.tolist().index(200)] for series in rows]
-    assert norm.values[200] == pytest.approx(np.sqrt(np.sum(np.square(at))), rel=1e-5)
+    at = [series.values[series.steps.tolist().index(211)] for series in rows]
+    assert norm.values[211] == pytest.approx(np.sqrt(np.sum(np.square(at))), rel=1e-5)
     assert run.series("interval/activation", "scalar").values[-1] > 10
     assert (run.series("overhead", "scalar").values >= 0).all()
 
@@ -318,3 +319,21 @@ def test_a_rank_that_does_not_see_the_folder_of_the_first_decides_by_itself(tmp_
     (tmp_path / "rank0").mkdir()
     assert not RankIntervals(tmp_path, 1, 0).decides
     assert RankIntervals(tmp_path, 0, 0).decides
+
+
+def test_what_is_recorded_only_for_distributions_is_part_of_their_cost():
+    distribution, activation = Observer("distribution", 50, 1e-6), Observer("activation", 160, 1e-6)
+    activation.is_lent = True
+    costs = Costs()
+    budget = Budget(0.01, [distribution, activation], costs, Frames(), lambda: False, Loop(costs))
+    for _ in range(3):
+        costs.add("distribution", 1e-5)
+        costs.add("activation", 0.1)
+        budget.step_ended(0.2)
+    # A tenth of a second every 50th step is twice the budget of steps of a tenth.
+    assert distribution.every > 50
+    assert activation.every == 160
+    for _ in range(300):
+        costs.add("activation", 1.0)
+        budget.step_ended(1.1)
+    assert distribution.every == 1600

@@ -41,6 +41,10 @@ ASKED = [
     ("/api/settings", {"run": "ranks"}),
     ("/api/origin", {"run": "healthy"}),
     ("/api/origin", {"run": "ranks"}),
+    ("/api/precision", {"run": "healthy"}),
+    ("/api/distribution", {"run": "healthy", "target": "head.weight", "quantity": "gradient"}),
+    ("/api/precision", {"run": "ranks"}),
+    ("/api/channels", {"run": "ranks"}),
     ("/api/attachments", {"run": "ranks"}),
     ("/api/attached", {"run": "ranks", "name": "kept"}),
 ]

@@ -24,6 +24,7 @@ export const TITLES: Record<Screen, string> = {
   model: "Model",
   settings: "Settings",
   figures: "Figures",
+  precision: "Precision",
 };
 
 /** Screens with a first heading of their own. */
@@ -35,8 +36,11 @@ export function Shell(props: { home: RunHome | null; children: ComponentChildren
   const gone = useStore(isGone);
   const [isKeysOpen, showKeys] = useState(false);
   const waitingG = useRef(false);
-  const hasFigures = (props.home?.num_attachments ?? 0) > 0 || view.screen === "figures";
-  const shown = isReport() ? REPORT_SCREENS : SCREENS.filter((screen) => screen !== "figures" || hasFigures);
+  const hidden = new Set<Screen>();
+  if (!props.home?.num_attachments) hidden.add("figures");
+  if (!props.home?.has_precision) hidden.add("precision");
+  hidden.delete(view.screen);
+  const shown = isReport() ? REPORT_SCREENS : SCREENS.filter((screen) => !hidden.has(screen));
   useKeys((key) => {
     if (key === "?") return (showKeys(true), true);
     if (key === "t") return (switchTheme(), true);

@@ -43,6 +43,9 @@ class Frame:
     summaries: Table
     specs: Sequence[TensorSpec] | None = None
     """Shape and dtype of each row's tensor, if a sink asked for them."""
+    detail: Sequence[bytes] | None = None
+    """What each row has besides its Summary, as stored: its distribution (`core.bins`), or the largest channels
+    (`core.channels`). Empty where there is nothing; None: no row has anything."""
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from vario.core.bins import COUNTED
+from vario.core.bins import QUANTITY as DISTRIBUTION
 from vario.core.errors import ConfigError, RunError
 from vario.core.records import COLUMNS, Table
 from vario.core.text import unknown
 from vario.runs.files.arrays import numbers
+from vario.runs.files.bin_rows import bin_table
 from vario.runs.run import Run
 from vario.statistics import STATISTICS
 
@@ -53,10 +56,11 @@ class ExportPlan:
 
 def plan_export(run: Run, format: str, quantity: str | None, output: str | None, force: bool) -> ExportPlan:
     """Choose the files; raises if one exists, unless forced."""
-    pairs = [(rank, name) for rank in run.ranks for name in run.quantities(rank) if quantity in (None, name)]
+    known = [(rank, name) for rank in run.ranks for name in _tables_of(run, rank)]
+    pairs = [(rank, name) for rank, name in known if quantity in (None, name)]
     if not pairs:
-        known = [name for rank in run.ranks for name in run.quantities(rank)]
-        raise ConfigError(unknown("--quantity", quantity, known) if quantity else f"{run.path}: nothing recorded yet")
+        names = [name for _, name in known]
+        raise ConfigError(unknown("--quantity", quantity, names) if quantity else f"{run.path}: nothing recorded yet")
     place = Path(output or f"{run.name}_{format}")
     if place.suffix[1:] in FORMATS and place.suffix != f".{format}":
         raise ConfigError(f"--output: '{place}' is not a {format} file name")
@@ -78,6 +82,9 @@ def statistics_table(run: Run, quantity: str, rank: int) -> Any:
     """Build an Arrow table: step, micro-step, order and target, then one column per statistic; scalars unchanged."""
     import pyarrow as pa
 
+    if quantity == DISTRIBUTION:
+        counted = {name: [(rank, run.reader(rank, name))] for name in run.quantities(rank) if name in COUNTED}
+        return bin_table(counted, run.sessions)
     rows = run.to_arrow(quantity, rank)
     if quantity == "scalar":
         return rows
@@ -85,6 +92,18 @@ def statistics_table(run: Run, quantity: str, rank: int) -> Any:
     columns = {name: rows.column(name) for name in KEYS if name in rows.column_names}
     columns |= {found.name: pa.array(found.part(summaries)) for found in STATISTICS}
     return pa.table(columns)
+
+
+def _tables_of(run: Run, rank: int) -> list[str]:
+    """The quantities of a rank, and `distribution` where rows have them."""
+    names = run.quantities(rank)
+    has_detail = any(
+        row_file.has_detail
+        for name in names
+        if name in COUNTED
+        for row_file, _ in run.reader(rank, name).shown(run.sessions)
+    )
+    return [*names, DISTRIBUTION] if has_detail else names
 
 
 def _floats(rows: Any, column: str) -> Table:

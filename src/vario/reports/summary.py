@@ -21,10 +21,12 @@ from vario.runs.findings.onset import Onset, first_bad
 from vario.runs.findings.time_verdict import TimeVerdict, time_verdict
 from vario.runs.reader import Series
 from vario.runs.run import Run
+from vario.runs.views.channels import channel_line
 from vario.runs.views.clipping import Clipping, read_clipping
 from vario.runs.views.losses import LossSeries, read_losses
 from vario.runs.views.noise_scale import NoiseScale, read_noise_scale
 from vario.runs.views.overhead import Overhead, read_overhead
+from vario.runs.views.precision import PrecisionBrief, precision_brief
 from vario.runs.views.throughput import Throughput, read_throughput
 
 Values = npt.NDArray[np.float64]
@@ -82,6 +84,10 @@ class RunSummary:
     """How often gradients are clipped, and by how much."""
     noise_scale: NoiseScale | None
     """The gradient noise scale, where gradients are accumulated."""
+    precision: PrecisionBrief | None
+    """What lower precisions would lose, if distributions were recorded."""
+    channels: str
+    """The channel that stands out most, if channels were recorded."""
     loss: Loss | None
     part_losses: list[Loss]
     """The losses of further parts that are trained against the first."""
@@ -143,6 +149,8 @@ def summarise(run: Run) -> RunSummary:
         time=time_verdict(run),
         clipping=read_clipping(run),
         noise_scale=read_noise_scale(run),
+        precision=precision_brief(run),
+        channels=channel_line(run),
         loss=losses[0] if losses else None,
         part_losses=losses[1:],
         peak_memory_bytes=_peak_memory(scalars),

@@ -96,6 +96,10 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
         yield "clipping", Text(summary.clipping.text)
     if summary.noise_scale is not None:
         yield "noise scale", Text(summary.noise_scale.text)
+    for at, line in enumerate([] if summary.precision is None else summary.precision.lines):
+        yield "" if at else "precision", Text(line)
+    if summary.channels:
+        yield "channels", Text(summary.channels)
     if summary.peak_memory_bytes:
         peaks = [f"{name.partition('_memory')[0]} {size(peak)}" for name, peak in summary.peak_memory_bytes.items()]
         yield "peak memory", Text(", ".join(peaks))

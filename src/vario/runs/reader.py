@@ -149,7 +149,7 @@ class RunReader(RunFolder):
         derived = STATISTICS.get(statistic or self.usual_statistic, "statistic")
         self.check_recorded(derived.needs, derived.name)
         columns = ["step", "micro_step", *(name for name in COLUMNS if name in derived.needs)]
-        target, tables = self._rows(target, quantity, columns, rank)
+        target, tables = self.stored_rows(target, quantity, columns, rank)
         steps = np.concatenate([numbers(table.column("step")) for table in tables])
         micro = np.concatenate([numbers(table.column("micro_step")) for table in tables])
         rows = np.concatenate([summaries(table) for table in tables])
@@ -204,10 +204,10 @@ class RunReader(RunFolder):
             return together({name: self.all_rows(name, rank, budget) for name in self._tensor_quantities(rank)})
         return self.all_rows(quantity, rank, budget)
 
-    def all_rows(self, quantity: str, rank: int, budget: Budget) -> Any:
-        """Like `to_arrow`, as part of a result whose rows share a budget."""
+    def all_rows(self, quantity: str, rank: int, budget: Budget, more: Sequence[str] = ()) -> Any:
+        """Like `to_arrow`, with `more` columns, as part of a result whose rows share a budget."""
         reader = self._checked_reader(rank, quantity)
-        return in_order(reader.read(all_columns(quantity), self.sessions, budget=budget))
+        return in_order(reader.read([*all_columns(quantity), *more], self.sessions, budget=budget))
 
     def batches(self, quantity: str, rank: int = 0) -> Iterator[Any]:
         """Yield all rows as pyarrow Tables, one per file, oldest first: a run of any size in little memory."""
@@ -222,7 +222,10 @@ class RunReader(RunFolder):
         return self.to_arrow(quantity, rank).to_pandas()
 
     def sql(self, query: str) -> Any:
-        """Run a SQL query over all ranks and return a pyarrow Table; each quantity is a view, and so is `params`."""
+        """Run a SQL query over all ranks and return a pyarrow Table.
+
+        Each quantity is a view, and so are `params` and `distribution`, which has a row for each bin with elements.
+        """
         readers = {
             quantity: [(rank, self.reader(rank, quantity)) for rank in self.ranks if quantity in self.quantities(rank)]
             for quantity in dict.fromkeys(name for rank in self.ranks for name in self.quantities(rank))
@@ -259,7 +262,7 @@ class RunReader(RunFolder):
     def _scalar_series(self, target: str, statistic: str, rank: Rank) -> Series:
         if statistic != "value":
             raise ConfigError(unknown("statistic", statistic, ["value"]))
-        target, tables = self._rows(target, "scalar", ["step", "value"], rank)
+        target, tables = self.stored_rows(target, "scalar", ["step", "value"], rank)
         steps = np.concatenate([numbers(table.column("step")) for table in tables])
         values = np.concatenate([numbers(table.column("value")) for table in tables])
         points, groups = np.unique(steps, return_inverse=True)
@@ -268,7 +271,8 @@ class RunReader(RunFolder):
             values = np.bincount(groups, values, len(points)) / np.bincount(groups, minlength=len(points))
         return Series(target, "scalar", "value", rank, points, np.zeros(len(points), np.int32), values)
 
-    def _rows(self, target: str, quantity: str, columns: list[str], rank: Rank) -> tuple[str, list[Any]]:
+    def stored_rows(self, target: str, quantity: str, columns: list[str], rank: Rank) -> tuple[str, list[Any]]:
+        """Return a target's name, and some columns of the rows that make it up, a table per part."""
         names = [target, f"{target}:output"] if quantity in SIDED and ":" not in target else [target]
         sessions = self.sessions
         for name in names:

@@ -12,7 +12,10 @@ from vario.rules.api.alerts import Alert, Incident
 from vario.runs.files.run_paths import find_run, run_folders
 from vario.runs.findings.rank_comparison import compare_ranks
 from vario.runs.findings.stored_alerts import Stored, read_stored
-from vario.runs.reader import RunReader
+from vario.runs.reader import Rank, RunReader
+from vario.runs.views.channels import TensorChannels, read_channels
+from vario.runs.views.distributions import Distribution, read_distribution
+from vario.runs.views.precision import PrecisionTable, precision_table
 
 log = logging.getLogger("vario")
 
@@ -33,6 +36,18 @@ class Run(RunReader):
     def _found(self) -> Stored:
         compared = compare_ranks(self)
         return read_stored(self, () if compared is None else compared.alerts)
+
+    def distribution(self, target: str, quantity: str, rank: Rank = "all") -> Distribution:
+        """Return how the elements of a tensor are distributed over powers of two, at the steps that recorded it."""
+        return read_distribution(self, target, quantity, rank)
+
+    def precision(self, quantity: str | None = None, step: int | None = None, rank: Rank = "all") -> PrecisionTable:
+        """Return what each tensor would lose in fp16, bf16 and fp8, at a step (default: the latest)."""
+        return precision_table(self, quantity, step, rank)
+
+    def channels(self, step: int | None = None, rank: Rank = "all") -> list[TensorChannels]:
+        """Return the largest channels of weights and activations at a step (default: the latest)."""
+        return read_channels(self, step, rank)
 
     def _repr_html_(self) -> str:
         from vario.runs.notebook_html import run_html

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vario.core import run_format
+from vario.core.bins import COUNTED
+from vario.core.bins import QUANTITY as DISTRIBUTION
+from vario.core.channels import QUANTITY as CHANNEL
 from vario.core.errors import RunTaken
 from vario.core.old_names import QUANTITIES
 from vario.core.parameter_list import json_texts
@@ -44,8 +47,10 @@ STATUS_SECONDS = 1.0
 class _Stream:
     """The live stream of one quantity."""
 
-    def __init__(self, folder: Path, quantity: str, part: int, session: int, columns: frozenset[str]) -> None:
-        self.encoder = StreamEncoder(quantity, part, session, columns)
+    def __init__(
+        self, folder: Path, quantity: str, part: int, session: int, columns: frozenset[str], has_detail: bool
+    ) -> None:
+        self.encoder = StreamEncoder(quantity, part, session, columns, has_detail)
         self.file = LiveStream(folder / f"{quantity}{run_format.LIVE}", self.encoder.opening)
         self.num_steps = 0
         self._last_step: int | None = None
@@ -194,7 +199,9 @@ class Store:
             assert self._claim is not None
             part = self._highest_part.get(quantity, 0) + 1
             self._highest_part[quantity] = part
-            stream = _Stream(self._rank_folder, quantity, part, self._claim.session, self._columns)
+            chosen = self._header.config.get("quantities") or ()
+            has_detail = quantity == CHANNEL or (quantity in COUNTED and DISTRIBUTION in chosen)
+            stream = _Stream(self._rank_folder, quantity, part, self._claim.session, self._columns, has_detail)
             self._streams[quantity] = stream
         return stream
 

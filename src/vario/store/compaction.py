@@ -95,7 +95,7 @@ def _turned(table: Any, order: npt.NDArray[np.int64], num_frames: int) -> Any:
     for name in table.column_names:
         column = table.column(name).combine_chunks()
         values = column.indices if name == "target" else column
-        if values.null_count:
+        if values.null_count or pa.types.is_binary(values.type):
             if rows is None:
                 rows = arrow_column((order[:, None] + len(order) * np.arange(num_frames)[None, :]).reshape(-1))
             columns.append(column.take(rows))

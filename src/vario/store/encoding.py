@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from vario.core.bins import DETAIL
 from vario.core.records import COLUMNS, MAX, MIN, Frame, Scalars
 from vario.core.run_format import FORMAT
 
@@ -70,15 +71,20 @@ class StreamEncoder:
     dictionary only grows.
     """
 
-    def __init__(self, quantity: str, part: int, session: int, columns: frozenset[str]) -> None:
+    def __init__(
+        self, quantity: str, part: int, session: int, columns: frozenset[str], has_detail: bool = False
+    ) -> None:
+        """`has_detail`: with a column for what rows have besides their Summaries."""
         self.part = part
+        self._has_detail = has_detail
         self._columns = columns
         stamp: dict[bytes | str, bytes | str] = {
             "vario.format": str(FORMAT),
             "vario.part": str(part),
             "vario.session": str(session),
         }
-        self.schema = pa.schema(SCALAR_FIELDS if quantity == "scalar" else FRAME_FIELDS, metadata=stamp)
+        fields = [*FRAME_FIELDS, pa.field(DETAIL, pa.binary())] if has_detail else FRAME_FIELDS
+        self.schema = pa.schema(SCALAR_FIELDS if quantity == "scalar" else fields, metadata=stamp)
         self._collected = _Collected()
         self._writer = pa.ipc.new_stream(self._collected, self.schema, options=_DELTAS)
         self._codes: dict[str, int] = {}
@@ -112,6 +118,8 @@ class StreamEncoder:
             else:
                 # A missing minimum or maximum is null; a NaN in a sum is a finding and stays NaN.
                 columns.append(arrow_column(values, ~np.isnan(values) if position in (MIN, MAX) else None))
+        if self._has_detail:
+            columns.append(_detail_column(frames))
         return self._encode(columns)
 
     def encode_scalars(self, steps: Sequence[Scalars]) -> bytes:
@@ -169,6 +177,18 @@ def in_batches(frames: Sequence[Frame]) -> Iterator[list[Frame]]:
         some.append(frame)
     if some:
         yield some
+
+
+def _detail_column(frames: Sequence[Frame]) -> Any:
+    """Return what rows have besides their Summaries, null where there is nothing."""
+    num_rows = sum(len(frame.targets) for frame in frames)
+    if all(frame.detail is None for frame in frames):
+        return pa.nulls(num_rows, pa.binary())
+    rows = list(chain.from_iterable(frame.detail or [b""] * len(frame.targets) for frame in frames))
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+    known = np.diff(ends) > 0
+    bitmap = None if known.all() else _buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), num_rows, [bitmap, _buffer(ends), pa.py_buffer(b"".join(rows))])
 
 
 def _targets(frames: Sequence[Frame]) -> Sequence[str]:

@@ -17,6 +17,7 @@ from typing import Protocol
 from vario.backends.protocols.backend import Backend
 from vario.backends.protocols.capabilities import DeviceClock
 from vario.config import Config
+from vario.core.bins import QUANTITY
 from vario.core.clock import Clock
 from vario.core.records import StepRecord
 from vario.sinks.alerts import Alerts
@@ -46,6 +47,8 @@ MOST_FOR_SPARSE = 0.25
 MOST_SPARSE_EVERY = 32
 MOST_EVERY = 160
 """The longest interval."""
+MOST_BETWEEN_DISTRIBUTIONS = 1600
+"""The same for distributions: no rule waits for them, and one costs as much as a look at everything."""
 LEAST_SAVED = 0.02
 """Quantities that use less than this share of the budget keep their interval."""
 UNCERTAIN_FACTOR = 4
@@ -200,10 +203,13 @@ class Budget:
 
     def _count(self, seconds: float, spent: Mapping[str, float], device: Mapping[str, float]) -> None:
         looks = 0.0
-        for quantity in {observer.quantity for observer in self._observers if observer.watching}:
-            look = spent.get(quantity, 0.0)
+        # What is recorded only for distributions is part of what these cost.
+        lent = {observer.quantity for observer in self._observers if observer.is_lent}
+        for quantity in {observer.quantity for observer in self._observers if observer.watching} - lent:
+            own = lent | {quantity} if quantity == QUANTITY else {quantity}
+            look = sum(spent.get(name, 0.0) for name in own)
             looks += look
-            self._looks[quantity].add(look, device.get(quantity, 0.0))
+            self._looks[quantity].add(look, sum(device.get(name, 0.0) for name in own))
         host = sum(spent.values())
         sparse = sum([spent[part] for part in SPARSE if part in spent])
         if sparse:
@@ -318,7 +324,8 @@ class Budget:
         return free
 
     def _most(self, quantity: str, usual: int) -> int:
-        return MOST_EVERY if self._looks[quantity].num > 1 else usual * UNCERTAIN_FACTOR
+        most = MOST_BETWEEN_DISTRIBUTIONS if quantity == QUANTITY else MOST_EVERY
+        return most if self._looks[quantity].num > 1 else usual * UNCERTAIN_FACTOR
 
 
 def _interval(cost: float, room: float) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from vario.backends.protocols.observing import LateRows
+from vario.backends.protocols.observing import LateBins, LateRows
+from vario.core.bins import BinTable
 from vario.core.quantities import GRADIENT_NORM
 from vario.core.records import (
     COLUMNS,
@@ -31,6 +32,19 @@ Seen = tuple[int, int] | list[int]
 """Row and order of each observation of a target: a tuple of two for one, a flat list for several."""
 Rows = dict[str, Seen]
 """The observations, by target."""
+
+
+@dataclass(eq=False)
+class RowDetails:
+    """What is known of a step's rows besides their Summaries."""
+
+    specs: dict[int, TensorSpec] = field(default_factory=dict)
+    bins: Callable[[], BinTable] | None = None
+    """Returns the distributions of rows, once the step's rows were handed over; None if there are none."""
+
+    def stored_bins(self, rows: Sequence[int], groups: npt.NDArray[np.int64] | None = None) -> list[bytes] | None:
+        """Return the distributions of rows, for a Frame."""
+        return None if self.bins is None else self.bins().stored(rows, groups)
 
 
 def add_row(rows: Rows, target: str, row: int, order: int) -> None:
@@ -76,13 +90,14 @@ class Listed:
         rows = self.rows
         return table[rows.start : rows.stop] if isinstance(rows, range) else table[list(rows)]
 
-    def build(self, quantity: str, step: int, table: Table) -> Frame:
+    def build(self, quantity: str, step: int, table: Table, details: RowDetails) -> Frame:
         """Return its Frame. Targets that are the same tuple in each step stay that tuple: comparing them is free."""
         summaries = self.summaries(table)
         if np.isnan(summaries[:, COUNT]).any():
-            return _frame(quantity, step, 0, self.unfold(), table, {})
+            return _frame(quantity, step, 0, self.unfold(), table, details)
         order = np.arange(self.first_order, self.first_order + len(self.rows), dtype=np.int32)
-        return Frame(quantity, step, 0, tuple(self.targets), order, summaries)
+        bins = details.stored_bins(self.rows)
+        return Frame(quantity, step, 0, tuple(self.targets), order, summaries, detail=bins)
 
 
 class MergedSummary:
@@ -108,7 +123,7 @@ class HeldRows:
     """Rows taken out of a step: they may come back later in the step, or belong to the next one."""
 
     frames: dict[tuple[str, int], Rows]
-    specs: dict[int, TensorSpec]
+    details: RowDetails
     fetch: Callable[[], Table] | None = None
     """Returns the table of the rows, once the step's rows were handed over."""
 
@@ -116,11 +131,11 @@ class HeldRows:
         """Some rows of one frame that leave this step."""
         rows = self.frames.get(key, {})
         picked = {target: rows.pop(target) for target in list(targets) if target in rows}
-        return HeldRows({key: picked}, self.specs, self.fetch) if picked else None
+        return HeldRows({key: picked}, self.details, self.fetch) if picked else None
 
     def build(self, step: int) -> list[Frame]:
         """Return the rows as Frames of a step; waits for the device."""
-        return [] if self.fetch is None else build_frames(self.frames, step, self.fetch(), self.specs)
+        return [] if self.fetch is None else build_frames(self.frames, step, self.fetch(), self.details)
 
 
 def divided(rows: Rows, first: int) -> tuple[Rows, Rows]:
@@ -131,6 +146,14 @@ def divided(rows: Rows, first: int) -> tuple[Rows, Rows]:
         for row, order in zip(seen[::2], seen[1::2], strict=True):
             add_row(before if order < first else since, target, row, order)
     return before, since
+
+
+def put_rows(frames: dict[tuple[str, int], Rows], key: tuple[str, int], rows: Rows) -> None:
+    """Replace the rows of a frame, which goes if there are none."""
+    if rows:
+        frames[key] = rows
+    else:
+        del frames[key]
 
 
 def norm_of_gradients(
@@ -170,28 +193,40 @@ def build_frames(
     frames: dict[tuple[str, int], Rows],
     step: int,
     table: Table,
-    specs: dict[int, TensorSpec],
+    details: RowDetails,
     listed: Mapping[str, Listed] = _NO_LISTS,
 ) -> list[Frame]:
     """Return one Frame per quantity and micro-step with rows, observed one by one or as a list."""
     found = []
     for (quantity, micro_step), rows in frames.items():
         if rows:
-            found.append(_frame(quantity, step, micro_step, rows, table, specs))
+            found.append(_frame(quantity, step, micro_step, rows, table, details))
         elif quantity in listed and micro_step == 0:
-            found.append(listed[quantity].build(quantity, step, table))
+            found.append(listed[quantity].build(quantity, step, table, details))
     return found
 
 
-def build_late(late: list[tuple[str, int, LateRows]], step: int) -> list[Frame]:
+Late = tuple[str, int, LateRows, LateBins | None]
+"""A quantity, the first place of its rows in the step's order, the rows, and their distributions."""
+
+
+def build_late(late: list[Late], step: int) -> list[Frame]:
     """Return the Frames of late rows, one per quantity; none for a quantity without rows."""
     found: dict[str, list[tuple[Sequence[str], npt.NDArray[np.int32], Table]]] = {}
-    for quantity, first, make in late:
+    bins: dict[str, dict[str, bytes]] = {}
+    for quantity, first, make, counted in late:
         targets, table = make()
+        if counted is not None and targets:
+            bins.setdefault(quantity, {}).update(counted())
         if targets:
             order = np.arange(first, first + len(targets), dtype=np.int32)
             found.setdefault(quantity, []).append((targets, order, table))
-    return [Frame(quantity, step, 0, *_joined(parts)) for quantity, parts in found.items()]
+    frames = [Frame(quantity, step, 0, *_joined(parts)) for quantity, parts in found.items()]
+    return [_with_bins(frame, bins[frame.quantity]) if bins.get(frame.quantity) else frame for frame in frames]
+
+
+def _with_bins(frame: Frame, bins: Mapping[str, bytes]) -> Frame:
+    return replace(frame, detail=[bins.get(target, b"") for target in frame.targets])
 
 
 def _joined(
@@ -212,10 +247,10 @@ def build_others(
     kept: dict[tuple[str, StepId], dict[str, MergedSummary]],
     placed: dict[tuple[str, StepId], Rows],
     table: Table,
-    specs: dict[int, TensorSpec],
+    details: RowDetails,
 ) -> list[Frame]:
     """Return the Frames of observations that belong to their own step, this one or an earlier one."""
-    frames = [_frame(quantity, *step_id, rows, table, specs) for (quantity, step_id), rows in placed.items()]
+    frames = [_frame(quantity, *step_id, rows, table, details) for (quantity, step_id), rows in placed.items()]
     for (quantity, step_id), found in kept.items():
         rows = list(found.values())
         order = np.array([row.order for row in rows], dtype=np.int32)
@@ -229,16 +264,18 @@ def build_others(
     return frames
 
 
-def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, specs: dict[int, TensorSpec]) -> Frame:
+def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, details: RowDetails) -> Frame:
     targets = tuple(rows)
     order = np.array([seen[1] for seen in rows.values()], dtype=np.int32)
     sizes = list(map(len, rows.values()))
+    picked = [row for seen in rows.values() for row in seen[::2]]
+    groups = None
     if max(sizes) == 2:
-        summaries = table[[seen[0] for seen in rows.values()]]
+        summaries = table[picked]
     else:
-        picked = [row for seen in rows.values() for row in seen[::2]]
         groups = np.repeat(np.arange(len(targets)), [size // 2 for size in sizes])
         summaries = merge(table[picked], groups, len(targets))
+    bins = details.stored_bins(picked, groups)
     if np.isnan(summaries[:, COUNT]).any():
         # A compiled graph did not get as far as their tensors.
         lost = np.isnan(summaries[:, COUNT])
@@ -246,8 +283,9 @@ def _frame(quantity: str, step: int, micro_step: int, rows: Rows, table: Table, 
             target: seen for (target, seen), is_lost in zip(rows.items(), lost.tolist(), strict=True) if not is_lost
         }
         targets, order, summaries = tuple(rows), order[~lost], summaries[~lost]
-    described = [specs[seen[0]] for seen in rows.values()] if specs else None
-    return Frame(quantity, step, micro_step, targets, order, summaries, described)
+        bins = bins and [row for row, is_lost in zip(bins, lost.tolist(), strict=True) if not is_lost]
+    described = [details.specs[seen[0]] for seen in rows.values()] if details.specs else None
+    return Frame(quantity, step, micro_step, targets, order, summaries, described, bins)
 
 
 @dataclass(eq=False, slots=True)
@@ -259,10 +297,10 @@ class EndedStep:
     fetch: Callable[[], Table]
     frames: dict[tuple[str, int], Rows]
     listed: dict[str, Listed]
-    specs: dict[int, TensorSpec]
+    details: RowDetails
     kept: dict[tuple[str, StepId], dict[str, MergedSummary]]
     placed: dict[tuple[str, StepId], Rows]
-    late: list[tuple[str, int, LateRows]]
+    late: list[Late]
     returned: list[HeldRows]
     conditional: Conditional | None
     collectives: list[Collective]
@@ -286,8 +324,8 @@ class EndedStep:
             scalars.update(norm_of_gradients(self.frames, self.listed, table))
         found: list[Frame] = []
         if self.frames or self.kept or self.placed or self.late or self.returned:
-            found += build_frames(self.frames, self.step, table, self.specs, self.listed)
-            found += build_others(self.kept, self.placed, table, self.specs)
+            found += build_frames(self.frames, self.step, table, self.details, self.listed)
+            found += build_others(self.kept, self.placed, table, self.details)
             found += build_late(self.late, self.step)
             found += [frame for part in self.returned for frame in part.build(self.step)]
         for derive in self.derivations:

@@ -43,7 +43,7 @@ from vario.training.forks import let_go_in_forks
 from vario.training.found_params import FoundParams
 from vario.training.header import run_header
 from vario.training.leaving import Leaving
-from vario.training.observer import QuantityObserver, Skips
+from vario.training.observer import QuantityObserver, Skips, begin_all
 from vario.training.plugins import left_out
 from vario.training.step_buffer import StepFrames
 from vario.training.writer import Writer, derivations, give_to_sinks
@@ -379,9 +379,7 @@ class Monitor(KeepsAttachments):
 
     def _begin_step(self) -> None:
         self.costs.begin_step(self._clock.step)
-        for observer in self._observers:
-            observer.begin_step(self._clock.step)
-        watched = [observer.quantity for observer in self._observers if observer.watching]
+        watched = begin_all(self._observers, self._clock.step)
         self.may_be_light = self._allows_light_steps and self.costs.is_sparse_step and not watched
         self.frames.begin_step(watched)
         self._backend.step_began()

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from vario.backends.protocols.observing import LateRows, Named, Tensor
+from vario.backends.protocols.observing import LateBins, LateRows, Named, Tensor
 from vario.config import Config
+from vario.core.bins import COUNTED, QUANTITY
 from vario.core.quantities import first_steps
 from vario.core.records import Collective, StepId, Table, empty_table
 from vario.core.schedule import Schedule
@@ -52,6 +53,8 @@ class QuantityObserver:
         self.is_told = -1
         """The interval last written to the run, if any."""
         self.watching = False
+        self.is_lent = False
+        """Whether this step is recorded only because distributions are."""
         self._idle_from, self._idle_to = 0, 0.0
         """Steps from the first up to, but not including, the second are known to be off the schedule."""
         self._first_steps = 0 if self.is_fixed or self._schedule.count is not None else first_steps(quantity)
@@ -71,10 +74,24 @@ class QuantityObserver:
 
     def took(self, seconds: float) -> None:
         """Add the training thread's time spent on this quantity."""
-        self._monitor.costs.add(self.quantity, seconds)
+        self._monitor.costs.add(self.quantity, seconds - self._charge_bins())
+
+    def _charge_bins(self) -> float:
+        """Charge the time of distributions to them; return it."""
+        bins = self._monitor.frames.bins
+        spent, bins.seconds = bins.seconds, 0.0
+        if spent:
+            self._monitor.costs.add(QUANTITY, spent)
+        return spent
+
+    def lend(self) -> None:
+        """Record this step for its distributions, unless the user set the interval."""
+        if not self.watching and not self.is_fixed and self.quantity not in self._monitor.off:
+            self.watching = self.is_lent = self.quantity in self._monitor.config.quantities
 
     def begin_step(self, step: int) -> None:
         """Start a step: decide whether it is recorded."""
+        self.is_lent = False
         if self._first_steps:
             self.watched_before = self._end_of_first_steps = max(self._schedule.start, step) + self._first_steps
             self._first_steps = 0
@@ -136,6 +153,7 @@ class QuantityObserver:
     ) -> None:
         """Reduce a list at once; the last list of a step counts. For `is_wanted`, see `StepFrames.observe_all`."""
         self._monitor.frames.observe_all(self.quantity, targets, tensors, scale, is_wanted)
+        self._charge_bins()
 
     def observe_at(self, step_id: StepId, target: str, found: list[Tensor] | float) -> None:
         """Reduce tensors of a step into one row, or keep a number as one; safe from any thread."""
@@ -150,7 +168,12 @@ class QuantityObserver:
         """Keep an existing row under another name."""
         self._monitor.frames.add_row(self.quantity, self._monitor.micro_step, target, row, order)
 
-    def add_later(self, rows: LateRows, most: int) -> None:
+    @property
+    def counts_bins(self) -> bool:
+        """Whether this step records distributions of this quantity."""
+        return self._monitor.frames.bins.counts(self.quantity)
+
+    def add_later(self, rows: LateRows, most: int, bins: LateBins | None = None) -> None:
         """Keep at most `most` rows that are computed when the step is recorded; never raises into the writer."""
 
         def made() -> tuple[Sequence[str], Table]:
@@ -160,7 +183,7 @@ class QuantityObserver:
                 self.failed(error)
                 return (), empty_table(0)
 
-        self._monitor.frames.add_later(self.quantity, made, most)
+        self._monitor.frames.add_later(self.quantity, made, most, bins)
 
     def describe(self, collective: Collective) -> None:
         """Describe a collective when it is first seen; safe from any thread."""
@@ -169,6 +192,17 @@ class QuantityObserver:
     def log(self, name: str, value: float) -> None:
         """Log a plain number of this step."""
         self._monitor.frames.log(name, value)
+
+
+def begin_all(observers: Sequence[QuantityObserver], step: int) -> list[str]:
+    """Start a step for all Observers; return the quantities that it records."""
+    for observer in observers:
+        observer.begin_step(step)
+    if any(observer.watching and observer.quantity == QUANTITY for observer in observers):
+        for observer in observers:
+            if observer.quantity in COUNTED:
+                observer.lend()
+    return [observer.quantity for observer in observers if observer.watching]
 
 
 class Skips:

@@ -6,14 +6,16 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from vario.backends.protocols.observing import Describe, LateRows, Named, Summaries, Tensor
+from vario.backends.protocols.observing import Describe, LateBins, LateRows, Named, Summaries, Tensor
 from vario.core.records import Collective, Frame, StepId, StepRecord, TensorSpec
 from vario.training.frame_rows import (
     Conditional,
     EndedStep,
     HeldRows,
+    Late,
     Listed,
     MergedSummary,
+    RowDetails,
     Rows,
     add_row,
     build_frames,
@@ -22,7 +24,9 @@ from vario.training.frame_rows import (
     copied,
     divided,
     list_number,
+    put_rows,
 )
+from vario.training.row_bins import RowBins
 
 _NEXT = -1
 """Micro-step of rows that are recorded only if they turn out to belong to the next step."""
@@ -39,15 +43,16 @@ class StepFrames:
         self._lock = threading.Lock()
         self.watched: frozenset[str] = frozenset()
         """The quantities that this step records."""
+        self.bins = RowBins()
         self._idle: list[HeldRows] = []
         self._held: HeldRows | None = None
         self._device_seconds: dict[str, float] = {}
         self.keeps_norm = False
-        """Whether to log the norm of all gradients if they have rows."""
+        """Whether to log the norm of all gradients."""
         self.derivations: list[Callable[[Sequence[Frame], dict[str, float]], None]] = []
         """Called on the writer thread with the frames of each record and its plain numbers, to add further ones."""
         self.is_of_next_step = False
-        """Whether `is_latest` rows are for the next step, since this step has had its update: its rows stay."""
+        """Whether `is_latest` rows are for the next step: this one has had its update, so its rows stay."""
         self._begin()
 
     def keep_specs(self, describe: Describe) -> None:
@@ -57,6 +62,7 @@ class StepFrames:
     def begin_step(self, watched: Iterable[str]) -> None:
         """Start a step that records these quantities."""
         self.watched = frozenset(watched)
+        self.bins.begin_step(self.watched)
         self._idle.clear()
 
     def _begin(self) -> None:
@@ -72,9 +78,9 @@ class StepFrames:
         self._scalars: dict[str, float] = {}
         self._later_scalars: dict[str, int] = {}
         self._scalar_calls: list[Callable[[dict[str, float]], None]] = []
-        self._late: list[tuple[str, int, LateRows]] = []
+        self._late: list[Late] = []
         self._conditional: Conditional | None = None
-        self._specs: dict[int, TensorSpec] = {}
+        self._details = RowDetails()
         self._lists: dict[tuple[str, int], list[Sequence[str]]] = {}
         """The targets of each list of tensors, by quantity and number of updates before it."""
         self._updates = self._num_together = 0
@@ -102,9 +108,10 @@ class StepFrames:
             self._count_device(quantity)
         if row is None:
             self._skipped(quantity, target, tensor)
-        else:
-            self._note_spec(row, tensor)
-            self.add_row(quantity, micro_step, target, row)
+            return None
+        self._note_spec(row, tensor)
+        self.add_row(quantity, micro_step, target, row)
+        self.bins.count(quantity, [row], [tensor], scale)
         return row
 
     def _make_room(self, quantity: str, target: str) -> int:
@@ -121,12 +128,12 @@ class StepFrames:
 
     def take_device_seconds(self) -> dict[str, float]:
         """Return the estimated device seconds of each quantity since the last call."""
-        taken, self._device_seconds = self._device_seconds, {}
-        return taken
+        own, self._device_seconds = self._device_seconds, {}
+        return own | self.bins.take_device_seconds()
 
     def _note_spec(self, row: int, tensor: Tensor) -> None:
         if self._describe is not None:
-            self._specs[row] = self._describe(tensor)
+            self._details.specs[row] = self._describe(tensor)
 
     def observe_at(self, quantity: str, step_id: StepId, target: str, tensors: list[Tensor]) -> None:
         """Reduce tensors of a step, this one or an earlier one, into one row; safe from any thread."""
@@ -175,6 +182,7 @@ class StepFrames:
         self._forget_returned(quantity, targets)
         rows = self._summaries.observe_many(tensors, scale, again)
         self._count_device(quantity)
+        self.bins.count(quantity, rows, tensors, scale)
         if self._describe is None and (isinstance(rows, range) or None not in rows):
             # Very many targets at once: no Python code runs per target.
             listed = Listed(targets, rows, self._order)  # type: ignore[arg-type]
@@ -195,8 +203,6 @@ class StepFrames:
             frame[target] = row, self._order
             self._order += 1
 
-    # Rows that exist already, or are made later
-
     def is_steady(self, name: tuple[str, str]) -> bool:
         """Whether tensors of this quantity and target keep their values until the end of their pass."""
         return self._summaries.is_steady(name)
@@ -208,22 +214,21 @@ class StepFrames:
         self._num_together += 1
         rows = self._summaries.observe_many(tensors, scale, f"{quantity}/together/{self._num_together}")
         self._count_device(quantity)
+        self.bins.count(quantity, rows, tensors, scale)
         for tensor, (micro_step, targets), row in zip(tensors, named, rows, strict=True):
             if row is None:
                 self._skipped(quantity, targets[0][0], tensor)
-                continue
-            self._note_spec(row, tensor)
-            for target, order in targets:
-                self.add_row(quantity, micro_step, target, row, order)
+            else:
+                self._note_spec(row, tensor)
+                for target, order in targets:
+                    self.add_row(quantity, micro_step, target, row, order)
         return rows
 
     def add_row(self, quantity: str, micro_step: int, target: str, row: int, order: int | None = None) -> None:
         """Keep a row that was already reduced."""
         if quantity in self._listed:
             self._unfold(quantity)
-        rows = self._frames.get((quantity, micro_step))
-        if rows is None:
-            rows = self._frames[quantity, micro_step] = {}
+        rows = self._frames.setdefault((quantity, micro_step), {})
         add_row(rows, target, row, self.next_order() if order is None else order)
 
     def add_summary(
@@ -237,9 +242,9 @@ class StepFrames:
             else:
                 kept[target] = MergedSummary(summary, self.next_order(), spec)
 
-    def add_later(self, quantity: str, rows: LateRows, most: int) -> None:
+    def add_later(self, quantity: str, rows: LateRows, most: int, bins: LateBins | None = None) -> None:
         """Keep at most `most` rows that are computed with the record; a target's later row replaces the earlier one."""
-        self._late.append((quantity, self._order, rows))
+        self._late.append((quantity, self._order, rows, bins))
         self._order += most
 
     def describe(self, collective: Collective) -> None:
@@ -270,7 +275,7 @@ class StepFrames:
     def set_aside(self, quantity: str, targets: Iterable[str]) -> None:
         """Take these targets' rows out of the step; `bring_back` restores them."""
         self._unfold(quantity)
-        aside = HeldRows(self._frames, self._specs).pick((quantity, 0), targets)
+        aside = HeldRows(self._frames, self._details).pick((quantity, 0), targets)
         if aside is not None:
             self._idle.append(aside)
             self._open.append(aside)
@@ -288,11 +293,11 @@ class StepFrames:
 
     def hold_pass(self, first_micro_step: int) -> None:
         """Hold what was observed since the latest update, from that micro-step on, for the next step."""
-        self._held = HeldRows({}, self._specs)
+        self._held = HeldRows({}, self._details)
         self._unfold(*list(self._listed))
         for (quantity, micro_step), rows in list(self._frames.items()):
             kept, held = divided(rows, self._first_since_update)
-            self._replace((quantity, micro_step), kept)
+            put_rows(self._frames, (quantity, micro_step), kept)
             if held:
                 self._held.frames.setdefault((quantity, max(0, micro_step - first_micro_step)), {}).update(held)
         self._open.append(self._held)
@@ -305,13 +310,12 @@ class StepFrames:
             if key[0] in self.watched and held is not None:
                 for target in rows:
                     self._frames.get(key, {}).pop(target, None)
-                self._returned.append(HeldRows({key: rows}, held.specs, held.fetch))
+                self._returned.append(HeldRows({key: rows}, held.details, held.fetch))
 
     def begin_pass(self, is_new: bool = True) -> None:
         """Start a forward pass; `is_new` is False if others wait for the same backward pass."""
         self._first_of_pass = self._order
-        if is_new:
-            self._first_of_micro_step = self._order
+        self._first_of_micro_step = self._order if is_new else self._first_of_micro_step
 
     def forget_pass(self) -> None:
         """Forget the rows of the latest forward pass, which came to nothing."""
@@ -328,13 +332,7 @@ class StepFrames:
     def _forget_since(self, first: int) -> None:
         self._unfold(*list(self._listed))
         for key, rows in list(self._frames.items()):
-            self._replace(key, divided(rows, first)[0])
-
-    def _replace(self, key: tuple[str, int], rows: Rows) -> None:
-        if rows:
-            self._frames[key] = rows
-        else:
-            del self._frames[key]
+            put_rows(self._frames, key, divided(rows, first)[0])
 
     def seal(self) -> None:
         """Give later lists their own rows, because an update used those so far."""
@@ -345,6 +343,7 @@ class StepFrames:
         """Forget the step in progress."""
         with self._lock:
             self._summaries.collect()
+            self.bins.collect()
             self._begin()
 
     @property
@@ -360,8 +359,8 @@ class StepFrames:
     @property
     def has_rows(self) -> bool:
         """Whether this step has any rows yet."""
-        others = self._scalar_calls or self._kept or self._placed or self._late or self._returned
-        return self.has_tensors or self.has_numbers or bool(others)
+        others = self._scalar_calls, self._kept, self._placed, self._late, self._returned
+        return self.has_tensors or self.has_numbers or any(others)
 
     def log(self, name: str, value: Any) -> None:
         """Log a plain number: a Python number or a one-element tensor. Does not wait for the device."""
@@ -381,7 +380,8 @@ class StepFrames:
             for aside in self._open:
                 aside.fetch = fetch
             own = {key: rows for key, rows in self._frames.items() if key[1] != _NEXT}
-            rows = own, self._listed, self._specs, self._kept, self._placed, self._late, self._returned
+            self._details.bins = self.bins.collect()
+            rows = own, self._listed, self._details, self._kept, self._placed, self._late, self._returned
             numbers = self._scalars, self._later_scalars, self._scalar_calls, self.keeps_norm, self.derivations
             ended = EndedStep(step, time, fetch, *rows, self._conditional, self._collectives, *numbers)
             self._begin()
@@ -395,6 +395,6 @@ class StepFrames:
             placed = {key: copied(rows) for key, rows in self._placed.items()}
             fetch = self._summaries.collect(keep=True)
         frames, table = {key: rows for key, rows in self._frames.items() if key[1] != _NEXT}, fetch()
-        found = [*build_frames(frames, step, table, self._specs), *build_others(kept, placed, table, self._specs)]
+        found = [*build_frames(frames, step, table, self._details), *build_others(kept, placed, table, self._details)]
         found += [frame for part in self._returned for frame in part.build(step)]
         return [*found, *build_late(self._late, step)]

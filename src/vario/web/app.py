@@ -26,6 +26,7 @@ from vario.web.addresses import (
     model,
     overlay,
     overview,
+    precision,
     ranks,
     table,
 )
@@ -83,7 +84,7 @@ def make_app(
 
 def all_endpoints() -> list[Endpoint]:
     """Return every endpoint of the API."""
-    modules = (overview, table, overlay, effects, charts, findings, ranks, compare, model, attachments)
+    modules = (overview, table, overlay, effects, charts, findings, ranks, compare, model, precision, attachments)
     return [*(endpoint for module in modules for endpoint in module.ENDPOINTS), LIVE]
 
 

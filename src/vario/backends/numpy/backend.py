@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from vario.backends import launchers
 from vario.backends.host_clock import HostMark, host_mark
+from vario.backends.numpy.distributions import NumpyDistributions
 from vario.backends.numpy.model import Arrays, NumpyModel
 from vario.backends.numpy.summaries import NumpySummaries
 from vario.backends.protocols.backend import Backend, Capability
-from vario.backends.protocols.capabilities import AppliedGradients, DeviceClock
+from vario.backends.protocols.capabilities import AppliedGradients, DeviceClock, Distributions
 from vario.backends.protocols.events import TRAINING_LOOP, Events, LoopCalls
 from vario.backends.protocols.gradients import PushedGradients
 from vario.backends.protocols.observing import NamedTensors
@@ -42,6 +43,7 @@ class NumpyBackend(Backend):
         self._chosen = choice.parameters(names)
         self._trained = [number for number, name in enumerate(names) if name not in model.frozen]
         self._gradients = PushedGradients([], [])
+        self._distributions = NumpyDistributions()
 
     # Model and parameters
 
@@ -83,8 +85,10 @@ class NumpyBackend(Backend):
     # Capabilities
 
     def offer(self, capability: type[Capability]) -> Capability | None:
-        """Return itself for applied gradients and the host's clock."""
+        """Return itself for applied gradients and the host's clock, and what counts elements."""
         offered: Any = self if capability in _OFFERED else None
+        if capability is Distributions:
+            offered = self._distributions
         return offered  # type: ignore[no-any-return]
 
     def applied_gradients(self, optimizer: Any) -> NamedTensors:

@@ -10,7 +10,17 @@ from typing import Any, Protocol
 
 from vario.backends.protocols.collectives import CollectiveFollower
 from vario.backends.protocols.losses import BackwardLoss, Compared
-from vario.backends.protocols.observing import BatchSize, Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
+from vario.backends.protocols.observing import (
+    BatchSize,
+    ChannelSizes,
+    Later,
+    NamedTensors,
+    Observer,
+    RowHashes,
+    Tensor,
+    TimeMark,
+)
+from vario.core.bins import BinTable
 from vario.core.records import HostCopy, Mesh
 
 
@@ -196,6 +206,35 @@ class Spectra(Protocol):
 
     def spectra(self) -> NamedTensors:
         """Return `<module>:spectral_norm` and `<module>:stable_rank` of the weight matrix of each chosen module."""
+
+
+class Distributions(Protocol):
+    """How the elements of tensors are distributed over the bins of `vario.core.bins`."""
+
+    device_seconds: float
+    """Estimated device time for what was counted; the reader resets it to 0."""
+
+    def count_rows(self, rows: Sequence[int | None], tensors: Sequence[Tensor], scale: Tensor | None) -> None:
+        """Count the elements of tensors, divided by `scale`, as those of these rows of the step; None: of no row.
+
+        A row that comes again in the step replaces itself.
+        """
+
+    def collect_rows(self) -> Callable[[], BinTable]:
+        """End the step; return a function that waits for the counts and returns them, on any thread."""
+
+
+class Channels(Protocol):
+    """How large single channels of tensors are."""
+
+    def chosen_modules(self) -> list[str]:
+        """Return the chosen modules whose outputs have channels."""
+
+    def on_modules_returned(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
+        """Call `call` with (name, items) when one of these modules has returned one or several items."""
+
+    def channel_sizes(self, target: str, tensor: Tensor, kind: str) -> ChannelSizes | None:
+        """Start to measure the `rows` or `columns` of a matrix, or the `features` of an activation; None: no such."""
 
 
 class Collectives(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +30,9 @@ Later = Callable[[], npt.NDArray[Any]]
 
 Named = tuple[int, list[tuple[str, int | None]]]
 """The micro-step of a tensor, its targets and their places in the order of the step's rows, if taken already."""
+
+LateBins = Callable[[], Mapping[str, bytes]]
+"""Stored distributions by target, for rows that are computed with the step's record."""
 
 LateRows = Callable[[], tuple[Sequence[str], Table]]
 """Targets and Summaries that are computed with the step's record; the call may wait for a device."""
@@ -114,7 +117,11 @@ class Observer(Protocol):
     def add_row(self, target: str, row: int, order: int | None = None) -> None:
         """Keep an existing row under another name; `order`: its place, if it was taken before."""
 
-    def add_later(self, rows: LateRows, most: int) -> None:
+    @property
+    def counts_bins(self) -> bool:
+        """Whether this step records distributions of this quantity."""
+
+    def add_later(self, rows: LateRows, most: int, bins: LateBins | None = None) -> None:
         """Keep at most `most` rows that are computed when the step is recorded; the last row of a target counts."""
 
     def describe(self, collective: Collective) -> None:
@@ -125,6 +132,16 @@ class Observer(Protocol):
 
     def took(self, seconds: float) -> None:
         """Add the training thread's time spent on this quantity."""
+
+
+class ChannelSizes(Protocol):
+    """The sizes of one tensor's channels, on their way to the host; both calls may wait."""
+
+    def rows(self) -> tuple[Sequence[str], Table]:
+        """Return the Summary of the largest magnitude of each channel."""
+
+    def detail(self) -> Mapping[str, bytes]:
+        """Return the largest channels, as stored."""
 
 
 Describe = Callable[[Tensor], TensorSpec]

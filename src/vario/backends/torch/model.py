@@ -27,6 +27,7 @@ from vario.backends.torch.msprobe_wishes import TorchWishes
 from vario.backends.torch.optimizer import clipping
 from vario.backends.torch.optimizer.update_rows import UpdateRows
 from vario.backends.torch.reduce import host_copy
+from vario.backends.torch.reduce.distributions import TorchDistributions
 from vario.backends.torch.reduce.input_samples import input_samples
 from vario.backends.torch.reduce.row_hashes import row_hashes
 from vario.backends.torch.reduce.summaries import TorchSummaries
@@ -64,7 +65,7 @@ _BY_TARGETS: frozenset[type] = frozenset(
         offered.DeviceMemory,
     }
 )
-_BY_MODULES: frozenset[type] = frozenset({offered.Attention, offered.Routers, offered.SilentUnits})
+_BY_MODULES: frozenset[type] = frozenset({offered.Attention, offered.Routers, offered.SilentUnits, offered.Channels})
 _BY_WISHES: frozenset[type] = frozenset({MsprobeWishes, MsprobeFeatures, MsprobeMomentum})
 
 log = logging.getLogger("vario")
@@ -80,6 +81,7 @@ class TorchModel(TrainingLoop):
         self.inside = InsideModel(self.targets, self._is_training_pass, self._calls.module_calls)
         self._spectral_norms = SpectralNorms()
         self._pass_work = PassWork(self.targets)
+        self._distributions = TorchDistributions()
         self._undo.add(self._pass_work.end_count)
         self._collective_followers: list[CollectiveFollower] = []
         self._update_rows: UpdateRows | None = None
@@ -216,6 +218,8 @@ class TorchModel(TrainingLoop):
             found = self.inside
         elif capability is offered.PassWork:
             found = self._pass_work
+        elif capability is offered.Distributions:
+            found = self._distributions
         elif capability in _BY_WISHES:
             found = TorchWishes(self)
         return found  # type: ignore[no-any-return]

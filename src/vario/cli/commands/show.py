@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
 from vario.cli import output
+from vario.core.bins import QUANTITY as DISTRIBUTION
 from vario.core.errors import ConfigError
 from vario.core.text import number, suggestion, unknown
 
@@ -125,6 +126,8 @@ def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, 
         raise ConfigError(f"{run.path}: nothing recorded yet")
     rank = "all" if rank is None else rank
     recorded = run.quantities(rank)
+    if quantity == DISTRIBUTION:
+        raise ConfigError("--quantity: a distribution is no curve. See `vario precision RUN --tensor NAME`.")
     if quantity is not None and quantity not in recorded:
         raise ConfigError(unknown("--quantity", quantity, recorded))
     ranked = [name for name in PREFERENCE if name in recorded]

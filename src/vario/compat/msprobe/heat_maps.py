@@ -15,7 +15,7 @@ from vario.statistics import Values
 if TYPE_CHECKING:
     from vario.core.event_file import EventFile
 
-BINS = 30
+DETAIL = 30
 LOW, HIGH = -1.0, 1.0
 WIDTH, HEIGHT = 640, 480
 _MARGIN = 48
@@ -71,7 +71,7 @@ def draw(table: Values, steps: list[int]) -> bytes:
     elements."""
     picture = np.full((HEIGHT, WIDTH, 3), 255, dtype=np.uint8)
     height, width = HEIGHT - 2 * _MARGIN, WIDTH - 2 * _MARGIN
-    rows = (BINS - 1 - np.arange(height) * BINS // height).astype(int)
+    rows = (DETAIL - 1 - np.arange(height) * DETAIL // height).astype(int)
     columns = np.arange(width) * len(steps) // width
     brightness = np.log1p(table) / max(np.log1p(table).max(), 1e-9)
     picture[_MARGIN : _MARGIN + height, _MARGIN : _MARGIN + width] = _colour(brightness[np.ix_(rows, columns)])

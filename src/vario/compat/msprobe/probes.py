@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from vario.backends.protocols.backend import Backend, needed
 from vario.backends.protocols.msprobe_wishes import MsprobeFeatures, MsprobeMomentum, MsprobeWishes
 from vario.backends.protocols.observing import Tensor
-from vario.compat.msprobe.heat_maps import BINS, HIGH, LOW, HeatMaps
+from vario.compat.msprobe.heat_maps import DETAIL, HIGH, LOW, HeatMaps
 from vario.core.records import Share
 from vario.probes import Needs, Probe, Recorder
 
@@ -180,7 +180,7 @@ class Updates:
 
         def update_began(optimizer: Any) -> None:
             if observer.watching:
-                names, fetch = wishes.update_histograms(optimizer, BINS, LOW, HIGH)
+                names, fetch = wishes.update_histograms(optimizer, DETAIL, LOW, HIGH)
                 if names:
                     self._heat_maps.add(backend.clock.step, names, fetch)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from vario.core.bins import DETAIL
 from vario.core.records import COLUMNS
 
 SCALAR = "scalar"
@@ -16,7 +17,7 @@ FRAME_COLUMNS = ("step", "micro_step", "order", "target", *COLUMNS)
 _WHOLE = frozenset({"count", "nans", "infs", "zeros", "points", "bad"})
 _KINDS = {"step": "int64", "first_step": "int64", "last_step": "int64", "micro_step": "int32", "order": "int32"}
 _NEVER_NULL = ("step", "first_step", "last_step", "micro_step", "order", "time")
-_TYPES: dict[str, Any] = {"int64": pa.int64(), "int32": pa.int32(), "double": pa.float64()}
+_TYPES: dict[str, Any] = {"int64": pa.int64(), "int32": pa.int32(), "double": pa.float64(), "binary": pa.binary()}
 MOST_STEP = (1 << 63) - 1
 """The largest step a column can contain."""
 
@@ -25,6 +26,8 @@ def kind_of(column: str) -> str:
     """Return the type of a column, in Arrow's notation."""
     if column == "target":
         return "dictionary<values=string, indices=int32, ordered=0>"
+    if column == DETAIL:
+        return "binary"
     return _KINDS.get(column) or ("int64" if column in _WHOLE else "double")
 
 

@@ -18,6 +18,7 @@ QUANTITY_STAGES = {
     "activation": "forward",
     "attention": "forward",
     "unit": "forward",
+    "channel": "forward",
     "expert": "forward",
     "activation_gradient": "backward",
     "gradient_local": "backward",

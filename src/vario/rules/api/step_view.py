@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vario.core.bins import Counts, merge_bins
 from vario.core.parameter_list import by_kind
 from vario.core.quantities import LOSSES
 from vario.core.records import COLUMNS, Frame, Table, merge
@@ -289,6 +290,19 @@ class Step:
         if (quantity, part) not in self._parts:
             self._parts[quantity, part] = self._rows[quantity].part(part, self.memory.parts)
         return self._parts[quantity, part]
+
+    def distributions(self, quantity: str) -> tuple[tuple[str, ...], Counts]:
+        """Return the targets of a quantity that have distributions in this step, and these, micro-steps added up."""
+        names: dict[str, int] = {}
+        stored: list[bytes] = []
+        groups: list[int] = []
+        for frame in self.frames:
+            if frame.quantity == quantity and frame.detail is not None:
+                for target, row in zip(frame.targets, frame.detail, strict=True):
+                    if row:
+                        groups.append(names.setdefault(target, len(names)))
+                        stored.append(row)
+        return tuple(names), merge_bins(stored, np.array(groups, np.int64), len(names))
 
     def trend(
         self, quantity: str, statistic: str, part: str = "", *, linear: bool = False, floor: float = 0.02

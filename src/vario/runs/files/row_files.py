@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from vario.core.bins import DETAIL
 from vario.core.errors import RunCorrupt, RunTooNew
 from vario.core.old_names import old_target
-from vario.core.run_files.columns import check_rows, check_schema, columns_of
+from vario.core.run_files.columns import check_rows, check_schema, columns_of, kind_of
 from vario.core.run_files.parquet import check_file, read_footer, read_groups, unreadable
 from vario.core.run_files.streams import NOT_WHOLE, is_unbegun, read_batches, read_stream_bytes
 from vario.core.run_files.streams import unreadable as unreadable_stream
@@ -115,6 +116,11 @@ class Stream:
         return list(self.rows.column_names)
 
     @property
+    def has_detail(self) -> bool:
+        """Whether rows may have more than a Summary."""
+        return _has_detail(self.rows.schema)
+
+    @property
     def num_rows(self) -> int:
         """Number of rows."""
         return int(self.rows.num_rows)
@@ -195,6 +201,11 @@ class Part:
         return list(self.footer.schema.names)
 
     @property
+    def has_detail(self) -> bool:
+        """Whether rows may have more than a Summary."""
+        return DETAIL in self.footer.schema.names and _has_detail(self.footer.schema.to_arrow_schema())
+
+    @property
     def num_groups(self) -> int:
         """Number of row groups."""
         return int(self.footer.num_row_groups)
@@ -229,6 +240,11 @@ class Part:
         except (FileNotFoundError, ValueError) as error:
             raise unreadable(self.path, error) from error
         return with_new_names(self.path.parent.name, table)
+
+
+def _has_detail(schema: Any) -> bool:
+    place = schema.get_field_index(DETAIL)
+    return place >= 0 and str(schema.field(place).type) == kind_of(DETAIL)
 
 
 def scanned(parts: Sequence[Part], columns: Sequence[str]) -> Any:

@@ -7,9 +7,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vario.core.bins import COUNTED, QUANTITY
 from vario.core.errors import ConfigError, MissingExtra
 from vario.core.old_names import TARGET_ENDS
 from vario.core.run_files.columns import SCALAR, columns_of
+from vario.runs.files.bin_rows import bin_table
 from vario.runs.files.row_files import Part, scanned
 from vario.runs.files.store_reader import QuantityReader
 
@@ -51,6 +53,9 @@ def ask(
         try:
             for quantity, ranks in readers.items():
                 _make_view(connection, quantity, ranks, sessions)
+            if QUANTITY in query and QUANTITY not in readers:
+                counted = {name: ranks for name, ranks in readers.items() if name in COUNTED}
+                connection.register(QUANTITY, bin_table(counted, sessions))
             if PARAMS not in readers:
                 connection.register(PARAMS, _params_table(params))
             connection.execute("set lock_configuration = true")
@@ -97,7 +102,8 @@ def _make_view(
                 parts.setdefault(limit, []).append(row_file)
             else:
                 name = f"{quantity}_rank{rank}_part{row_file.number}"
-                selects.append(_select(connection, quantity, name, row_file.rows, rank, limit))
+                rows = row_file.rows.select(list(columns_of(quantity)))
+                selects.append(_select(connection, quantity, name, rows, rank, limit))
         for limit, found in parts.items():
             name, rows = f"{quantity}_rank{rank}_parts_{limit}", scanned(found, columns_of(quantity))
             selects.append(_select(connection, quantity, name, rows, rank, limit))

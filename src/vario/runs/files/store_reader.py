@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from vario.core.bins import DETAIL
 from vario.core.errors import RunCorrupt
 from vario.core.old_names import QUANTITIES, stored_name
 from vario.core.quantities import is_quantity
@@ -125,7 +126,7 @@ class QuantityReader:
         budget = budget or Budget()
         for row_file, limit in self.shown(sessions):
             if not wanted.by_step or wanted.may_hold(row_file.span):
-                tables.append(row_file.read(columns, wanted.at_most(limit)))
+                tables.append(_read(row_file, columns, wanted.at_most(limit)))
                 budget.take(row_file, tables[-1].nbytes, tables[-1].num_rows)
         return one_table(tables, columns)
 
@@ -226,6 +227,14 @@ class QuantityReader:
 
     def _part(self, number: int) -> Part:
         return Part(self._folder / part_name(number, "parquet"), number, self._footers)
+
+
+def _read(row_file: Stream | Part, columns: Sequence[str], wanted: Wanted) -> Any:
+    """Read rows; those of a file without distributions have none."""
+    if DETAIL not in columns or row_file.has_detail:
+        return row_file.read(columns, wanted)
+    table = row_file.read([name for name in columns if name != DETAIL], wanted)
+    return table.append_column(DETAIL, pa.nulls(table.num_rows, type_of(DETAIL))).select(list(columns))
 
 
 def taken_back_from(session: int, sessions: Sessions) -> int | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vario.core.bins import COUNTED, DETAIL
 from vario.core.records import Frame
 from vario.core.text import reason
 from vario.rules import RULES, Chosen, Rule, choose
@@ -168,7 +169,8 @@ def rank_steps(
     for quantity in run.quantities(rank):
         is_read = quantities is None or quantity in quantities or quantity == stand_in
         if quantity != "scalar" and quantity not in PASSED_OVER and is_read:
-            for frame in frames_of(quantity, run.all_rows(quantity, rank, budget)):
+            more = (DETAIL,) if quantity in COUNTED else ()
+            for frame in frames_of(quantity, run.all_rows(quantity, rank, budget, more)):
                 if keep is None or keep(quantity, frame.step):
                     frames.setdefault(frame.step, []).append(frame)
                     if quantity == stand_in:
@@ -230,6 +232,7 @@ def frames_of(quantity: str, table: Any) -> Iterator[Frame]:
     names = np.array(target.dictionary.to_pylist(), dtype=object)
     codes = numbers(target.indices)
     rows = summaries(table)
+    bins = table.column(DETAIL) if DETAIL in table.column_names else None
     starts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1) | np.diff(micro, prepend=micro[0]))
     ends = [*starts[1:], len(steps)]
     before: tuple[Any, tuple[str, ...]] = (None, ())
@@ -237,4 +240,12 @@ def frames_of(quantity: str, table: Any) -> Iterator[Frame]:
         at = codes[start:end]
         if before[0] is None or not np.array_equal(before[0], at):
             before = (at, tuple(names[at]))
-        yield Frame(quantity, int(steps[start]), int(micro[start]), before[1], order[start:end], rows[start:end])
+        stored = None if bins is None else _stored_bins(bins, int(start), int(end))
+        found = before[1], order[start:end], rows[start:end]
+        yield Frame(quantity, int(steps[start]), int(micro[start]), *found, detail=stored)
+
+
+def _stored_bins(column: Any, start: int, end: int) -> list[bytes] | None:
+    """Return the distributions of some rows; None if none of them has one."""
+    rows = column.slice(start, end - start)
+    return None if rows.null_count == end - start else [row or b"" for row in rows.to_pylist()]

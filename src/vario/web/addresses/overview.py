@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vario.core.bins import QUANTITY as DISTRIBUTION
+from vario.core.channels import QUANTITY as CHANNEL
 from vario.core.ending import OVER
 from vario.core.errors import RunError, VarioError
 from vario.runs.files.unmerged import find_unmerged
 from vario.runs.findings.time_verdict import time_verdict
 from vario.runs.notes.notes import RunNote, note_of
+from vario.runs.run import Run
 from vario.runs.table.summary import RunSummary, read_summary
 from vario.runs.table.summary_file import SummaryFile
 from vario.runs.views.throughput import read_throughput, throughput_lines
@@ -343,8 +346,14 @@ def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:
         "failed_rank": failed_rank_of(found),
         "dropped_steps": found.dropped_steps,
         "num_attachments": len(found.attachments),
+        "has_precision": _has_precision(found),
         "cursor": str(cursor_of(found, len(incidents))),
     }
+
+
+def _has_precision(run: Run) -> bool:
+    chosen = {DISTRIBUTION, CHANNEL}.intersection(run.config.get("quantities") or ())
+    return bool(chosen - {one.quantity for one in run.not_offered})
 
 
 ENDPOINTS = (

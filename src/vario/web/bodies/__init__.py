@@ -24,6 +24,7 @@ from vario.web.bodies.events import (
 from vario.web.bodies.findings import Alert, Alerts, Cause, ChainLink, Change, Changes, Incident
 from vario.web.bodies.model import Memory, Model, Module, NotOffered, Parameter, PartOff, RunOrigin, Settings
 from vario.web.bodies.overlay import ChartArrangement, OverlayChart, OverlayLine, Overlays, StoredCharts
+from vario.web.bodies.precision import Channels, DistributionPicture, Precision
 from vario.web.bodies.runs import Noted, Pace, Quantity, RunHome, RunList, RunRow, Session, SeverityCounts
 from vario.web.bodies.table import KnownColumn, KnownColumns, RunTable, TableColumn, TableGroup, TableRow
 
@@ -38,10 +39,12 @@ __all__ = [
     "ChainLink",
     "Change",
     "Changes",
+    "Channels",
     "ChartArrangement",
     "Comparison",
     "Curve",
     "Desync",
+    "DistributionPicture",
     "EffectRow",
     "HeatHead",
     "HeatTable",
@@ -64,6 +67,7 @@ __all__ = [
     "Pace",
     "Parameter",
     "PartOff",
+    "Precision",
     "Problem",
     "Progress",
     "Quantity",

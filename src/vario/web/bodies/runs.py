@@ -132,4 +132,6 @@ class RunHome(Pace):
     dropped_steps: int
     num_attachments: int
     """The number of figures and tables kept beside it."""
+    has_precision: bool
+    """Whether it records distributions or channels."""
     cursor: str

@@ -15,6 +15,7 @@ from vario.backends.torch.loop import hooks, operators
 from vario.backends.torch.loop.sparse_hooks import SparseHooks
 from vario.backends.torch.modules.attention import attention_rows
 from vario.backends.torch.modules.attention_calls import FoundAttention
+from vario.backends.torch.modules.channels import ChannelSizes, channel_sizes, chosen_modules
 from vario.backends.torch.modules.module_calls import Call, ModuleCalls
 from vario.backends.torch.modules.routers import Routers
 from vario.backends.torch.modules.units import Units
@@ -85,6 +86,14 @@ class InsideModel:
     def on_modules_returned(self, names: Sequence[str], call: Call) -> None:
         """Call `call` with (name, items) when one of these modules has returned them in a training pass."""
         self._returns.follow(names, call)
+
+    def chosen_modules(self) -> list[str]:
+        """Return the chosen modules whose outputs have channels."""
+        return chosen_modules(self._targets.modules)
+
+    def channel_sizes(self, target: str, tensor: Any, kind: str) -> ChannelSizes | None:
+        """Start to measure the `rows` or `columns` of a matrix, or the `features` of an activation; None: no such."""
+        return channel_sizes(target, tensor, kind)
 
     def routers(self) -> list[str]:
         """Return the chosen modules that are routers of experts."""

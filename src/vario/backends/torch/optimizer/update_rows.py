@@ -175,7 +175,7 @@ class UpdateRows:
             return
         after = held.read()
         if self.update is not None and held.is_measured:
-            self.update.add_later(*held.measured(after, optimizer))
+            self.update.add_later(*held.measured(after, optimizer, self.update.counts_bins))
         held.let_go()
         if self._is_compared:
             held.last = after

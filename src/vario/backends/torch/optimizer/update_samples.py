@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vario.backends.protocols.observing import Later, LateRows
+from vario.backends.protocols.observing import LateBins, Later, LateRows
 from vario.backends.torch.engines.base import Piece
 from vario.backends.torch.optimizer.element_samples import (
     InMemory,
@@ -24,7 +24,13 @@ from vario.backends.torch.optimizer.element_samples import (
 from vario.backends.torch.optimizer.health import MomentReader, SecondMoments
 from vario.backends.torch.optimizer.learning_rates import learning_rates
 from vario.backends.torch.optimizer.state_samples import StateSamples
-from vario.backends.torch.optimizer.update_tables import Measured, Suspected, unexpected_rows, update_rows
+from vario.backends.torch.optimizer.update_tables import (
+    Measured,
+    Suspected,
+    unexpected_rows,
+    update_bins,
+    update_rows,
+)
 from vario.backends.torch.reduce.async_copy import fetch_later
 
 Mask = npt.NDArray[np.bool_]
@@ -105,6 +111,11 @@ class HeldMatrix:
             if scale is not None:
                 gradients = gradients / scale.to(self.matrix.device, non_blocking=True)
             self.grad_vs_second_moment = self.matrix.summaries(self.found.grad_vs_second_moment(gradients))
+
+    def changes(self, after: torch.Tensor) -> Later:
+        """Return what the update has changed, element by element."""
+        assert self.before is not None
+        return fetch_later(after - self.before)
 
     def measured(self, after: torch.Tensor, optimizer: torch.optim.Optimizer) -> Measured:
         """Return what the update has done."""
@@ -196,12 +207,16 @@ class HeldSamples:
         for part in self._parts:
             part.take_gradients(gradient_of, scale)
 
-    def measured(self, after: list[torch.Tensor], optimizer: torch.optim.Optimizer) -> tuple[LateRows, int]:
-        """Return what this update has done, and the most rows that may be."""
+    def measured(
+        self, after: list[torch.Tensor], optimizer: torch.optim.Optimizer, counts_bins: bool
+    ) -> tuple[LateRows, int, LateBins | None]:
+        """Return what this update has done, the most rows that may be, and with `counts_bins` their distributions."""
+        changes = [part.changes(new) for part, new in zip(self._parts, after, strict=True)] if counts_bins else []
         found = [part.measured(new, optimizer) for part, new in zip(self._parts, after, strict=True)]
         skipped = getattr(optimizer, "found_inf", None)
         was_skipped = None if skipped is None else fetch_later(torch.stack([skipped.reshape(())]))
-        return update_rows(found, was_skipped), 5 * sum(len(one.matrix.samples) for one in found)
+        most = 5 * sum(len(one.matrix.samples) for one in found)
+        return update_rows(found, was_skipped), most, update_bins(found, changes) if counts_bins else None
 
 
 def _matrix_dtype(dtype: torch.dtype) -> torch.dtype:

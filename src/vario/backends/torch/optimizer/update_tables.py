@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vario.backends.protocols.observing import Later, LateRows
+from vario.backends.bin_counts import count_each
+from vario.backends.protocols.observing import LateBins, Later, LateRows
 from vario.backends.torch.optimizer.element_samples import Matrix
 from vario.backends.torch.optimizer.health import SecondMoments
+from vario.core.bins import ZERO, encode
 from vario.core.records import COLUMNS, Table, empty_table
 
 Mask = npt.NDArray[np.bool_]
@@ -53,6 +55,23 @@ def update_rows(measured: Sequence[Measured], was_skipped: Later | None) -> Late
                 targets += one.matrix.targets(kind)[kept].tolist()
                 tables.append(table[kept])
         return targets, np.concatenate([empty_table(0), *tables])
+
+    return make
+
+
+def update_bins(measured: Sequence[Measured], changes: Sequence[Later]) -> LateBins:
+    """Return the distributions of what one update has changed."""
+
+    def make() -> Mapping[str, bytes]:
+        found: dict[str, bytes] = {}
+        for one, later in zip(measured, changes, strict=True):
+            values = np.ascontiguousarray(later())
+            counts = count_each(values.reshape(-1), np.full(len(values), values.shape[1]))
+            # Rows are filled up with zeros.
+            counts[:, ZERO] -= values.shape[1] - one.matrix.counts.astype(np.int64)
+            names = one.matrix.targets("change")[one.kept].tolist()
+            found.update(zip(names, encode(counts[one.kept]), strict=True))
+        return found
 
     return make
 

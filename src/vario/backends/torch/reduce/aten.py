@@ -29,6 +29,14 @@ class AtenRows:
 
     def observe(self, elements: torch.Tensor, count: int, scale: torch.Tensor | None) -> int:
         """Reduce one flat tensor of so many elements and return its row."""
+        self._rows.append(self.summary(elements, count, scale))
+        return len(self._rows) - 1
+
+    def summary(
+        self, elements: torch.Tensor, count: int | None = None, scale: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return the Summary of a flat tensor (of so many elements), where the tensor is."""
+        count = elements.numel() if count is None else count
         wide = elements.to(self._complex).abs() if elements.is_complex() else elements.to(self._dtype)
         if scale is not None:
             wide = wide / scale.to(self._dtype)
@@ -46,8 +54,7 @@ class AtenRows:
             wide.isinf().sum().to(self._dtype),
             is_small.sum().to(self._dtype),
         ]
-        self._rows.append(torch.stack(row))
-        return len(self._rows) - 1
+        return torch.stack(row)
 
     def collect(self, keep: bool = False) -> Callable[[], Table] | None:
         """End the step, or with `keep` continue it: one copy for all rows; the result waits for it."""
