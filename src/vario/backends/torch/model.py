@@ -64,7 +64,9 @@ _BY_TARGETS: frozenset[type] = frozenset(
         offered.DeviceMemory,
     }
 )
-_BY_MODULES: frozenset[type] = frozenset({offered.Attention, offered.Routers, offered.SilentUnits})
+_BY_MODULES: frozenset[type] = frozenset(
+    {offered.Attention, offered.Routers, offered.RouterLogits, offered.SilentUnits}
+)
 _BY_WISHES: frozenset[type] = frozenset({MsprobeWishes, MsprobeFeatures, MsprobeMomentum})
 
 log = logging.getLogger("vario")

@@ -19,6 +19,7 @@ QUANTITY_STAGES = {
     "attention": "forward",
     "unit": "forward",
     "expert": "forward",
+    "router": "forward",
     "activation_gradient": "backward",
     "gradient_local": "backward",
     "gradient_accumulated": "backward",
