@@ -42,8 +42,13 @@ def trained(out):
     for name, module in chunks[0].named_modules():
         if type(module).__name__ == "TopKRouter":
             module.register_forward_hook(
-                lambda module, args, output, name=f"0.{name.removeprefix('module.')}": kept.append(
-                    (name, args[0].detach().clone(), module.weight.detach().clone(), output[1].clone())
+                lambda module, args, output, name=name: kept.append(
+                    (
+                        f"0.{name.removeprefix('module.')}",
+                        args[0].detach().clone(),
+                        module.weight.detach().clone(),
+                        output[1].clone(),
+                    )
                 )
             )
     options = {"quantities": ["expert", "router"], "every": 1, "sinks": ["in_memory"], "strict": True}

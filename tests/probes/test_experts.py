@@ -419,7 +419,7 @@ def test_losses_are_the_same_bits_and_nothing_is_left_behind():
     training = of_transformers("Mixtral", num_local_experts=4)
     with training.watch() as monitor:
         training.run(3)
-    assert len(rows(monitor)) == 3 * 2 * 2
+    assert len([target for *_, target in rows(monitor) if target.endswith(":load")]) == 3 * 2
     assert training.losses == plain.losses
     for module in training.model.modules():
         assert not module._forward_hooks

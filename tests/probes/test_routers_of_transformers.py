@@ -25,6 +25,12 @@ FAMILIES = {
     "Llama4": LLAMA,
 }
 LAYERS = range(2)
+WRITTEN_OUT = () if transformers.__version__.partition(".")[0] >= "5" else ("Qwen2Moe", "Olmoe")
+"""Their eager attention is no function but part of a class there, which is not found."""
+
+
+def batch_of(seed, shape=(3, 6)):
+    return torch.randint(1, 40, shape, generator=torch.Generator().manual_seed(seed))
 
 
 class Mixture:
@@ -72,7 +78,7 @@ class Mixture:
 
     def run(self, steps=2, tokens=(3, 6)):
         for step in range(steps):
-            ids = torch.randint(1, 40, tokens, generator=torch.Generator().manual_seed(step))
+            ids = batch_of(step, tokens)
             loss = self.model(input_ids=ids, labels=ids, use_cache=False).loss
             loss.backward()
             self.optimizer.step()
@@ -144,41 +150,28 @@ def test_each_head_has_a_row_on_request(kind, how):
             Mixture(kind, how)
         return
     mixture = Mixture(kind, how)
-    weights = probabilities(mixture) if how == "eager" else None
+    weights = probabilities(Mixture(kind, "eager"))
     with mixture.watch(["attention"], each=["attention"]) as monitor:
         mixture.run(1)
     recorded = {target: row for (*_, target), row in rows(monitor).items()}
-    reference = {}
-    if weights is None:  # the same numbers as with the eager code, whose probabilities are checked
-        other = Mixture(kind, "eager")
-        with other.watch(["attention"], each=["attention"]) as monitor:
-            other.run(1)
-        reference = {target: row for (*_, target), row in rows(monitor).items()}
-        assert recorded.keys() == reference.keys()
+    if kind in WRITTEN_OUT and how == "eager":
+        assert not recorded
+        return
     for layer in LAYERS:
         name = f"model.layers.{layer}.self_attn"
         for head in range(4):
-            found = recorded[f"{name}:head_entropy.{head}"][SUM]
-            largest = recorded[f"{name}:max_logit.{head}"][SUM]
-            if weights is None:
-                assert found == pytest.approx(reference[f"{name}:head_entropy.{head}"][SUM], rel=1e-3)
-                assert largest == pytest.approx(reference[f"{name}:max_logit.{head}"][SUM], rel=1e-3)
-            else:
-                assert found == pytest.approx(normalised(weights[layer][:, head]), rel=1e-3)
-                assert largest <= recorded[f"{name}:max_logit"][MAX]
-        every = [recorded[f"{name}:max_logit.{head}"][SUM] for head in range(4)]
-        assert max(every) == recorded[f"{name}:max_logit"][MAX]
-        shares = [recorded[f"{name}:head_entropy.{head}"][SUM] for head in range(4)]
-        assert (min(shares), max(shares)) == tuple(recorded[f"{name}:head_entropy"][[MIN, MAX]])
+            expected = normalised(weights[layer][:, head])
+            assert recorded[f"{name}:head_entropy.{head}"][SUM] == pytest.approx(expected, rel=1e-3)
+        largest = [recorded[f"{name}:max_logit.{head}"][SUM] for head in range(4)]
+        assert max(largest) == recorded[f"{name}:max_logit"][MAX]
+        assert len(set(largest)) == 4
+    assert len(recorded) == len(LAYERS) * (4 + 2 * 4)
 
 
 def probabilities(mixture):
-    """What the eager attention of each layer returns beside its output: its own probabilities."""
-    kept = []
-    for layer in LAYERS:
-        attention = mixture.model.get_submodule(f"model.layers.{layer}.self_attn")
-        attention.register_forward_hook(lambda module, args, output: kept.append(output[1].detach().double().numpy()))
-    return kept
+    """What the eager attention of each layer says that its probabilities are, for the first batch."""
+    found = mixture.model(input_ids=batch_of(0), use_cache=False, output_attentions=True).attentions
+    return [layer.detach().double().numpy() for layer in found]
 
 
 def normalised(p):
