@@ -5,7 +5,7 @@ import pytest
 import torch
 import transformers
 
-from vario.core.records import MAX, MIN, SUM
+from vario.core.records import MAX, SUM
 from watching import check, rows, watch
 
 SMALL = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
