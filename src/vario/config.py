@@ -55,8 +55,8 @@ class Config:
     )
     """What to watch: any of weight, weight_before, gradient, gradient_local, gradient_accumulated, gradient_applied,
     activation, activation_gradient, moment, moment_before, update, unexpected_change, attention, spectrum, unit,
-    expert, router, communication. Plain numbers (what you log, step time, learning rates, memory, ...) are always
-    recorded, and `checksum` for replicated tensors."""
+    expert, router, gradient_sketch, communication. Plain numbers (what you log, step time, learning rates, memory, ...)
+    are always recorded, and `checksum` for replicated tensors."""
 
     statistics: Sequence[str] = ("norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count")
     """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are always

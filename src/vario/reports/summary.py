@@ -22,6 +22,7 @@ from vario.runs.findings.time_verdict import TimeVerdict, time_verdict
 from vario.runs.reader import Series
 from vario.runs.run import Run
 from vario.runs.views.clipping import Clipping, read_clipping
+from vario.runs.views.gradient_cosines import GradientCosines, read_gradient_cosines
 from vario.runs.views.losses import LossSeries, read_losses
 from vario.runs.views.noise_scale import NoiseScale, read_noise_scale
 from vario.runs.views.overhead import Overhead, read_overhead
@@ -82,6 +83,8 @@ class RunSummary:
     """How often gradients are clipped, and by how much."""
     noise_scale: NoiseScale | None
     """The gradient noise scale, where gradients are accumulated."""
+    cosines: GradientCosines | None
+    """How much gradients of consecutive steps and of ranks agree."""
     loss: Loss | None
     part_losses: list[Loss]
     """The losses of further parts that are trained against the first."""
@@ -143,6 +146,7 @@ def summarise(run: Run) -> RunSummary:
         time=time_verdict(run),
         clipping=read_clipping(run),
         noise_scale=read_noise_scale(run),
+        cosines=read_gradient_cosines(run),
         loss=losses[0] if losses else None,
         part_losses=losses[1:],
         peak_memory_bytes=_peak_memory(scalars),

@@ -10,7 +10,16 @@ from typing import Any, Protocol
 
 from vario.backends.protocols.collectives import CollectiveFollower
 from vario.backends.protocols.losses import BackwardLoss, Compared
-from vario.backends.protocols.observing import BatchSize, Later, NamedTensors, Observer, RowHashes, Tensor, TimeMark
+from vario.backends.protocols.observing import (
+    BatchSize,
+    Later,
+    NamedTensors,
+    Observer,
+    RowHashes,
+    Sketch,
+    Tensor,
+    TimeMark,
+)
 from vario.core.records import HostCopy, Mesh
 
 
@@ -215,6 +224,13 @@ class SilentUnits(Protocol):
 
         The result returns modules and the share of their units that were inactive since its last call.
         """
+
+
+class Sketches(Protocol):
+    """Random projections."""
+
+    def new_sketch(self, size: int, seed: int) -> Sketch:
+        """Return an empty projection to `size` numbers, a power of two; those of one seed can be compared."""
 
 
 class Spectra(Protocol):

@@ -117,6 +117,9 @@ class Observer(Protocol):
     def add_later(self, rows: LateRows, most: int) -> None:
         """Keep at most `most` rows that are computed when the step is recorded; the last row of a target counts."""
 
+    def watch_next(self) -> None:
+        """Record the next step as well, whatever the schedule says."""
+
     def describe(self, collective: Collective) -> None:
         """Describe a collective when it is first seen. Any thread."""
 
@@ -125,6 +128,16 @@ class Observer(Protocol):
 
     def took(self, seconds: float) -> None:
         """Add the training thread's time spent on this quantity."""
+
+
+class Sketch(Protocol):
+    """A random projection of many tensors to few numbers, alike on all ranks."""
+
+    def add(self, name: str, tensor: Tensor) -> bool:
+        """Add a tensor; False if its values cannot be read."""
+
+    def later(self) -> Later | None:
+        """Start copying the numbers to the host; None if nothing was added."""
 
 
 Describe = Callable[[Tensor], TensorSpec]

@@ -29,6 +29,7 @@ from vario.backends.torch.optimizer.update_rows import UpdateRows
 from vario.backends.torch.reduce import host_copy
 from vario.backends.torch.reduce.input_samples import input_samples
 from vario.backends.torch.reduce.row_hashes import row_hashes
+from vario.backends.torch.reduce.sketches import TorchSketch
 from vario.backends.torch.reduce.summaries import TorchSummaries
 from vario.backends.torch.targets import NamedTensors, Targets
 from vario.core.records import HostCopy, Structure
@@ -40,6 +41,7 @@ _BY_ITSELF: frozenset[type] = frozenset(
         offered.ModuleTensors,
         offered.LocalGradients,
         offered.UpdateSamples,
+        offered.Sketches,
         offered.Spectra,
         offered.Collectives,
         offered.Batches,
@@ -235,6 +237,10 @@ class TorchModel(TrainingLoop):
     def optimizer_scale(self, optimizer: Any) -> torch.Tensor | None:
         """Return the scale these gradients still have."""
         return self.targets.optimizer_scale(optimizer)
+
+    def new_sketch(self, size: int, seed: int) -> TorchSketch:
+        """Return an empty random projection to `size` numbers; those of one seed can be compared."""
+        return TorchSketch(size, seed)
 
     def separate_gradients(self) -> None:
         """Record for an input's gradient only what its module adds, not the tensor's gradient from all its users."""
