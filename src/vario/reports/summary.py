@@ -23,6 +23,7 @@ from vario.runs.reader import Series
 from vario.runs.run import Run
 from vario.runs.views.clipping import Clipping, read_clipping
 from vario.runs.views.gradient_cosines import GradientCosines, read_gradient_cosines
+from vario.runs.views.linearity import Linearity, read_linearity
 from vario.runs.views.losses import LossSeries, read_losses
 from vario.runs.views.noise_scale import NoiseScale, read_noise_scale
 from vario.runs.views.overhead import Overhead, read_overhead
@@ -77,6 +78,8 @@ class RunSummary:
     """Median time of one step."""
     throughput: Throughput | None
     """Samples, tokens and operations a second."""
+    linearity: Linearity | None
+    """The speed of a rank beside that of a baseline, if one was given."""
     time: TimeVerdict | None
     """Where the time of its steps goes, and what limits its speed."""
     clipping: Clipping | None
@@ -118,8 +121,11 @@ class RunSummary:
     """Figures and tables kept beside the run."""
 
 
-def summarise(run: Run) -> RunSummary:
-    """Read what a report needs: all scalars, and a few frames of everything else."""
+def summarise(run: Run, baseline: Run | None = None) -> RunSummary:
+    """Read what a report needs: all scalars, and a few frames of everything else.
+
+    `baseline`: a run whose speed this one's is compared with.
+    """
     ranks = run.ranks
     rank = ranks[0] if ranks else 0
     scalars = _scalars(run, rank)
@@ -143,6 +149,7 @@ def summarise(run: Run) -> RunSummary:
         duration_seconds=_duration(run, rank),
         step_seconds=None if step_times is None else float(np.nanmedian(step_times.values)),
         throughput=read_throughput(run),
+        linearity=None if baseline is None else read_linearity(run, baseline),
         time=time_verdict(run),
         clipping=read_clipping(run),
         noise_scale=read_noise_scale(run),

@@ -86,6 +86,8 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
     if summary.throughput is not None:
         for at, line in enumerate(throughput_lines(summary.throughput)):
             yield "" if at else "throughput", Text(line)
+    if summary.linearity is not None:
+        yield "linearity", Text(summary.linearity.text)
     if summary.time is not None:
         yield "speed", Text(summary.time.text)
         yield "", Text(summary.time.evidence, style="dim")
