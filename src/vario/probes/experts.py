@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from vario.backends.protocols.backend import Backend, needed
 from vario.backends.protocols.capabilities import RouterLogits, Routers
+from vario.backends.protocols.observing import Observer
 from vario.core.errors import ConfigError
 from vario.probes import Needs, Recorder
 
@@ -67,8 +69,27 @@ class RouterSoftmax:
         routers = chosen_routers(recorder.config.experts, modules)
         observer = recorder.observer(self.quantity) if routers else None
         for name, read in routers.items():
-            if observer is not None and not modules.on_router_logits(name, observer, read):
+            source = (name, True) if read is not None else modules.logit_source(name)
+            if source is None or observer is None:
                 log.info("router '%s': no logits are recorded, because no layer of it is known to compute them", name)
+                continue
+            subscribe = modules.on_modules_returned if source[1] else modules.on_modules_called
+            subscribe(
+                [source[0]], recorder.guarded(self.quantity, partial(_logits_came, modules, observer, name, read))
+            )
+
+
+def _logits_came(
+    modules: RouterLogits,
+    observer: Observer,
+    name: str,
+    read: Callable[..., Any] | None,
+    source: str,
+    values: tuple[Any, ...],
+) -> None:
+    if observer.watching:
+        for what, numbers in (modules.logit_rows(name, values, read) or {}).items():
+            observer.observe(f"{name}:{what}", numbers)
 
 
 def chosen_routers(

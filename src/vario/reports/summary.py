@@ -22,6 +22,7 @@ from vario.runs.findings.time_verdict import TimeVerdict, time_verdict
 from vario.runs.reader import Series
 from vario.runs.run import Run
 from vario.runs.views.clipping import Clipping, read_clipping
+from vario.runs.views.expert_balance import ExpertBalance, read_expert_balance
 from vario.runs.views.gradient_cosines import GradientCosines, read_gradient_cosines
 from vario.runs.views.linearity import Linearity, read_linearity
 from vario.runs.views.losses import LossSeries, read_losses
@@ -91,6 +92,8 @@ class RunSummary:
     loss: Loss | None
     part_losses: list[Loss]
     """The losses of further parts that are trained against the first."""
+    experts: ExpertBalance | None
+    """How evenly routers distribute tokens over experts, if there are any."""
     peak_memory_bytes: dict[str, float]
     """Highest value of `process_memory_bytes` and of each device's `device_memory_peak_bytes`."""
 
@@ -154,6 +157,7 @@ def summarise(run: Run, baseline: Run | None = None) -> RunSummary:
         clipping=read_clipping(run),
         noise_scale=read_noise_scale(run),
         cosines=read_gradient_cosines(run),
+        experts=read_expert_balance(run),
         loss=losses[0] if losses else None,
         part_losses=losses[1:],
         peak_memory_bytes=_peak_memory(scalars),

@@ -100,6 +100,8 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
         yield "noise scale", Text(summary.noise_scale.text)
     if summary.cosines is not None:
         yield "cosines", Text(summary.cosines.text)
+    if summary.experts is not None:
+        yield "experts", Text(summary.experts.text)
     if summary.peak_memory_bytes:
         peaks = [f"{name.partition('_memory')[0]} {size(peak)}" for name, peak in summary.peak_memory_bytes.items()]
         yield "peak memory", Text(", ".join(peaks))

@@ -209,10 +209,21 @@ class RouterLogits(Protocol):
     def modules_matching(self, patterns: Sequence[str]) -> list[str]:
         """Return the names of all modules that match, targets or not; raises if a pattern matches none."""
 
-    def on_router_logits(self, name: str, observer: Observer, read: Callable[..., Any] | None = None) -> bool:
-        """Pass `<router>:entropy` and `<router>:logit` to this observer; return whether this router shows its logits.
+    def on_modules_called(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
+        """Call `call` with (name, positional inputs) when one of these modules is called in a training pass."""
 
-        `read`: a function of the user's that reads the router's output.
+    def on_modules_returned(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
+        """Call `call` with (name, items) when one of these modules has returned one or several items."""
+
+    def logit_source(self, name: str) -> tuple[str, bool] | None:
+        """Return the module that shows a router's logits, and whether it returns them or is called with its input."""
+
+    def logit_rows(
+        self, name: str, values: Sequence[Any], read: Callable[..., Any] | None = None
+    ) -> dict[str, Tensor] | None:
+        """Return `entropy` and `logit` of a router from what its source returned or was called with.
+
+        `read`: a function of the user's that reads what the router itself returned.
         """
 
 

@@ -17,7 +17,7 @@ from vario.backends.torch.loop.sparse_hooks import SparseHooks
 from vario.backends.torch.modules.attention import attention_rows
 from vario.backends.torch.modules.attention_calls import FoundAttention
 from vario.backends.torch.modules.module_calls import Call, ModuleCalls
-from vario.backends.torch.modules.routers import LogitSource, Routers, given_logit_rows
+from vario.backends.torch.modules.routers import Routers, given_logit_rows
 from vario.backends.torch.modules.units import Units
 from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.targets import Targets
@@ -105,27 +105,17 @@ class InsideModel:
             return self._routers.rows(name, returned)
         return self._routers.rows_of(name, check_routing(read(*returned)))
 
-    def on_router_logits(self, name: str, observer: Observer, read: Callable[..., Any] | None = None) -> bool:
-        """Pass `<router>:entropy` and `<router>:logit` to this observer; return whether it shows its logits."""
-        routers = self._routers
-        source = LogitSource(name, is_returned=True) if read is not None else routers.logit_source(name)
-        if source is None:
-            return False
+    def logit_source(self, name: str) -> tuple[str, bool] | None:
+        """Return the module that shows a router's logits, and whether it returns them or is called with its input."""
+        return self._routers.logit_source(name)
 
-        def came(_: str, values: tuple[Any, ...]) -> None:
-            if not observer.watching:
-                return
-            try:
-                given = None if read is None else given_logit_rows(check_routing(read(*values)))
-                rows = given if read is not None else routers.logit_rows(source, values)
-            except Exception as error:  # noqa: BLE001 - the failure policy
-                observer.failed(error)
-                return
-            for what, numbers in (rows or {}).items():
-                observer.observe(f"{name}:{what}", numbers)
-
-        (self._returns if source.is_returned else self._called).follow([source.module], came)
-        return True
+    def logit_rows(
+        self, name: str, values: Sequence[Any], read: Callable[..., Any] | None = None
+    ) -> dict[str, torch.Tensor] | None:
+        """Return `entropy` and `logit` of a router from what its source returned or was called with."""
+        if read is None:
+            return self._routers.logit_rows(name, values)
+        return given_logit_rows(check_routing(read(*values)))
 
     def fetch_later(self, tensor: torch.Tensor) -> Later:
         """Start copying a few numbers to the host; the result waits for them."""

@@ -37,6 +37,7 @@ class Routers(RouterNames):
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         super().__init__(modules, lambda module: module.named_children())
         self._modules = modules
+        self._sources: dict[str, LogitSource | None] = {}
 
     def rows(self, name: str, returned: Sequence[Any]) -> dict[str, torch.Tensor] | None:
         """Return `load`, tokens per expert over their mean, and `dropped`, the share of choices, if the output says."""
@@ -65,6 +66,11 @@ class Routers(RouterNames):
 
     def logit_source(self, name: str) -> LogitSource | None:
         """Return how to get the logits of a router; None if its modules do not show it."""
+        if name not in self._sources:
+            self._sources[name] = self._find_source(name)
+        return self._sources[name]
+
+    def _find_source(self, name: str) -> LogitSource | None:
         module = self._modules[name]
         if _is_linear(module):
             return LogitSource(name, is_returned=True)
@@ -79,10 +85,11 @@ class Routers(RouterNames):
         weight = getattr(module, "weight", None)
         return LogitSource(name, is_returned=False) if isinstance(weight, nn.Parameter) else None
 
-    def logit_rows(self, source: LogitSource, values: Sequence[Any]) -> dict[str, torch.Tensor] | None:
+    def logit_rows(self, name: str, values: Sequence[Any]) -> dict[str, torch.Tensor] | None:
         """Return `entropy` and `logit` from what the source's module returned or was called with."""
+        source = self.logit_source(name)
         tensor = _part(values[0]) if values else None
-        if tensor is None or tensor.ndim < 2 or not tensor.is_floating_point():
+        if source is None or tensor is None or tensor.ndim < 2 or not tensor.is_floating_point():
             return None
         with aside(tensor.device):
             sample = _sample(tensor)
