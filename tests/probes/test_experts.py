@@ -448,3 +448,43 @@ def test_a_router_inside_a_compiled_graph_is_recorded_and_breaks_nothing(compile
     check_same(watched[2], eager[2])
     assert watched[:2] == plain[:2]
     torch._dynamo.reset()
+
+
+class Weighted(nn.Module):
+    """A router with a weight of its own, as those of transformers and Megatron have."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 4, generator=torch.Generator().manual_seed(0)))
+        self.num_experts = 5
+
+    def forward(self, x):
+        return (x @ self.weight.T).softmax(-1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["linear", "weight", "layer inside"])
+def test_logits_inside_a_compiled_graph_are_those_of_eager_code(kind):
+    found = []
+    for how in ("eager", "plain", "watched"):
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(1)
+        routers = {"linear": lambda: nn.Linear(4, 5), "weight": Weighted}
+        router = routers.get(kind, lambda: Answering(lambda logits: logits.softmax(-1), num_experts=5))()
+        training = mixture(router)
+        training.model[1].router._forward_hooks.clear()  # what a test keeps would break a graph
+        options = {"experts": ["1.router"]}
+        monitor = None if how == "plain" else watch(training.model, training.optimizer, ["router"], **options)
+        if how != "eager":
+            training.model.compile(fullgraph=True, backend="aot_eager")
+        training.run(2)
+        graphs = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+        if monitor is not None:
+            monitor.close()
+        found.append((training.losses, graphs, None if monitor is None else rows(monitor)))
+    eager, plain, watched = found
+    assert {target for *_, target in eager[2]} == {"1.router:entropy", "1.router:logit"}
+    check_same(watched[2], eager[2])
+    assert watched[:2] == plain[:2]
+    torch._dynamo.reset()
