@@ -10,6 +10,7 @@ from torch import nn
 
 import vario
 from models import batch
+from releases import needs_fsdp2
 from starting import run_ranks
 from vario.backends.torch.reduce.sketches import TorchSketch
 from vario.probes.gradient_sketches import SIZE
@@ -214,6 +215,59 @@ def test_losses_of_ranks_are_bit_identical(ranks):
     _, kept = ranks
     for rank in "01":
         assert kept[f"{rank}1"]["losses"].tolist() == kept[f"{rank}0"]["losses"].tolist()
+
+
+SHARDED = """
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import vario
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+
+def model_of():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+
+
+model, alone = model_of(), model_of()
+mesh = init_device_mesh("cpu", (2,))
+for part in (model[0], model[2], model):
+    fully_shard(part, mesh=mesh)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+generator = torch.Generator().manual_seed(rank)
+kept = {}
+with vario.watch(model, optimizer, name="sharded", quantities=["gradient_sketch"], every=1, strict=True):
+    for step in range(4):
+        x = torch.randn(16, 8, generator=generator) + 1.0 - 0.4 * rank
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        alone.zero_grad()
+        alone(x).square().mean().backward()
+        kept[f"local{step}"] = np.concatenate([p.grad.numpy().ravel() for p in alone.parameters()])
+np.savez(f"kept{rank}.npz", **kept)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@needs_fsdp2
+def test_ranks_that_shard_their_weights_are_compared_too(tmp_path):
+    (tmp_path / "train.py").write_text(SHARDED)
+    done = run_ranks(["train.py"], cwd=tmp_path, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr[-4000:]
+    kept = [dict(np.load(tmp_path / f"kept{rank}.npz")) for rank in range(2)]
+    between = read_gradient_cosines(vario.open_run(tmp_path / "vario_runs" / "sharded")).between_ranks
+    assert between.steps == [0, 1, 2, 3]
+    for step, value in zip(between.steps, between.by_step, strict=True):
+        exact = cosine(*([found[f"local{step}"]] for found in kept))
+        assert abs(value - exact) < BOUND * standard_error(exact)
 
 
 @pytest.mark.gpu

@@ -84,7 +84,7 @@ def read_gradient_cosines(run: RunReader) -> GradientCosines | None:
     between, size = _between_ranks(run)
     if not len(consecutive) and between is None:
         return None
-    return GradientCosines(consecutive, steps, between, 1 / np.sqrt(size))
+    return GradientCosines(consecutive, steps, between, float(1 / np.sqrt(size)))
 
 
 def _between_ranks(run: RunReader) -> tuple[RankCosines | None, int]:
