@@ -41,18 +41,20 @@ WARM = 20
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--traceml", type=Path, required=True, help="the bin folder of an environment with TraceML")
+    options.add_argument("--cases", nargs="*", default=[*ONE, *TWO], help="only these, and no overhead")
     options.add_argument("--steps", type=int, default=300)
     options.add_argument("--overhead-steps", type=int, default=300)
     options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--out", type=Path, default=Path("speed_verdicts.json"))
     chosen = options.parse_args()
     found: dict[str, Any] = {"verdicts": {}, "overhead": {}}
-    for case in (*ONE, *TWO):
+    for case in chosen.cases:
         ranks = 2 if case in TWO else 1
         said = {"vario": by_vario(case, chosen.steps, ranks), "TraceML": by_traceml(chosen, case, chosen.steps, ranks)}
         found["verdicts"][case] = {name: verdict for name, (verdict, _) in said.items()}
         print(f"{case}: {found['verdicts'][case]}", flush=True)
-    found["overhead"] = overhead(chosen)
+    if len(chosen.cases) == len(ONE) + len(TWO):
+        found["overhead"] = overhead(chosen)
     chosen.out.write_text(json.dumps(found, indent=1) + "\n")
     print_table(found)
 
@@ -124,6 +126,8 @@ def print_table(found: dict[str, Any]) -> None:
     for case, said in found["verdicts"].items():
         for name, verdict in said.items():
             print(f"{case:12} {name:8} {verdict}"[:width])
+    if not found["overhead"]:
+        return
     middle = {name: statistics.median(values) for name, values in found["overhead"].items()}
     for name, without in (("vario", "plain"), ("TraceML", "plain beside TraceML")):
         share = middle[name] / middle[without] - 1

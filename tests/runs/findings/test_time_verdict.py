@@ -153,6 +153,15 @@ def test_a_host_that_is_as_slow_as_its_device_and_ranks_that_wait_are_named():
     assert [kind_of(waiting, world_size) for world_size in (1, 2)] == ["rest", "communication"]
 
 
+def test_the_rest_of_a_step_is_named_before_passes_that_take_less():
+    known = {"step_seconds": 1.0, "wait_seconds": 0.1, "update_seconds": 0.2}
+    kinds = [
+        kind_of(split_time(*steps_of(**known, forward_seconds=passes / 2, backward_seconds=passes / 2)), 1)
+        for passes in (0.32, 0.36, 0.5)  # of which 0.38, 0.34 and 0.2 are left
+    ]
+    assert kinds == ["rest", "compute", "compute"]
+
+
 def test_a_loader_that_a_device_does_not_wait_for_is_no_input_wait():
     steps, read = steps_of(
         step_seconds=1.0,

@@ -38,6 +38,8 @@ MUCH: Mapping[Kind, float] = {
     "optimizer": 0.4,
 }
 """The share of the time from which on a part is what to look at first."""
+LEAST_REST = 0.25
+"""The rest of a step is named from this share on, if it is more than the passes and nothing else stands out."""
 BUSY_HOST = 0.8
 """A device waits for the host if the host takes at least this share of the device's time to start its work."""
 THROTTLED = 0.25
@@ -115,6 +117,8 @@ def kind_of(split: TimeSplit, world_size: int, limits: GpuLimits | None = None) 
 def _most(split: TimeSplit) -> Kind | None:
     """Return the part that is furthest above its limit, if any is."""
     much = {kind: split.shares[kind] - least for kind, least in MUCH.items() if split.shares[kind] >= least}
+    if not much and split.shares["rest"] >= max(LEAST_REST, split.shares["forward"] + split.shares["backward"]):
+        much["rest"] = 0.0
     if not _knows_passes(split):
         much.pop("rest", None)  # they are in it
     return max(much, key=lambda kind: much[kind], default=None)
