@@ -112,7 +112,7 @@ def main() -> None:
                     model(x)
         if case == "checkpoint" and step % 5 == 2:
             torch.save({"model": net.state_dict(), "more": LateState()}, f"{out}.checkpoint")
-        ends.append(time.perf_counter())
+        ends.append((time.perf_counter(), time.thread_time(), time.process_time()))
     if rank == 0:
         with open(out, "w") as file:
             json.dump(ends, file)
