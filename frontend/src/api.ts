@@ -978,7 +978,8 @@ export interface TensorPrecision {
 export interface TimeSplit {
   /**
    * Of `input`, `forward`, `backward`, `optimizer`, `between` (the loop's own work between an update and the next
-   * pass), `rest` (within the step: loss, clipping, waiting for other ranks), `evaluation`, `checkpoint`, `monitor`.
+   * pass), `communication` (from the last gradient of this rank to the end of backward: ranks reduce gradients), `rest`
+   * (within the step: loss, clipping, other communication), `evaluation`, `checkpoint`, `monitor`.
    */
   shares: Record<string, Maybe>;
   /** The mean. */
@@ -999,7 +1000,7 @@ export interface TimeSplit {
 
 /** What most of the time goes to beyond what has to be computed, or that this is not much. */
 export interface TimeVerdict {
-  kind: "input" | "between" | "optimizer" | "evaluation" | "checkpoint" | "monitor" | "communication" | "rest" | "host" | "compute";
+  kind: "input" | "transfer" | "between" | "optimizer" | "evaluation" | "checkpoint" | "monitor" | "communication" | "ranks" | "rest" | "throttled" | "host" | "compute";
   /** One line. */
   text: string;
   /** The shares, and the steps they are based on. */

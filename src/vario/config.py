@@ -29,9 +29,11 @@ log = logging.getLogger("vario")
 
 ATTENTION_ORDERS = ("b,s,h,d", "s,b,h,d", "b,h,s,d")
 """The order of the axes of queries and keys: batch, sequence, head, dimension."""
+WITH_PARTS = ("attention", "expert")
+"""Quantities whose parts may get a row each."""
 ORIGIN_PARTS = ("code", "environment", "packages", "output")
 """What can be kept of where a run comes from."""
-LISTS = ("quantities", "statistics", "origin", "sinks")
+LISTS = ("quantities", "statistics", "each", "origin", "sinks")
 """Options that are lists of names."""
 IF_TAKEN = ("raise", "new", "wait")
 """What a Monitor can do if its run folder is taken."""
@@ -49,12 +51,12 @@ class Config:
 
     quantities: Sequence[str] = (
         *("gradient", "weight", "moment", "activation", "activation_gradient"),
-        *("update", "unexpected_change", "attention", "unit", "expert", "distribution"),
+        *("update", "unexpected_change", "attention", "unit", "expert", "router", "distribution"),
     )
     """What to watch: any of weight, weight_before, gradient, gradient_local, gradient_accumulated, gradient_applied,
     activation, activation_gradient, moment, moment_before, update, unexpected_change, attention, spectrum, unit,
-    expert, distribution, channel, communication. Plain numbers (what you log, step time, learning rates, memory, ...)
-    are always recorded, and `checksum` for replicated tensors."""
+    expert, router, distribution, channel, gradient_sketch, communication. Plain numbers (what you log, step time,
+    learning rates, memory, ...) are always recorded, and `checksum` for replicated tensors."""
 
     statistics: Sequence[str] = ("norm", "mean", "rms", "std", "min", "max", "absmax", "nans", "infs", "zeros", "count")
     """Which statistics you want to read later. Columns that none of them needs are not computed; NaN and Inf are always
@@ -88,9 +90,13 @@ class Config:
     attention_order: str = "b,s,h,d"
     """The axis order of queries and keys: batch, sequence, head and dimension as `b,s,h,d`, `s,b,h,d` or `b,h,s,d`."""
 
-    experts: Sequence[str] = ()
-    """Names, globs or regular expressions (as in `targets`) of the routers for the quantity `expert`: modules that
-    return expert logits or a choice of experts. Empty: found automatically."""
+    each: Sequence[str] = ()
+    """Quantities that also get a row for each part: `attention` for each head, `expert` for each expert."""
+
+    experts: Sequence[str] | Mapping[str, Callable[..., Any]] = ()
+    """Names, globs or regular expressions (as in `targets`) of the routers for the quantities `expert` and `router`:
+    modules that return expert logits or a choice of experts. In Python also a table from such a name to a function that
+    reads what the router returns. Empty: found automatically."""
 
     communication: Sequence[str] = ()
     """Places in the code whose collectives the quantity `communication` records: `train.py[31]`, `trainer/`, or a
@@ -181,6 +187,8 @@ class Config:
             value = getattr(self, key)
             if isinstance(value, (str, int)):
                 value = (value,)
+            if key == "experts" and isinstance(value, Mapping) and all(map(callable, value.values())):
+                continue
             if not isinstance(value, Sequence):
                 raise ConfigError(f"{key}: expected a list, got {value!r}")
             object.__setattr__(self, key, tuple(value))
@@ -195,9 +203,10 @@ class Config:
             for name in getattr(self, key):
                 if name not in allowed:
                     raise ConfigError(parts.refusal(name, key, allowed))
-        for part in self.origin:
-            if part not in ORIGIN_PARTS:
-                raise ConfigError(unknown("origin", part, ORIGIN_PARTS))
+        for key, names in (("origin", ORIGIN_PARTS), ("each", WITH_PARTS)):
+            for part in getattr(self, key):
+                if part not in names:
+                    raise ConfigError(unknown(key, part, names))
         self._check_every()
         object.__setattr__(self, "overhead", overhead_share(self.overhead))
         object.__setattr__(self, "machine", machine_options(self.machine))
@@ -348,6 +357,7 @@ class Config:
         plain["notify"] = notices.shown(self.notify)
         plain["live"] = {name: without_credentials(options) for name, options in self.live_sinks.items()}
         plain["actions"] = {key: self.actions_of(key) for key in self.actions}
+        plain["experts"] = tuple(self.experts)
         return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
 
 

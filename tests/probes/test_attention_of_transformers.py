@@ -59,6 +59,32 @@ def test_a_llama_is_recorded_by_its_attention_modules(how, masked, monkeypatch):
     assert not recorded
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_on_request_each_head_has_its_largest_logit_and_its_entropy(named, monkeypatch):
+    calls = Calls(monkeypatch).keep(functional, "scaled_dot_product_attention")
+    if named:  # its core reads the sequence before the heads
+        training = Training(Attentive(), lambda called, seed: language_loss(called, ids(seed)))
+        options = {"attention": ["*.core"]}
+    else:
+        training, options = of_transformers(masked=True), {}
+    names = [name for name, _ in training.model.named_modules() if name.endswith("core" if named else "self_attn")]
+    with training.watch(each=["attention"], **options) as monitor:
+        training.run()
+    recorded = rows(monitor)
+    args, kwargs = calls.seen[0]
+    batch, heads, queries, _ = args[0].shape
+    mask = kwargs.get("attn_mask")
+    expected = oracle(*args[:2], scale=kwargs.get("scale"), mask=mask, causal=bool(kwargs.get("is_causal")))
+    largest = expected["max_logit"].reshape(batch, heads, queries).max((0, 2))
+    for head in range(heads):
+        row = recorded[0, "attention", 0, f"{names[0]}:max_logit.{head}"]
+        assert row[COUNT] == 1
+        assert row[MAX] == pytest.approx(largest[head], rel=2e-4)
+        row = recorded[0, "attention", 0, f"{names[0]}:head_entropy.{head}"]
+        assert row[MAX] == pytest.approx(expected["head_entropy"][head], rel=2e-4)
+    assert (0, "attention", 0, f"{names[0]}:max_logit.{heads}") not in recorded
+
+
 def test_eager_and_sdpa_give_the_same_numbers():
     found = []
     for how in ("eager", "sdpa"):

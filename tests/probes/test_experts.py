@@ -118,6 +118,9 @@ def test_routers_of_transformers_are_found_and_their_choices_counted(kind, optio
             assert row[COUNT] == num_experts
             assert row[SUM] == pytest.approx(num_experts)
             check(row, load(choices, num_experts))
+            # They compute every choice; logits alone do not say so.
+            dropped = recorded.pop((step, "expert", 0, f"{name}:dropped"), None)
+            assert dropped is None or dropped[SUM] == 0
     assert not recorded
 
 
@@ -219,6 +222,8 @@ def test_any_router_that_returns_logits_or_a_choice_is_read(router, says, num_ch
     for micro_step in range(2):
         expected = load(top(answers[micro_step], num_chosen), 5)
         check(recorded.pop((0, "expert", micro_step, "1.router:load")), expected)
+        dropped = recorded.pop((0, "expert", micro_step, "1.router:dropped"), None)
+        assert dropped is None or dropped[SUM] == 0
     assert not recorded
 
 
@@ -250,6 +255,91 @@ def test_a_choice_beyond_the_last_expert_is_dropped():
     with training.watch() as monitor:
         training.run()
     check(rows(monitor)[0, "expert", 0, "1.router:load"], load([0, 1], 5))
+    assert rows(monitor)[0, "expert", 0, "1.router:dropped"][SUM] == pytest.approx(3 / 5)
+
+
+def test_what_a_map_leaves_out_of_the_top_k_is_dropped():
+    def answer(logits):
+        weights, chosen = as_map(logits)
+        return weights, chosen & (torch.arange(len(logits)) % 3 > 0)[:, None]  # a third of the tokens
+
+    training = mixture(Answering(answer, top_k=2))
+    with training.watch() as monitor:
+        training.run()
+    assert rows(monitor)[0, "expert", 0, "1.router:dropped"][SUM] == pytest.approx(1 / 3)
+
+
+def test_what_deepspeed_does_not_dispatch_is_dropped():
+    def answer(logits):
+        mask = nn.functional.one_hot(logits.argmax(-1), 5)
+        place = (mask.cumsum(0) * mask).sum(-1)
+        slots = nn.functional.one_hot(place - 1, 9)[:, None, :2] * mask[..., None]  # two slots an expert
+        return logits.sum(), slots * logits[..., None], slots.bool(), mask.sum(0)
+
+    training = mixture(Answering(answer, num_experts=5))
+    with training.watch() as monitor:
+        training.run()
+    counts = training.returned[0][3].numpy()  # of what was asked for
+    check(rows(monitor)[0, "expert", 0, "1.router:load"], torch.from_numpy(counts / counts.mean()))
+    dropped = 1 - np.minimum(counts, 2).sum() / counts.sum()
+    assert dropped > 0
+    assert rows(monitor)[0, "expert", 0, "1.router:dropped"][SUM] == pytest.approx(dropped)
+
+
+def test_a_router_of_ones_own_is_read_by_a_function():
+    def answer(logits):
+        return {"scores": logits}, logits.topk(2).indices
+
+    def read(scores, chosen):
+        kept = torch.where(torch.arange(len(chosen))[:, None] % 3 > 0, chosen, -1)
+        return {"logits": scores["scores"], "choices": kept}
+
+    training = Training(
+        nn.Sequential(nn.Linear(4, 4), Scored(Answering(answer))),
+        lambda called, seed: called(batch(seed, (9, 4))).square().mean(),
+    ).keep("1.scorer")
+    with watch(training.model, training.optimizer, ["expert", "router"], experts={"*.scorer": read}) as monitor:
+        training.run()
+    recorded = rows(monitor)
+    scores, chosen = training.returned[0]
+    kept = chosen.numpy()[np.arange(9) % 3 > 0]
+    check(recorded.pop((0, "expert", 0, "1.scorer:load")), load(kept, 5))
+    assert recorded.pop((0, "expert", 0, "1.scorer:dropped"))[SUM] == pytest.approx(1 / 3)
+    logits = scores["scores"].detach().double()
+    check(recorded.pop((0, "router", 0, "1.scorer:logit")), logits)
+    check(recorded.pop((0, "router", 0, "1.scorer:entropy")), -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1))
+    assert not recorded
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda returned: returned, "expected a dict with 'choices' or 'logits', got Tensor"),
+        (lambda returned: {"choice": returned}, "routing: unknown 'choice'. Did you mean 'choices'?"),
+        (lambda returned: {"top_k": 2}, "expected 'choices' or 'logits', got neither"),
+    ],
+)
+def test_a_function_that_reads_a_router_wrongly_is_told_what_is_expected(read, message, caplog):
+    training = mixture(nn.Linear(4, 5))
+    with training.watch(strict=False, experts={"1.router": read}) as monitor:
+        training.run(2)
+    assert message in caplog.text
+    assert "switched off" in caplog.text
+    assert not rows(monitor)
+    assert len(training.losses) == 2
+
+
+class Scored(nn.Module):
+    """A mixture whose router has a name and an answer of its own."""
+
+    def __init__(self, scorer):
+        super().__init__()
+        self.scorer = scorer
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(5))
+
+    def forward(self, x):
+        scores, _ = self.scorer(x)
+        return sum(expert(x) for expert in self.experts) * scores["scores"].sum()
 
 
 @pytest.mark.parametrize(
@@ -329,7 +419,7 @@ def test_losses_are_the_same_bits_and_nothing_is_left_behind():
     training = of_transformers("Mixtral", num_local_experts=4)
     with training.watch() as monitor:
         training.run(3)
-    assert len(rows(monitor)) == 3 * 2
+    assert len([target for *_, target in rows(monitor) if target.endswith(":load")]) == 3 * 2
     assert training.losses == plain.losses
     for module in training.model.modules():
         assert not module._forward_hooks
@@ -355,6 +445,46 @@ def test_a_router_inside_a_compiled_graph_is_recorded_and_breaks_nothing(compile
             monitor.close()
         found.append((training.losses, graphs, None if monitor is None else rows(monitor)))
     eager, plain, watched = found
+    check_same(watched[2], eager[2])
+    assert watched[:2] == plain[:2]
+    torch._dynamo.reset()
+
+
+class Weighted(nn.Module):
+    """A router with a weight of its own, as those of transformers and Megatron have."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 4, generator=torch.Generator().manual_seed(0)))
+        self.num_experts = 5
+
+    def forward(self, x):
+        return (x @ self.weight.T).softmax(-1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["linear", "weight", "layer inside"])
+def test_logits_inside_a_compiled_graph_are_those_of_eager_code(kind):
+    found = []
+    for how in ("eager", "plain", "watched"):
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(1)
+        routers = {"linear": lambda: nn.Linear(4, 5), "weight": Weighted}
+        router = routers.get(kind, lambda: Answering(lambda logits: logits.softmax(-1), num_experts=5))()
+        training = mixture(router)
+        training.model[1].router._forward_hooks.clear()  # what a test keeps would break a graph
+        options = {"experts": ["1.router"]}
+        monitor = None if how == "plain" else watch(training.model, training.optimizer, ["router"], **options)
+        if how != "eager":
+            training.model.compile(fullgraph=True, backend="aot_eager")
+        training.run(2)
+        graphs = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+        if monitor is not None:
+            monitor.close()
+        found.append((training.losses, graphs, None if monitor is None else rows(monitor)))
+    eager, plain, watched = found
+    assert {target for *_, target in eager[2]} == {"1.router:entropy", "1.router:logit"}
     check_same(watched[2], eager[2])
     assert watched[:2] == plain[:2]
     torch._dynamo.reset()

@@ -5,9 +5,10 @@ import type { Maybe, Model, Module, RunHome } from "../api";
 import { useKeys } from "../keys";
 import { go, link, useView } from "../navigation";
 import { Card, Empty, Search, Waiting } from "../parts/basics";
+import { PartPictures } from "../parts/part-pictures";
 import { nextRow, scrollToRow, useVisibleRows } from "../parts/virtual";
 import { matchesAny } from "../search";
-import { useAnswer } from "../server";
+import { isReport, useAnswer } from "../server";
 import { bytes, count, number, percent, whole } from "../format";
 
 interface TreeRow {
@@ -76,6 +77,7 @@ export function ModelScreen(props: { home: RunHome }) {
   return (
     <>
       <Memory model={model} />
+      {!isReport() && <PartPictures home={props.home} />}
       <Card
         class="model-card"
         title={

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
+
+from vario.core.text import unknown
 
 _ROUTER_NAMES = frozenset({"gate", "router", "gating"})
 _NUM_EXPERTS = (
@@ -16,6 +18,32 @@ _TOP_K = (
     *("num_selected_experts", "n_activated_experts", "experts_per_token", "moe_k"),
 )
 _EXPERTS = re.compile("experts?$", re.IGNORECASE)
+
+
+class Routing(TypedDict, total=False):
+    """What a router decided, as a function of your own may return it; give `choices`, `logits` or both."""
+
+    choices: Any
+    """For each token the indices of its experts, or a boolean map over (tokens, experts). -1: a dropped choice."""
+    logits: Any
+    """(..., experts)"""
+    num_experts: int
+    """Needed if there are no logits and the module does not say it."""
+    top_k: int
+    """How many experts a token asks for; needed with a map to count dropped tokens, and with logits alone."""
+
+
+def check_routing(found: Any) -> Routing:
+    """Return what a function of the user's returned, or raise if it is not a Routing."""
+    if not isinstance(found, Mapping):
+        raise ValueError(f"expected a dict with 'choices' or 'logits', got {type(found).__name__}")
+    known = [*Routing.__annotations__]
+    for key in found:
+        if key not in known:
+            raise ValueError(unknown("routing", str(key), known))
+    if found.get("choices") is None and found.get("logits") is None:
+        raise ValueError("expected 'choices' or 'logits', got neither")
+    return Routing(**found)  # type: ignore[typeddict-item]
 
 
 class RouterNames:
@@ -53,7 +81,11 @@ class RouterNames:
 
     def top_k(self, module: Any) -> int:
         """Return how many experts a router chooses for each token."""
-        return _number(module, ("k",)) or self._look_up(module, _TOP_K) or 1
+        return self.said_top_k(module) or 1
+
+    def said_top_k(self, module: Any) -> int | None:
+        """Return how many experts a router says it chooses for each token; None if it does not say."""
+        return _number(module, ("k",)) or self._look_up(module, _TOP_K)
 
     def _look_up(self, module: Any, names: Sequence[str]) -> int | None:
         """Look in the router itself, then in the layer around it and the experts there, then in the model's config."""

@@ -98,6 +98,7 @@ def _joined(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "Sequence[str]": ("A,B", _words),
+    "Sequence[str] | Mapping[str, Callable[..., Any]]": ("A,B", _words),
     "Sequence[int]": ("N,N", _whole_numbers),
     "int | Mapping[str, int]": ("N | A=N,B=N", _interval),
     "Sequence[str] | Mapping[str, Any] | bool": ("A,B | A.OPTION=X | none", _rules),
@@ -116,7 +117,7 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 """How to parse a flag's text, by the field's annotation."""
 
 
-_LISTS = ("Sequence[str]", "Sequence[int]")
+_LISTS = ("Sequence[str]", "Sequence[str] | Mapping[str, Callable[..., Any]]", "Sequence[int]")
 _TABLES = (
     "Sequence[str] | Mapping[str, Any]",
     "Mapping[str, Any] | Callable[[Any], Any]",

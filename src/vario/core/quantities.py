@@ -43,6 +43,10 @@ WEIGHTS_STILL = "weights_still"
 GRADIENT_NORM = "gradient_norm"
 """The plain number that an overhead budget keeps at every step: the norm of all gradients, before clipping."""
 
+GRADIENT_SKETCH, LOCAL_SKETCH = "gradient_sketch", "gradient_local"
+"""The quantity of random projections of gradients, and the prefix of its targets."""
+GRADIENT_COSINE = "gradient_cosine"
+"""The plain number: the cosine between this step's gradient and that of the step before, from their projections."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _RESERVED = (ROLLUPS, SNAPSHOTS, ATTACHMENTS)

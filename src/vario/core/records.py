@@ -101,6 +101,9 @@ HELD = frozenset({"weight", "weight_before", "gradient", "gradient_applied", "mo
 Mesh = dict[str, tuple[int, int]]
 """The device mesh: the size of each dimension, and one rank's coordinates."""
 
+BATCH_DIMENSIONS = frozenset({"data", "dp", "replicate", "shard", "dp_replicate", "dp_shard", "fsdp"})
+"""Dimensions of a mesh along which ranks do the same work on different data."""
+
 
 @dataclass(frozen=True, slots=True)
 class Share:

@@ -11,7 +11,10 @@ from vario.probes import Needs, Recorder
 
 
 class Attention:
-    """Attention's softmax rows: `entropy`, `softmax_max`, `max_logit` per query and `head_entropy` per head."""
+    """Attention's softmax rows: `entropy`, `softmax_max`, `max_logit` per query and `head_entropy` per head.
+
+    With `each` also `head_entropy.<head>` and `max_logit.<head>`, one number for each head.
+    """
 
     quantity: ClassVar[str] = "attention"
     every: ClassVar[int] = 50
@@ -20,8 +23,9 @@ class Attention:
     def attach(self, backend: Backend, recorder: Recorder) -> None:
         """Subscribe to calls of the modules that `attention` names; by default to all attention found."""
         config, attention = recorder.config, needed(backend, offered.Attention)
+        by_head = self.quantity in config.each
         if not config.attention:
-            attention.on_attention(recorder.observer(self.quantity))
+            attention.on_attention(recorder.observer(self.quantity), by_head)
             return
         try:
             names = attention.modules_matching(config.attention)
@@ -35,7 +39,7 @@ class Attention:
             try:
                 if len(args) < 2:
                     raise ValueError(f"expected queries and keys, got {len(args)} positional inputs")
-                found = attention.attention_rows(name, args[0], args[1], config.attention_order)
+                found = attention.attention_rows(name, args[0], args[1], config.attention_order, by_head=by_head)
             except ValueError as error:
                 raise ValueError(f"attention of '{name}': {error}") from error
             for what, rows in found.items():

@@ -9,6 +9,7 @@ from vario.backends.host_clock import HostMark
 from vario.backends.protocols.backend import Backend, needed
 from vario.backends.protocols.capabilities import DeviceClock
 from vario.backends.protocols.events import Inputs
+from vario.backends.protocols.gradients import Gradients
 from vario.backends.protocols.observing import TimeMark
 from vario.probes import Needs, Recorder
 
@@ -21,9 +22,10 @@ class PassTime:
     """How long this rank takes for each part of a step.
 
     `wait_seconds` runs from the previous update to the first forward pass, `forward_seconds` inside forward passes,
-    `backward_seconds` from the start of backward to the last gradient (ranks that reduce gradients synchronise after
-    it), `update_seconds` inside optimizer steps. The monitor's own work is in none of these, as far as the host's clock
-    measures them. Where a device's does, `host_seconds` is what the host takes for passes and updates.
+    `backward_seconds` from the start of backward to the last gradient, `reduction_seconds` from there to the end of
+    backward, where ranks that reduce gradients wait for each other, `update_seconds` inside optimizer steps. The
+    monitor's own work is in none of these, as far as the host's clock measures them. Where a device's does,
+    `host_seconds` is what the host takes for passes and updates.
     """
 
     quantity: ClassVar[str] = "scalar"
@@ -39,6 +41,7 @@ class PassTime:
         self._costs = recorder.costs
         self._updated: Now | None = None
         self._updated_in = -1
+        self._reduces = backend.world_size > 1
         self._forget()
 
         def guarded(call: Any) -> Any:
@@ -49,6 +52,8 @@ class PassTime:
         backend.on_backward_began(guarded(self._backward_began))
         backend.on_backward_failed(guarded(self._backward_failed))
         backend.on_gradients_computed(guarded(self._gradients_computed))
+        if self._reduces:
+            backend.on_backward_ended(guarded(self._backward_ended))
         backend.on_update_began(guarded(self._update_began))
         backend.on_update_returned(guarded(self._update_returned))
         recorder.on_step_ended(guarded(self._step_ended))
@@ -60,6 +65,7 @@ class PassTime:
         self._waits: Spans = []
         self._passes: Spans = []
         self._backwards: Spans = []
+        self._reductions: Spans = []
         self._updates: Spans = []
 
     def _now(self) -> Now:
@@ -80,6 +86,7 @@ class PassTime:
     def _backward_failed(self) -> None:
         self._passes.clear()
         self._backwards.clear()
+        self._reductions.clear()
         self._went_back = None
 
     def _backward_began(self) -> None:
@@ -91,6 +98,11 @@ class PassTime:
         if self._backwards and self._backwards[-1][0] is self._went_back:
             self._backwards.pop()
         self._backwards.append((self._went_back, self._now()))
+
+    def _backward_ended(self, gradients: Gradients) -> None:
+        if self._went_back is not None and self._backwards and self._backwards[-1][0] is self._went_back:
+            self._reductions.append((self._backwards[-1][1], self._now()))
+            self._went_back = None
 
     def _update_began(self, optimizer: Any) -> None:
         self._update = self._now()
@@ -107,6 +119,7 @@ class PassTime:
             "wait_seconds": self._waits,
             "forward_seconds": self._passes,
             "backward_seconds": self._backwards,
+            "reduction_seconds": self._reductions,
             "update_seconds": self._updates,
         }
 

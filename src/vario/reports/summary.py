@@ -23,6 +23,9 @@ from vario.runs.reader import Series
 from vario.runs.run import Run
 from vario.runs.views.channels import channel_line
 from vario.runs.views.clipping import Clipping, read_clipping
+from vario.runs.views.expert_balance import ExpertBalance, read_expert_balance
+from vario.runs.views.gradient_cosines import GradientCosines, read_gradient_cosines
+from vario.runs.views.linearity import Linearity, read_linearity
 from vario.runs.views.losses import LossSeries, read_losses
 from vario.runs.views.noise_scale import NoiseScale, read_noise_scale
 from vario.runs.views.overhead import Overhead, read_overhead
@@ -78,6 +81,8 @@ class RunSummary:
     """Median time of one step."""
     throughput: Throughput | None
     """Samples, tokens and operations a second."""
+    linearity: Linearity | None
+    """The speed of a rank beside that of a baseline, if one was given."""
     time: TimeVerdict | None
     """Where the time of its steps goes, and what limits its speed."""
     clipping: Clipping | None
@@ -88,9 +93,13 @@ class RunSummary:
     """What lower precisions would lose, if distributions were recorded."""
     channels: str
     """The channel that stands out most, if channels were recorded."""
+    cosines: GradientCosines | None
+    """How much gradients of consecutive steps and of ranks agree."""
     loss: Loss | None
     part_losses: list[Loss]
     """The losses of further parts that are trained against the first."""
+    experts: ExpertBalance | None
+    """How evenly routers distribute tokens over experts, if there are any."""
     peak_memory_bytes: dict[str, float]
     """Highest value of `process_memory_bytes` and of each device's `device_memory_peak_bytes`."""
 
@@ -121,8 +130,11 @@ class RunSummary:
     """Figures and tables kept beside the run."""
 
 
-def summarise(run: Run) -> RunSummary:
-    """Read what a report needs: all scalars, and a few frames of everything else."""
+def summarise(run: Run, baseline: Run | None = None) -> RunSummary:
+    """Read what a report needs: all scalars, and a few frames of everything else.
+
+    `baseline`: a run whose speed this one's is compared with.
+    """
     ranks = run.ranks
     rank = ranks[0] if ranks else 0
     scalars = _scalars(run, rank)
@@ -146,11 +158,14 @@ def summarise(run: Run) -> RunSummary:
         duration_seconds=_duration(run, rank),
         step_seconds=None if step_times is None else float(np.nanmedian(step_times.values)),
         throughput=read_throughput(run),
+        linearity=None if baseline is None else read_linearity(run, baseline),
         time=time_verdict(run),
         clipping=read_clipping(run),
         noise_scale=read_noise_scale(run),
         precision=precision_brief(run),
         channels=channel_line(run),
+        cosines=read_gradient_cosines(run),
+        experts=read_expert_balance(run),
         loss=losses[0] if losses else None,
         part_losses=losses[1:],
         peak_memory_bytes=_peak_memory(scalars),

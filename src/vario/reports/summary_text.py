@@ -86,6 +86,8 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
     if summary.throughput is not None:
         for at, line in enumerate(throughput_lines(summary.throughput)):
             yield "" if at else "throughput", Text(line)
+    if summary.linearity is not None:
+        yield "linearity", Text(summary.linearity.text)
     if summary.time is not None:
         yield "speed", Text(summary.time.text)
         yield "", Text(summary.time.evidence, style="dim")
@@ -100,6 +102,10 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, Text]]:
         yield "" if at else "precision", Text(line)
     if summary.channels:
         yield "channels", Text(summary.channels)
+    if summary.cosines is not None:
+        yield "cosines", Text(summary.cosines.text)
+    if summary.experts is not None:
+        yield "experts", Text(summary.experts.text)
     if summary.peak_memory_bytes:
         peaks = [f"{name.partition('_memory')[0]} {size(peak)}" for name, peak in summary.peak_memory_bytes.items()]
         yield "peak memory", Text(", ".join(peaks))

@@ -185,6 +185,10 @@ class QuantityObserver:
 
         self._monitor.frames.add_later(self.quantity, made, most, bins)
 
+    def watch_next(self) -> None:
+        """Record the next step as well, whatever the schedule says."""
+        self.watched_before = max(self.watched_before, self._monitor.step_number + 2)
+
     def describe(self, collective: Collective) -> None:
         """Describe a collective when it is first seen; safe from any thread."""
         self._monitor.frames.describe(collective)

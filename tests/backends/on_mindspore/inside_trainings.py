@@ -84,10 +84,11 @@ def main():
     quantities = ["attention", "spectrum", "expert"]
     loop = Loop()
     arrays.update({f"weight/{name}": one.asnumpy().copy() for name, one in loop.net.parameters_and_names()})
-    with watch(loop.net, loop.optimizer, name="found", quantities=quantities):
+    each = ["attention", "expert"]
+    with watch(loop.net, loop.optimizer, name="found", quantities=quantities, each=each):
         found["watched"] = loop.train()
     loop = Loop()
-    order = {"attention_order": "s,b,h,d"}
+    order = {"attention_order": "s,b,h,d", "each": each}
     with watch(loop.net, loop.optimizer, name="named", quantities=["attention"], attention=["core_attention"], **order):
         loop.train()
     monitored()

@@ -39,7 +39,8 @@ def test_losses_are_bit_identical_watched_and_not(trained):
 
 def test_attention_of_a_named_cell_is_that_of_torch(trained, arrays):
     query, key = (torch.from_numpy(arrays[name]) for name in ("query", "key"))
-    expected = attention_rows(query, key, "s,b,h,d", causal=True)
+    expected = attention_rows(query, key, "s,b,h,d", causal=True, by_head=True)
+    assert {"head_entropy.1", "max_logit.1"} <= set(expected)
     found = rows(vario.open_run(trained / "named"), "attention")
     assert set(found) == {f"core_attention:{what}" for what in expected}
     for what, tensor in expected.items():
@@ -51,7 +52,12 @@ def test_attention_of_a_named_cell_is_that_of_torch(trained, arrays):
 
 def test_attention_of_mindspores_own_cells_is_found(trained):
     found = rows(vario.open_run(trained / "found"), "attention")
-    assert set(found) == {f"attention:{what}" for what in ("entropy", "softmax_max", "max_logit", "head_entropy")}
+    by_head = {f"{what}.{head}" for what in ("head_entropy", "max_logit") for head in range(2)}
+    assert set(found) == {
+        f"attention:{what}" for what in ("entropy", "softmax_max", "max_logit", "head_entropy", *by_head)
+    }
+    largest = [found[f"attention:max_logit.{head}"]["max"] for head in range(2)]
+    assert max(largest) == found["attention:max_logit"]["max"]
     assert found["attention:entropy"]["count"] == 3 * 2 * 5
     assert 0 < found["attention:entropy"]["max"] <= np.log(5) * (1 + 1e-6)
 
@@ -67,10 +73,12 @@ def test_singular_values_are_those_of_numpy(trained, arrays):
 
 
 def test_the_load_of_experts_is_what_the_logits_choose(trained, arrays):
-    row = rows(vario.open_run(trained / "found"), "expert")["mixture.gate:load"]
+    found = rows(vario.open_run(trained / "found"), "expert")
+    row = found["mixture.gate:load"]
     chosen = np.argsort(arrays["logits"].reshape(-1, 4), axis=1)[:, -2:]
     load = np.bincount(chosen.ravel(), minlength=4) / (chosen.size / 4)
     assert (row["count"], row["max"], row["min"]) == (4, pytest.approx(load.max()), pytest.approx(load.min()))
+    assert [found[f"mixture.gate:load.{expert}"]["sum"] for expert in range(4)] == pytest.approx(load.tolist())
 
 
 def test_the_state_monitor_of_mindspore_transformers_has_them(trained):

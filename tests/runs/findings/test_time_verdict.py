@@ -10,7 +10,7 @@ import slowed_trainings
 import synthetic
 import vario
 from vario.cli import main
-from vario.runs.findings.time_verdict import _kind, _text, time_verdict
+from vario.runs.findings.time_verdict import _Facts, _text, kind_of, time_verdict
 from vario.runs.views.time_split import split_time
 
 SLOW = {
@@ -116,7 +116,7 @@ def test_shares_are_those_of_the_recorded_seconds():
     )
     split = split_time(steps, read)
     expected = {"input": 0.2, "between": 0.1, "forward": 0.1, "backward": 0.2, "optimizer": 0.05, "monitor": 0.05}
-    expected |= {"rest": 0.3, "evaluation": 0.0, "checkpoint": 0.0}
+    expected |= {"rest": 0.3, "evaluation": 0.0, "checkpoint": 0.0, "communication": 0.0}
     assert dict(split.shares) == pytest.approx(expected)
 
 
@@ -140,17 +140,26 @@ def test_rare_work_counts_with_all_steps_and_passes_as_in_whole_steps():
 def test_a_step_whose_passes_are_unknown_is_not_blamed_for_the_rest_of_it():
     split = split_time(*steps_of(step_seconds=1.0, wait_seconds=0.1))
     assert split.shares["rest"] == pytest.approx(0.9)
-    assert _kind(split, 1) == "compute"
-    assert "were not measured, takes 90 %" in _text("compute", split)
+    assert kind_of(split, 1) == "compute"
+    assert "were not measured, takes 90 %" in _text("compute", _Facts(split))
 
 
 def test_a_host_that_is_as_slow_as_its_device_and_ranks_that_wait_are_named():
     known = {"step_seconds": 1.0, "wait_seconds": 0.01, "forward_seconds": 0.5, "backward_seconds": 0.4}
     host = {"device": 0.2, "host": 0.85}
-    kinds = {name: _kind(split_time(*steps_of(**known, host_seconds=at)), 1) for name, at in host.items()}
+    kinds = {name: kind_of(split_time(*steps_of(**known, host_seconds=at)), 1) for name, at in host.items()}
     assert kinds == {"device": "compute", "host": "host"}
     waiting = split_time(*steps_of(**{**known, "backward_seconds": 0.0, "forward_seconds": 0.3}))
-    assert [_kind(waiting, world_size) for world_size in (1, 2)] == ["rest", "communication"]
+    assert [kind_of(waiting, world_size) for world_size in (1, 2)] == ["rest", "communication"]
+
+
+def test_the_rest_of_a_step_is_named_before_passes_that_take_less():
+    known = {"step_seconds": 1.0, "wait_seconds": 0.1, "update_seconds": 0.2}
+    kinds = [
+        kind_of(split_time(*steps_of(**known, forward_seconds=passes / 2, backward_seconds=passes / 2)), 1)
+        for passes in (0.32, 0.36, 0.5)  # of which 0.38, 0.34 and 0.2 are left
+    ]
+    assert kinds == ["rest", "compute", "compute"]
 
 
 def test_a_loader_that_a_device_does_not_wait_for_is_no_input_wait():

@@ -16,20 +16,23 @@ _MOST_SCORES = 1 << 22
 """Scores that exist at a time."""
 
 
-def attention_rows(query: Any, key: Any, order: str, causal: bool, first_only: bool = False) -> dict[str, Any]:
+def attention_rows(
+    query: Any, key: Any, order: str, causal: bool, first_only: bool = False, by_head: bool = False
+) -> dict[str, Any]:
     """Return numbers of softmax(q k^T / sqrt(d)), one per (batch, head, query), and `head_entropy`, one per head.
 
     Fewer key heads than query heads are shared by groups of them. With `causal` the last query sees all keys, and
-    queries that see none are left out. `first_only` uses batch 0 and head 0 only.
+    queries that see none are left out. `first_only` uses batch 0 and head 0 only. `by_head` adds rows of each head.
     """
     with _no_grad():
         queries, keys = _by_head(query, key, order)
         if first_only:
             queries, keys = queries[:1, :1], keys[:1, :1]
-        return masked_rows(queries, keys, _later(queries.shape[2], keys.shape[2]) if causal else None)
+        hidden = _later(queries.shape[2], keys.shape[2]) if causal else None
+        return masked_rows(queries, keys, hidden, by_head=by_head)
 
 
-def masked_rows(query: Any, key: Any, hidden: Any, bias: Any = None) -> dict[str, Any]:
+def masked_rows(query: Any, key: Any, hidden: Any, bias: Any = None, by_head: bool = False) -> dict[str, Any]:
     """Return the same of tensors (batch, head, query or key, dim); `hidden`: (query, key), which are not seen."""
     batch, num_heads, num_queries, dim = query.shape
     num_keys = key.shape[2]
@@ -51,6 +54,10 @@ def masked_rows(query: Any, key: Any, hidden: Any, bias: Any = None) -> dict[str
         num_seen = np.full(num_queries, num_keys) if hidden is None else (~hidden).sum(1)
         if num_keys > 1 and num_queries > first:
             named["head_entropy"] = _head_entropy(rows[0], num_seen[first:])
+        for head in range(num_heads if by_head and num_queries > first else 0):
+            if "head_entropy" in named:
+                named[f"head_entropy.{head}"] = named["head_entropy"][head : head + 1]
+            named[f"max_logit.{head}"] = rows[2][:, head].max().reshape(1)
     return named
 
 

@@ -37,6 +37,7 @@ class InsideCells:
         self._called: list[tuple[str, Call]] = []
         self._returned: list[tuple[str, Call]] = []
         self._attention: list[Observer] = []
+        self._by_head = False
         self._routers = RouterNames(targets.all_cells, lambda cell: cell.name_cells().items())
 
     def modules_matching(self, patterns: Sequence[str]) -> list[str]:
@@ -51,20 +52,27 @@ class InsideCells:
         """Call `call` with (name, items) when one of these cells has returned one or several items."""
         self._returned += [(name, call) for name in names]
 
-    def on_attention(self, observer: Observer) -> None:
+    def on_attention(self, observer: Observer, by_head: bool = False) -> None:
         """Pass the numbers of the attention that MindSpore's own cells compute to this observer."""
         self._attention.append(observer)
+        self._by_head |= by_head
 
-    def attention_rows(self, name: str, query: Any, key: Any, order: str, first_only: bool = False) -> dict[str, Any]:
+    def attention_rows(
+        self, name: str, query: Any, key: Any, order: str, first_only: bool = False, by_head: bool = False
+    ) -> dict[str, Any]:
         """Return entropy, largest probability and largest logit of each row of a cell's attention."""
-        return attention_rows(query, key, order, is_causal(self._targets.all_cells[name]), first_only)
+        return attention_rows(query, key, order, is_causal(self._targets.all_cells[name]), first_only, by_head)
 
     def routers(self) -> list[str]:
         """Return the chosen cells that are routers of experts."""
         return self._routers.names(self._targets.cells)
 
-    def expert_load(self, name: str, returned: Sequence[Any]) -> Any:
-        """Return the tokens per expert over the mean, from a router's output; None if the output does not say."""
+    def expert_rows(
+        self, name: str, returned: Sequence[Any], read: Callable[..., Any] | None = None
+    ) -> dict[str, Any] | None:
+        """Return `load`, the tokens per expert over the mean, from a router's output; None if it does not say."""
+        if read is not None:
+            raise ValueError("functions that read routers need torch; name the routers alone")
         tensors = [item for item in returned if isinstance(item, Tensor) and len(item.shape) > 1 and item.size]
         floats = [tensor for tensor in tensors if tensor.is_floating_point()]
         cell = self._targets.all_cells[name]
@@ -80,7 +88,8 @@ class InsideCells:
                 choices = ops.topk(logits.astype(mindspore.float32), min(self._routers.top_k(cell), num_experts))[1]
             experts = Tensor(np.arange(num_experts, dtype=np.int32))
             counts = (choices.reshape(-1, 1).astype(mindspore.int32) == experts).astype(mindspore.float32).sum(0)
-            return counts * num_experts / ops.maximum(counts.sum(), Tensor(1.0, mindspore.float32))
+            load = counts * num_experts / ops.maximum(counts.sum(), Tensor(1.0, mindspore.float32))
+            return {"load": load}
 
     def fetch_later(self, tensor: Any) -> Later:
         """Return a call that waits for a few numbers."""
@@ -113,7 +122,7 @@ class InsideCells:
                     if args[1]:  # `is_causal`: MindSpore adds this mask, too
                         bias = Tensor(np.tril(np.ones((query.shape[-2], key.shape[-2]), np.float32)))
                     few = slice(None) if bias is not None else slice(_MOST_SAMPLES)
-                    rows = masked_rows(query[few], key[few], None, bias)
+                    rows = masked_rows(query[few], key[few], None, bias, self._by_head)
                     for observer in watching:
                         for what, numbers in rows.items():
                             observer.observe(f"{name}:{what}", numbers)

@@ -17,6 +17,7 @@ from vario.backends.protocols.observing import (
     NamedTensors,
     Observer,
     RowHashes,
+    Sketch,
     Tensor,
     TimeMark,
 )
@@ -159,8 +160,11 @@ class Replicas(Protocol):
 class Attention(Protocol):
     """Attention inside modules."""
 
-    def on_attention(self, observer: Observer) -> None:
-        """Pass the numbers of all attention inside the chosen modules to this observer: `<module>:entropy`, ..."""
+    def on_attention(self, observer: Observer, by_head: bool = False) -> None:
+        """Pass the numbers of all attention inside the chosen modules to this observer: `<module>:entropy`, ...
+
+        With `by_head` also the normalised entropy and the largest logit of each head: `<module>:head_entropy.0`, ...
+        """
 
     def modules_matching(self, patterns: Sequence[str]) -> list[str]:
         """Return the names of all modules that match, targets or not; raises if a pattern matches none."""
@@ -168,7 +172,9 @@ class Attention(Protocol):
     def on_modules_called(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
         """Call `call` with (name, positional inputs) when one of these modules is called in a training pass."""
 
-    def attention_rows(self, name: str, query: Tensor, key: Tensor, order: str) -> dict[str, Tensor]:
+    def attention_rows(
+        self, name: str, query: Tensor, key: Tensor, order: str, first_only: bool = False, by_head: bool = False
+    ) -> dict[str, Tensor]:
         """Return entropy, largest probability and largest logit of each row of a module's attention."""
 
 
@@ -184,11 +190,43 @@ class Routers(Protocol):
     def on_modules_returned(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
         """Call `call` with (name, items) when one of these modules has returned one or several items."""
 
-    def expert_load(self, name: str, returned: Sequence[Any]) -> Tensor | None:
-        """Return the tokens per expert over the mean, from a router's output; None if the output does not say."""
+    def expert_rows(
+        self, name: str, returned: Sequence[Any], read: Callable[..., Any] | None = None
+    ) -> dict[str, Tensor] | None:
+        """Return `load`, the tokens per expert over the mean, and `dropped` if a router's output says so.
+
+        None if the output does not say which experts it chose. `read`: a function of the user's that reads the output.
+        """
 
     def fetch_later(self, tensor: Tensor) -> Later:
         """Start copying a few numbers to the host; the result waits for them."""
+
+
+class RouterLogits(Protocol):
+    """Logits of routers."""
+
+    def routers(self) -> list[str]:
+        """Return the chosen modules that are routers of experts."""
+
+    def modules_matching(self, patterns: Sequence[str]) -> list[str]:
+        """Return the names of all modules that match, targets or not; raises if a pattern matches none."""
+
+    def on_modules_called(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
+        """Call `call` with (name, positional inputs) when one of these modules is called in a training pass."""
+
+    def on_modules_returned(self, names: Sequence[str], call: Callable[[str, tuple[Any, ...]], None]) -> None:
+        """Call `call` with (name, items) when one of these modules has returned one or several items."""
+
+    def logit_source(self, name: str) -> tuple[str, bool] | None:
+        """Return the module that shows a router's logits, and whether it returns them or is called with its input."""
+
+    def logit_rows(
+        self, name: str, values: Sequence[Any], read: Callable[..., Any] | None = None
+    ) -> dict[str, Tensor] | None:
+        """Return `entropy` and `logit` of a router from what its source returned or was called with.
+
+        `read`: a function of the user's that reads what the router itself returned.
+        """
 
 
 class SilentUnits(Protocol):
@@ -199,6 +237,13 @@ class SilentUnits(Protocol):
 
         The result returns modules and the share of their units that were inactive since its last call.
         """
+
+
+class Sketches(Protocol):
+    """Random projections."""
+
+    def new_sketch(self, size: int, seed: int) -> Sketch:
+        """Return an empty projection to `size` numbers, a power of two; those of one seed can be compared."""
 
 
 class Spectra(Protocol):

@@ -124,6 +124,9 @@ class Observer(Protocol):
     def add_later(self, rows: LateRows, most: int, bins: LateBins | None = None) -> None:
         """Keep at most `most` rows that are computed when the step is recorded; the last row of a target counts."""
 
+    def watch_next(self) -> None:
+        """Record the next step as well, whatever the schedule says."""
+
     def describe(self, collective: Collective) -> None:
         """Describe a collective when it is first seen. Any thread."""
 
@@ -142,6 +145,16 @@ class ChannelSizes(Protocol):
 
     def detail(self) -> Mapping[str, bytes]:
         """Return the largest channels, as stored."""
+
+
+class Sketch(Protocol):
+    """A random projection of many tensors to few numbers, alike on all ranks."""
+
+    def add(self, name: str, tensor: Tensor) -> bool:
+        """Add a tensor; False if its values cannot be read."""
+
+    def later(self) -> Later | None:
+        """Start copying the numbers to the host; None if nothing was added."""
 
 
 Describe = Callable[[Tensor], TensorSpec]

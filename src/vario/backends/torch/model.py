@@ -30,6 +30,7 @@ from vario.backends.torch.reduce import host_copy
 from vario.backends.torch.reduce.distributions import TorchDistributions
 from vario.backends.torch.reduce.input_samples import input_samples
 from vario.backends.torch.reduce.row_hashes import row_hashes
+from vario.backends.torch.reduce.sketches import TorchSketch
 from vario.backends.torch.reduce.summaries import TorchSummaries
 from vario.backends.torch.targets import NamedTensors, Targets
 from vario.core.records import HostCopy, Structure
@@ -41,6 +42,7 @@ _BY_ITSELF: frozenset[type] = frozenset(
         offered.ModuleTensors,
         offered.LocalGradients,
         offered.UpdateSamples,
+        offered.Sketches,
         offered.Spectra,
         offered.Collectives,
         offered.Batches,
@@ -65,7 +67,9 @@ _BY_TARGETS: frozenset[type] = frozenset(
         offered.DeviceMemory,
     }
 )
-_BY_MODULES: frozenset[type] = frozenset({offered.Attention, offered.Routers, offered.SilentUnits, offered.Channels})
+_BY_MODULES: frozenset[type] = frozenset(
+    {offered.Attention, offered.Routers, offered.RouterLogits, offered.SilentUnits, offered.Channels}
+)
 _BY_WISHES: frozenset[type] = frozenset({MsprobeWishes, MsprobeFeatures, MsprobeMomentum})
 
 log = logging.getLogger("vario")
@@ -237,6 +241,10 @@ class TorchModel(TrainingLoop):
     def optimizer_scale(self, optimizer: Any) -> torch.Tensor | None:
         """Return the scale these gradients still have."""
         return self.targets.optimizer_scale(optimizer)
+
+    def new_sketch(self, size: int, seed: int) -> TorchSketch:
+        """Return an empty random projection to `size` numbers; those of one seed can be compared."""
+        return TorchSketch(size, seed)
 
     def separate_gradients(self) -> None:
         """Record for an input's gradient only what its module adds, not the tensor's gradient from all its users."""

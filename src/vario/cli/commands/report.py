@@ -6,17 +6,20 @@ import argparse
 
 from vario.cli import arguments as shared
 from vario.cli import output
+from vario.core.errors import ConfigError
 
 EXAMPLES = """
 vario report
 vario report vario_runs/demo
 vario report vario_runs/demo --json
+vario report eight-gpus --baseline one-gpu
 """
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
-    """Add the run and --json."""
+    """Add the run, --baseline and --json."""
     shared.add_run(parser)
+    parser.add_argument("--baseline", metavar="RUN", help="compare the speed with that of this run, rank for rank")
     shared.add_json(parser)
 
 
@@ -24,7 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the summary of one run."""
     from vario.reports.summary import summarise
 
-    summary = summarise(shared.find_run(arguments.run))
+    baseline = None if arguments.baseline is None else shared.find_run(arguments.baseline)
+    summary = summarise(shared.find_run(arguments.run), baseline)
+    if baseline is not None and summary.linearity is None:
+        raise ConfigError(f"--baseline: the speed of this run or of '{baseline.name}' is not known: too few steps")
     if arguments.json:
         output.print_json(summary)
     else:

@@ -180,13 +180,13 @@ class ExpertShares:
             _tell_of_missing("expert_load")
             return
         named = recorder.config.experts
-        routers = modules.modules_matching(named) if named else modules.routers()
+        routers = modules.modules_matching([*named]) if named else modules.routers()
         observer = recorder.observer(self.quantity)
         loads: dict[str, list[Later]] = {}
 
         def returned(name: str, items: tuple[Any, ...]) -> None:
-            if observer.watching and (load := modules.expert_load(name, items)) is not None:
-                loads.setdefault(name, []).append(modules.fetch_later(load))
+            if observer.watching and (rows := modules.expert_rows(name, items)) is not None:
+                loads.setdefault(name, []).append(modules.fetch_later(rows["load"]))
 
         def step_ended(seconds: float) -> None:
             nonlocal loads

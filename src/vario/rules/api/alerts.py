@@ -22,7 +22,7 @@ SEVERITIES: tuple[Severity, ...] = ("note", "warn", "page")
 """Least urgent first."""
 STAGES = ("batch", "forward", "loss", "backward", "reduction", "optimizer", "weight")
 """The parts of a step, in order."""
-SEVERAL = ("attention", "unit", "expert", "update")
+SEVERAL = ("attention", "unit", "expert", "router", "update")
 """Quantities that record several numbers per target, as `TARGET:PART`."""
 GRADIENT_DROP = "gradient drop"
 """The label of gradients that fell, which the rule `grad_spike` finds too."""

@@ -20,6 +20,7 @@ QUANTITY_STAGES = {
     "unit": "forward",
     "channel": "forward",
     "expert": "forward",
+    "router": "forward",
     "activation_gradient": "backward",
     "gradient_local": "backward",
     "gradient_accumulated": "backward",

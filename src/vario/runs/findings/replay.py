@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vario.core.bins import COUNTED, DETAIL
-from vario.core.records import Frame
+from vario.core.records import BATCH_DIMENSIONS, Frame
 from vario.core.text import reason
 from vario.rules import RULES, Chosen, Rule, choose
 from vario.rules.api.alerts import Alert, Incident
@@ -142,9 +142,6 @@ def comparable(steps: Mapping[int, Step]) -> list[dict[int, Step]]:
         others = {name: at for name, at in step.facts.coordinates.items() if name not in BATCH_DIMENSIONS}
         groups.setdefault(tuple(sorted(others.items())), {})[rank] = step
     return [group for group in groups.values() if len(group) > 1]
-
-
-BATCH_DIMENSIONS = frozenset({"data", "dp", "replicate", "shard", "dp_replicate", "dp_shard", "fsdp"})
 
 
 def facts_of(run: RunReader, rank: int) -> Facts:

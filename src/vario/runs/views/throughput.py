@@ -16,6 +16,7 @@ from vario.runs.views.vitals import read_pace
 SAMPLES, TOKENS = "samples_seen", "tokens_seen"
 MODEL_FLOPS, PEAK_FLOPS = "model_flops", "peak_flops"
 """As logged by the script, for one step of one rank; with `/PRECISION` as counted and as known of the device."""
+DAY_SECONDS = 86_400
 _UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 _AMOUNTS = ((" billion", 1e9), (" million", 1e6))
 
@@ -25,6 +26,8 @@ class Throughput:
     """The speed of one rank, evaluations and checkpoints included; None where it is not known."""
 
     samples_per_second: float | None
+    samples_per_day: float | None
+    """If it goes on like that."""
     tokens_per_second: float | None
     samples_seen: float | None
     tokens_seen: float | None
@@ -55,6 +58,7 @@ def read_throughput(run: RunReader, rank: int | None = None) -> Throughput | Non
     eta = read_pace(run, targets, rank).eta_seconds
     found = Throughput(
         samples_per_second=rates.get(SAMPLES),
+        samples_per_day=None if rates.get(SAMPLES) is None else DAY_SECONDS * (rates[SAMPLES] or 0.0),
         tokens_per_second=rates.get(TOKENS),
         samples_seen=_seen(run, rank, targets, SAMPLES),
         tokens_seen=_seen(run, rank, targets, TOKENS),
@@ -138,6 +142,8 @@ def throughput_lines(found: Throughput) -> list[str]:
     each = " per rank" if found.world_size > 1 else ""
     rates = [(found.samples_per_second, "samples/s"), (found.tokens_per_second, "tokens/s")]
     parts = [f"{_amount(value)} {unit}{each}" for value, unit in rates if value is not None]
+    if found.samples_per_day is not None:
+        parts.append(f"{_amount(found.samples_per_day)} samples a day")
     if found.tokens_seen:
         parts.append(f"{_amount(found.tokens_seen)} tokens seen{each}")
     elif found.samples_seen:

@@ -35,7 +35,8 @@ LOADER, EVALUATION, CHECKPOINT, MONITOR = (
 )
 WORKERS = "loader_workers"
 PASSES = {"forward_seconds": "forward", "backward_seconds": "backward", "update_seconds": "optimizer"}
-READ = (STEP, WAIT, HOST, LOADER, EVALUATION, CHECKPOINT, MONITOR, *PASSES)
+REDUCTION = "reduction_seconds"
+READ = (STEP, WAIT, HOST, LOADER, EVALUATION, CHECKPOINT, MONITOR, REDUCTION, *PASSES)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class TimeSplit:
 
     shares: Mapping[str, float]
     """Of `input`, `forward`, `backward`, `optimizer`, `between` (the loop's own work between an update and the next
-    pass), `rest` (within the step: loss, clipping, waiting for other ranks), `evaluation`, `checkpoint`, `monitor`."""
+    pass), `communication` (from the last gradient of this rank to the end of backward: ranks reduce gradients), `rest`
+    (within the step: loss, clipping, other communication), `evaluation`, `checkpoint`, `monitor`."""
     step_seconds: float
     """The mean."""
     first_step: int
@@ -132,7 +134,7 @@ def split_time(
         "monitor": _monitor(read, known) * total,
     }
     left = max(0.0, total - sum(parts.values()))
-    divided = {name: sampled[name] for name in ("forward", "backward", "optimizer", "between", "rest")}
+    divided = {name: sampled[name] for name in ("forward", "backward", "communication", "optimizer", "between", "rest")}
     scale = left / sum(divided.values()) if sum(divided.values()) else 0.0
     parts |= {name: seconds * scale for name, seconds in divided.items()}
     counted = sum(parts.values())
@@ -157,7 +159,8 @@ def _sampled(known: Mapping[str, Values]) -> dict[str, float]:
     loader = np.minimum(known[LOADER], known[WAIT])
     parts = {"input": loader, "between": np.maximum(0.0, known[WAIT] - loader - apart)}
     parts |= {name: known[number] for number, name in PASSES.items()}
-    inside = known[WAIT] + sum(known[name] for name in PASSES)
+    parts["communication"] = known[REDUCTION]
+    inside = known[WAIT] + known[REDUCTION] + sum(known[name] for name in PASSES)
     # In a step that recorded much, the monitor's time is that of several steps without it.
     monitor = np.minimum(known[MONITOR], np.maximum(0.0, known[STEP] - inside))
     parts["rest"] = np.maximum(0.0, known[STEP] - inside - monitor)

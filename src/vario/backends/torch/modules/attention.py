@@ -19,6 +19,7 @@ def attention_rows(
     *,
     causal: bool,
     first_only: bool = False,
+    by_head: bool = False,
     block_elements: int = 1 << 22,
 ) -> dict[str, torch.Tensor]:
     """Return numbers of softmax(q k^T / sqrt(d)), one per (batch, head, query), in that order, without device syncs.
@@ -26,7 +27,8 @@ def attention_rows(
     Also `head_entropy`, one per head: the mean entropy divided by its maximum, over queries that see several keys.
     `order` says which axis is which; fewer key heads than query heads are shared by groups of them. With `causal` the
     last query sees all keys, and queries that see none are left out. `first_only` uses batch 0 and head 0 only. At most
-    about `block_elements` scores exist at a time. A row with a NaN or an infinite logit has a NaN entropy.
+    about `block_elements` scores exist at a time. `by_head` adds rows of
+    each head. A row with a NaN or an infinite logit has a NaN entropy.
     """
     query, key = _by_head(query, key, order)
     if first_only:
@@ -48,7 +50,16 @@ def attention_rows(
             if causal:
                 num_seen = torch.arange(num_keys - num_queries + first, num_keys, device=query.device) + 1
             found["head_entropy"] = head_entropy(rows[0].flatten(1, 2), num_seen)
+        if by_head and rows[0].numel():
+            found |= head_parts(found.get("head_entropy"), rows[2].amax((0, 3)).flatten())
     return found
+
+
+def head_parts(entropy: torch.Tensor | None, max_logit: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return a row with one element for each head: `head_entropy.0`, ... and `max_logit.0`, ..."""
+    named = {"head_entropy": entropy, "max_logit": max_logit}
+    heads = {what: numbers.split(1) for what, numbers in named.items() if numbers is not None}
+    return {f"{what}.{head}": part for what, parts in heads.items() for head, part in enumerate(parts)}
 
 
 def head_entropy(entropy: torch.Tensor, num_seen: torch.Tensor) -> torch.Tensor:

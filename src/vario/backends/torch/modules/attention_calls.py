@@ -44,8 +44,10 @@ _told = _Told()
 class FoundAttention:
     """Passes the numbers of all attention inside a model's modules to an observer."""
 
-    def __init__(self, observer: Observer, is_training: Callable[[], bool]) -> None:
+    def __init__(self, observer: Observer, is_training: Callable[[], bool], by_head: bool = False) -> None:
+        """`by_head`: also a row for each head."""
         self._observer = observer
+        self._by_head = by_head
         self._is_training = is_training
         self._names: dict[int, str] = {}
 
@@ -78,7 +80,7 @@ class FoundAttention:
             return
         try:
             call = read()
-            rows = None if call is None else sampled_rows(call)
+            rows = None if call is None else sampled_rows(call, by_head=self._by_head)
         except Exception as error:  # noqa: BLE001 - the failure policy
             self._observer.failed(error)
             return

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vario.backends.torch.modules.attention import COLUMNS, blocks, head_entropy, softmax_rows
+from vario.backends.torch.modules.attention import COLUMNS, blocks, head_entropy, head_parts, softmax_rows
 from vario.backends.torch.reduce.tensors import aside, local_part
 
 MAX_QUERIES = 64
@@ -39,7 +39,9 @@ class AttentionCall:
     """Logits are limited to plus and minus this."""
 
 
-def sampled_rows(call: AttentionCall, block_elements: int = 1 << 22) -> dict[str, torch.Tensor] | None:
+def sampled_rows(
+    call: AttentionCall, block_elements: int = 1 << 22, by_head: bool = False
+) -> dict[str, torch.Tensor] | None:
     """Return the numbers of `attention_rows` for at most 64 queries per head in at most 8 batches, evenly spread.
 
     A query that sees no key has none and takes the mean of the others, because leaving it out would wait for the
@@ -50,7 +52,7 @@ def sampled_rows(call: AttentionCall, block_elements: int = 1 << 22) -> dict[str
         return None
     with aside(query.device):
         sample = _Sample.of(query, key, call)
-        return None if sample is None else sample.rows(call, block_elements)
+        return None if sample is None else sample.rows(call, block_elements, by_head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,7 @@ class _Sample:
         may_see_nothing = limits.may_see_nothing or (call.last_seen or 0) < 0
         return _Sample(grouped, key, limits.bias, limits.hidden, may_see_nothing)
 
-    def rows(self, call: AttentionCall, block_elements: int) -> dict[str, torch.Tensor]:
+    def rows(self, call: AttentionCall, block_elements: int, by_head: bool) -> dict[str, torch.Tensor]:
         """Return the numbers of all sampled queries."""
         batch, num_key_heads, per_key_head, num_queries, dim = self.query.shape
         num_keys = self.key.shape[2]
@@ -119,6 +121,8 @@ class _Sample:
         found = dict(zip(COLUMNS, rows.flatten(1), strict=True))
         if num_keys > 1:
             found["head_entropy"] = head_entropy(rows[0], num_seen)
+        if by_head:
+            found |= head_parts(found.get("head_entropy"), rows[2].amax((0, 2)))
         return found
 
 

@@ -11,13 +11,14 @@ import torch
 from vario.backends.module_attributes import is_causal
 from vario.backends.protocols.events import Undo
 from vario.backends.protocols.observing import Later, Observer
+from vario.backends.routers import check_routing
 from vario.backends.torch.loop import hooks, operators
 from vario.backends.torch.loop.sparse_hooks import SparseHooks
 from vario.backends.torch.modules.attention import attention_rows
 from vario.backends.torch.modules.attention_calls import FoundAttention
 from vario.backends.torch.modules.channels import ChannelSizes, channel_sizes, chosen_modules
 from vario.backends.torch.modules.module_calls import Call, ModuleCalls
-from vario.backends.torch.modules.routers import Routers
+from vario.backends.torch.modules.routers import Routers, given_logit_rows
 from vario.backends.torch.modules.units import Units
 from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.targets import Targets
@@ -58,9 +59,9 @@ class InsideModel:
         """Hooks that are needed only in recorded steps."""
         return [units.hooks for units in self._units]
 
-    def on_attention(self, observer: Observer) -> None:
+    def on_attention(self, observer: Observer, by_head: bool = False) -> None:
         """Pass the numbers of all attention inside the chosen modules to this observer."""
-        self._attention.append(FoundAttention(observer, self._is_training))
+        self._attention.append(FoundAttention(observer, self._is_training, by_head))
 
     def modules_matching(self, patterns: Sequence[str]) -> list[str]:
         """Return the names of all modules that match, targets or not; raises if a pattern matches none."""
@@ -71,11 +72,17 @@ class InsideModel:
         self._called.follow(names, call)
 
     def attention_rows(
-        self, name: str, query: torch.Tensor, key: torch.Tensor, order: str, first_only: bool = False
+        self,
+        name: str,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        order: str,
+        first_only: bool = False,
+        by_head: bool = False,
     ) -> dict[str, torch.Tensor]:
         """Return entropy, largest probability and largest logit of each row of a module's attention."""
         causal = is_causal(self._targets.all_modules[name])
-        return attention_rows(query, key, order, causal=causal, first_only=first_only)
+        return attention_rows(query, key, order, causal=causal, first_only=first_only, by_head=by_head)
 
     def on_units(self, observer: Observer) -> Callable[[], tuple[list[str], list[torch.Tensor]]]:
         """Track which units are active while this observer records; the result returns the inactive share by module."""
@@ -99,9 +106,25 @@ class InsideModel:
         """Return the chosen modules that are routers of experts."""
         return self._routers.names(self._targets.modules)
 
-    def expert_load(self, name: str, returned: Sequence[Any]) -> torch.Tensor | None:
-        """Return the tokens per expert over the mean, from a router's output; None if the output does not say."""
-        return self._routers.load(name, returned)
+    def expert_rows(
+        self, name: str, returned: Sequence[Any], read: Callable[..., Any] | None = None
+    ) -> dict[str, torch.Tensor] | None:
+        """Return `load`, the tokens per expert over the mean, and `dropped` if a router's output says so."""
+        if read is None:
+            return self._routers.rows(name, returned)
+        return self._routers.rows_of(name, check_routing(read(*returned)))
+
+    def logit_source(self, name: str) -> tuple[str, bool] | None:
+        """Return the module that shows a router's logits, and whether it returns them or is called with its input."""
+        return self._routers.logit_source(name)
+
+    def logit_rows(
+        self, name: str, values: Sequence[Any], read: Callable[..., Any] | None = None
+    ) -> dict[str, torch.Tensor] | None:
+        """Return `entropy` and `logit` of a router from what its source returned or was called with."""
+        if read is None:
+            return self._routers.logit_rows(name, values)
+        return given_logit_rows(check_routing(read(*values)))
 
     def fetch_later(self, tensor: torch.Tensor) -> Later:
         """Start copying a few numbers to the host; the result waits for them."""
