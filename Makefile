@@ -68,9 +68,10 @@ test: ready
 # Chosen by measured time: no processes that train, no browser, no compiler, no trainers of other packages.
 NOT_QUICK := $(addprefix tests/,cli/test_memory_command.py cli/test_progress_command.py cli/test_run_command.py \
   reports/test_progress_plot.py store/test_holding.py store/test_rollups.py sinks/test_store_kill.py \
-  logs/test_odd_files.py core/test_step_turns.py) \
+  sinks/test_live_sinks.py logs/test_odd_files.py core/test_step_turns.py rules/test_healthy_loops.py) \
   $(addprefix tests/runs/,files/test_bombs.py views/test_big_grid.py compare/test_difference.py views/test_heat.py \
-  views/test_heat_ranks.py live/test_run_watch.py findings/test_diagnosis.py views/test_curves.py)
+  views/test_heat_ranks.py live/test_run_watch.py findings/test_diagnosis.py findings/test_time_verdict.py \
+  views/test_curves.py)
 QUICK := $(filter-out $(NOT_QUICK),$(wildcard $(addsuffix /test_*.py,$(addprefix tests/,core rules statistics sinks \
   store logs runs runs/* reports cli)))) $(addprefix tests/,test_architecture.py test_config.py test_public_api.py test_versions.py) \
   tests/contract/test_contract.py tests/backends/numpy/test_numpy_backend.py \
