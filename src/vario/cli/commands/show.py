@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from vario.cli import arguments as shared
 from vario.cli import output
-from vario.core.bins import QUANTITY as DISTRIBUTION
 from vario.core.errors import ConfigError
 from vario.core.text import number, suggestion, unknown
 
@@ -119,6 +118,7 @@ def _rank(text: str) -> int | str:
 
 def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, rank: Rank | None) -> list[Series]:
     """Return the series of every matching target, or raise an error that names the closest target."""
+    from vario.core.bins import QUANTITY as DISTRIBUTION
     from vario.core.quantities import LOSS
     from vario.runs.views.losses import read_losses
 
