@@ -72,6 +72,16 @@ def test_a_compiled_script_is_watched(tmp_path):
         assert "activation_gradient inside compiled graphs needs torch 2.13" in watched.stderr
 
 
+@pytest.mark.parametrize("kind", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
+def test_a_script_ends_that_leaves_a_pool_open_and_its_work_is_done(tmp_path, kind):
+    pool = f"from concurrent.futures import {kind}\npool = {kind}(2)\nlate = pool.submit(print, 'late', flush=True)\n"
+    write(tmp_path, pool + PLAIN)
+    watched = started_afresh(tmp_path, "train.py")
+    assert watched.returncode == 0, watched.stderr
+    assert "late" in watched.stdout.splitlines()
+    assert only_run(tmp_path).state == "finished"
+
+
 def test_both_models_of_a_gan_are_found(tmp_path):
     write(
         tmp_path,

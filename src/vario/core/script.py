@@ -8,7 +8,7 @@ import runpy
 import sys
 import threading
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -35,15 +35,24 @@ def execute(target: str, arguments: Sequence[str], is_module: bool) -> BaseExcep
             _run_module(target, arguments)
         else:
             _run_file(target, arguments, main)
-        for thread in threading.enumerate():
-            # As the interpreter does before it exits: one of the threads may be training.
-            if thread not in threads and not thread.daemon:
-                thread.join()
+        _wait_for_threads(threads)
     except BaseException as error:  # noqa: BLE001 - whatever a script raises is the answer
         return error.with_traceback(_of_script(error))
     finally:
         sys.argv, sys.path[:], sys.modules["__main__"] = kept
     return None
+
+
+def _wait_for_threads(earlier: Collection[threading.Thread]) -> None:
+    """Do what the interpreter does before it exits: one of the threads may be training.
+
+    Pools of threads and of processes wait for work for ever, unless they are told first that no more will come.
+    """
+    for call in reversed(getattr(threading, "_threading_atexits", ())):
+        call()
+    while started := [each for each in threading.enumerate() if each not in earlier and not each.daemon]:
+        for thread in started:
+            thread.join()
 
 
 def _run_file(target: str, arguments: Sequence[str], main: ModuleType) -> None:
