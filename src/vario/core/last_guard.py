@@ -11,13 +11,14 @@ import logging
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from vario.core.errors import ConfigError, TrainingStop
+from vario.core.errors import ConfigError, TrainingStop, VarioError
 
 log = logging.getLogger("vario")
 
 Told = Callable[[Exception], None]
 P = ParamSpec("P")
 T = TypeVar("T")
+C = TypeVar("C")
 
 _told: list[Told] = []
 
@@ -62,6 +63,30 @@ def never_raises(call: Callable[P, object]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             call(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the failure policy
+            failed(error)
+
+    return run
+
+
+def guards_events(kind: type[C]) -> type[C]:
+    """Let the methods of a trainer's callback (`on_...`) report their errors instead of raising them.
+
+    What a user has to know is still raised: a model or an option that cannot be used.
+    """
+    for name, method in list(vars(kind).items()):
+        if name.startswith("on_"):
+            setattr(kind, name, _event(method))
+    return kind
+
+
+def _event(method: Callable[..., object]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            method(*args, **kwargs)
+        except VarioError:
+            raise
         except Exception as error:  # noqa: BLE001 - the failure policy
             failed(error)
 

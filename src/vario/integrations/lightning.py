@@ -17,6 +17,7 @@ import torch
 from vario.backends.protocols.backend import Backend, needed
 from vario.backends.protocols.loop_capabilities import TrainerPasses
 from vario.core.ending import ending
+from vario.core.last_guard import guards_events
 from vario.integrations.deciding import Decisions
 from vario.integrations.recording import RecordingCallback
 from vario.probes import Recorder
@@ -65,6 +66,7 @@ class _TrainingStep(torch.nn.Module):
         return made["loss"] if isinstance(made, Mapping) else made
 
 
+@guards_events
 class MonitorCallback(RecordingCallback, Callback):
     """Watches each `fit` of a Lightning Trainer: `Trainer(callbacks=[MonitorCallback()])`.
 

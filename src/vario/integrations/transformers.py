@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vario.core.ending import ending
+from vario.core.last_guard import guards_events
 from vario.core.package import refuse_older
 from vario.integrations.deciding import Decisions
 from vario.integrations.recording import RecordingCallback
@@ -35,6 +36,7 @@ _LOOP_PARTS_OF_OLDER_TRAINERS = ("training_step", "get_batch_samples", "_maybe_l
 """Methods of a Trainer through which an exception of the training propagates."""
 
 
+@guards_events
 class MonitorCallback(RecordingCallback, TrainerCallback, ExportableState):
     """Watches each training of a Trainer: `Trainer(..., callbacks=[MonitorCallback()])`.
 
