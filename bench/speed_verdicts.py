@@ -63,7 +63,9 @@ def main() -> None:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+    # Without these, what a tool imports decides whether glibc returns the memory of each step to the system.
+    malloc = {"MALLOC_MMAP_THRESHOLD_": str(1 << 28), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **malloc, **more}
 
 
 def run(command: list[str], folder: str, **more: str) -> str:

@@ -143,10 +143,12 @@ def imports(node: ast.AST, inside_functions: bool = True, for_types: bool = True
             yield from imports(child, inside_functions, for_types)
 
 
+@cache
 def is_package(module: str) -> bool:
     return SOURCE.joinpath(*module.split(".")[1:]).is_dir()
 
 
+@cache
 def layer(imported: str) -> str | None:
     """Which layer an import reaches; None when it leaves vario."""
     parts = imported.split(".")

@@ -61,6 +61,7 @@ class RouterSoftmax:
 
     quantity: ClassVar[str] = "router"
     every: ClassVar[int] = 10
+    sees_light_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = (RouterLogits,)
 
     def attach(self, backend: Backend, recorder: Recorder) -> None:

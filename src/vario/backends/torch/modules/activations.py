@@ -140,9 +140,7 @@ class ModuleTensors:
             if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
                 self._look(((target, args[0]),), with_gradients)
             else:
-                self._look(
-                    ((f"{name}:{path}", tensor) for path, tensor in inputs(torch.Tensor, args, kwargs)), with_gradients
-                )
+                self._look(((f"{name}:{at}", one) for at, one in inputs(torch.Tensor, args, kwargs)), with_gradients)
             if self._separates:
                 self._enter(name, args, kwargs)
 
@@ -175,9 +173,7 @@ class ModuleTensors:
 
         def after_forward(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if self._is_training():
-                self._look(
-                    ((target, output),) if isinstance(output, torch.Tensor) else leaves(torch.Tensor, output, target)
-                )
+                self._look(leaves(torch.Tensor, output, target))
                 if self._separates:
                     self._leave(name, output)
 
