@@ -149,7 +149,7 @@ def test_on_a_gpu_the_numbers_are_the_same_and_come_in_one_transfer():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         found = check_gradient_health(gpu)
     copies = [event for event in profile.events() if "DtoH" in event.name]
-    assert len(copies) == 1
+    assert len(copies) <= 1  # none where kernels write to the host's memory themselves
     expected = check_gradient_health(cpu)
     for key in ("min", "max", "mean", "std", "norm"):
         assert found["stats"][key] == pytest.approx(expected["stats"][key], rel=1e-5), key

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from vario.backends.protocols.backend import Backend, needed
-from vario.backends.protocols.capabilities import TrainerPasses
+from vario.backends.protocols.loop_capabilities import TrainerPasses
 from vario.core.ending import ending
 from vario.integrations.deciding import Decisions
 from vario.integrations.recording import RecordingCallback

@@ -6,8 +6,8 @@ from threading import get_ident
 from typing import ClassVar
 
 from vario.backends.protocols.backend import Backend
-from vario.backends.protocols.capabilities import LoopTimes
 from vario.backends.protocols.events import Inputs
+from vario.backends.protocols.loop_capabilities import LoopTimes
 from vario.probes import Recorder
 
 NOTABLE = 0.01

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from vario.backends.protocols.backend import Backend, needed
-from vario.backends.protocols.capabilities import PassWork
 from vario.backends.protocols.events import Inputs
+from vario.backends.protocols.loop_capabilities import PassWork
 from vario.probes import Needs, Recorder
 
 COUNT_AFTER = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from vario.backends.protocols import capabilities as offered
+from vario.backends.protocols import loop_capabilities as offered
 from vario.backends.protocols.backend import Backend, needed
 from vario.probes import Needs, Recorder
 

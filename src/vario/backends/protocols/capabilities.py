@@ -5,13 +5,12 @@ A probe lists the ones it requires in its `needs`. If a backend lacks one, the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from vario.backends.protocols.collectives import CollectiveFollower
 from vario.backends.protocols.losses import BackwardLoss, Compared
 from vario.backends.protocols.observing import (
-    BatchSize,
     ChannelSizes,
     Later,
     NamedTensors,
@@ -328,23 +327,6 @@ class LossTargets(Protocol):
         """Call `call` with what a loss compares with, for backward passes at whose start `may_look()` is true."""
 
 
-class TrainerReports(Protocol):
-    """What trainers of other packages report for this model."""
-
-    def on_reported(self, call: Callable[[Mapping[str, Any]], None]) -> None:
-        """Call `call` with the names and values that such a trainer reports."""
-
-
-class TrainerPasses(Protocol):
-    """Passes of a trainer that does not call the outermost module."""
-
-    def pass_began(self) -> None:
-        """Note that a training pass begins."""
-
-    def pass_ended(self) -> None:
-        """Note that the pass, its backward and maybe an update are done."""
-
-
 class DeviceClock(Protocol):
     """Time as measured by the training device."""
 
@@ -355,19 +337,6 @@ class DeviceClock(Protocol):
         """Whether the device has not yet finished the work queued before the last call."""
 
 
-class LoopTimes(Protocol):
-    """What a loop does besides training passes and updates."""
-
-    def on_timed(self, call: Callable[[str, float, float], None]) -> None:
-        """Call `call` with what it was (`loader`, `evaluation`, `checkpoint`) and its two ends, by `perf_counter`.
-
-        A `loader` prepares or waits for a batch, a pass without gradients is an `evaluation`.
-        """
-
-    def on_workers(self, call: Callable[[int], None]) -> None:
-        """Call `call` with the number of worker processes of the loader of each batch."""
-
-
 class Clipping(Protocol):
     """Clipping of gradients by their norm."""
 
@@ -376,22 +345,6 @@ class Clipping(Protocol):
 
         For a norm on a device only if `may_copy()`: reading it takes a copy.
         """
-
-
-class PassWork(Protocol):
-    """How much work a training pass is."""
-
-    def batch_size(self, inputs: Any) -> BatchSize | None:
-        """Return how many rows and tokens a batch has; None if it has no tensors with rows."""
-
-    def begin_count(self) -> bool:
-        """Start counting the operations of a pass, if that cannot disturb it; return whether it does."""
-
-    def end_count(self) -> None:
-        """Stop counting, until the next pass."""
-
-    def counted(self) -> Mapping[str, tuple[float, float | None]]:
-        """Return by precision the operations of all counted passes, and how many a second the device can do."""
 
 
 class DeviceMemory(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from vario.backends.protocols import capabilities as offered
+from vario.backends.protocols import loop_capabilities as of_loop
 from vario.backends.protocols.backend import Capability
 from vario.backends.protocols.collectives import CollectiveFollower
 from vario.backends.protocols.events import Events
@@ -49,10 +50,10 @@ _BY_ITSELF: frozenset[type] = frozenset(
         offered.InputSamples,
         offered.Losses,
         offered.LossTargets,
-        offered.TrainerReports,
-        offered.TrainerPasses,
+        of_loop.TrainerReports,
+        of_loop.TrainerPasses,
         offered.DeviceClock,
-        offered.LoopTimes,
+        of_loop.LoopTimes,
         offered.Clipping,
         offered.Snapshots,
         offered.FoundModels,
@@ -220,7 +221,7 @@ class TorchModel(TrainingLoop):
             found = self.targets
         elif capability in _BY_MODULES:
             found = self.inside
-        elif capability is offered.PassWork:
+        elif capability is of_loop.PassWork:
             found = self._pass_work
         elif capability is offered.Distributions:
             found = self._distributions

@@ -131,7 +131,10 @@ def _as_rows(counted: _Counted) -> dict[str, torch.Tensor]:
     total = counts.sum()
     rows = {"load": counts * (len(counts) / total.clamp(min=1))}
     if counted.asked is not None:
-        asked = torch.as_tensor(counted.asked, dtype=torch.float32, device=counts.device)
+        asked = counted.asked
+        if not isinstance(asked, torch.Tensor):
+            asked = torch.full((), asked, dtype=torch.float32, device=counts.device)  # without a copy to wait for
+        asked = asked.to(counts.device, torch.float32)
         kept = total if counted.kept is None else counted.kept
         rows["dropped"] = (1 - kept / asked.clamp(min=1)).clamp(min=0).reshape(1)
     return rows

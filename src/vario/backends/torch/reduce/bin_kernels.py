@@ -157,6 +157,7 @@ def count_list(
     like,
     rows,
     scale_pointer,
+    ALIGNED: tl.constexpr,
     HAS_SCALE: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -172,5 +173,7 @@ def count_list(
     owner = tl.load(owners + program)
     address = tl.load(addresses + owner) + tl.load(offsets + program)
     start = address.to(tl.pointer_type(like.dtype.element_ty))
+    if ALIGNED:
+        start = tl.multiple_of(start, 16)
     row = rows + owner.to(tl.int64) * NUM_BINS
     _count_span(start, tl.load(sizes + program), row, scale_pointer, HAS_SCALE, WIDE, BLOCK, NUM_BINS, PADDED, WINDOW)

@@ -5,6 +5,8 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -90,7 +92,8 @@ class CudaBins:
         rows, like = self._zeros(len(tensors)), tensors[0] if scale is None else scale
         num_bytes = int(sizes.sum()) * tensors[0].element_size()
         clock = self._speed.start(num_bytes)
-        constants = self._constants(tensors[0], scale)
+        is_aligned = not functools.reduce(operator.or_, addresses) & 15
+        constants = {**self._constants(tensors[0], scale), "ALIGNED": is_aligned}
         bin_kernels.count_list[(int(ends[-1]),)](
             tables[0], tables[2], tables[1], tables[3], tensors[0], rows, like, **constants
         )
