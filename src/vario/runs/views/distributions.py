@@ -106,6 +106,17 @@ def quantities_with_bins(run: RunReader) -> list[str]:
     return [name for name in run.quantities("all") if name in COUNTED] if run.ranks else []
 
 
+def quantities_with_detail(run: RunReader) -> list[str]:
+    """Return the quantities whose files have a column for distributions."""
+    return [
+        name
+        for name in quantities_with_bins(run)
+        for rank in run.ranks
+        if name in run.quantities(rank)
+        if any(row_file.has_detail for row_file, _ in run.reader(rank, name).shown(run.sessions))
+    ]
+
+
 def _latest(run: RunReader, rank: int, quantity: str) -> int | None:
     """Return the newest step with distributions; reads the newest files first."""
     files: Sequence[tuple[Stream | Part, int | None]] = list(run.reader(rank, quantity).shown(run.sessions))

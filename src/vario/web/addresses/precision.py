@@ -12,7 +12,7 @@ from vario.core.errors import ConfigError
 from vario.core.precision import FORMATS
 from vario.reports.precision_text import worst
 from vario.runs.run import Run
-from vario.runs.views.distributions import quantities_of
+from vario.runs.views.distributions import quantities_of, quantities_with_detail
 from vario.web import bodies
 from vario.web.addresses.charts import MOST_STEP
 from vario.web.addresses.overview import RUN
@@ -35,7 +35,7 @@ def precision(served: Served, values: Mapping[str, Any]) -> bodies.Precision:
     try:
         table = run.precision(values["quantity"] or None, values["step"])
     except ConfigError:
-        if values["quantity"] or values["step"] is not None:
+        if (values["quantity"] or values["step"] is not None) and quantities_with_detail(run):
             raise
         return {"steps": {}, "tensors": [], "num_tensors": 0}
     chosen = sorted(table.tensors, key=lambda one: -worst(one, list(FORMATS)))
