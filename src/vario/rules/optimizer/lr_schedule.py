@@ -32,6 +32,8 @@ def lr_schedule(
     `scheduler.step()` is called as often.
     """
     rate = step.scalars.get("lr", math.nan)
+    if math.isnan(rate):
+        return
     memory = step.memory.get("lr_schedule", Schedule)
     row = memory.row("lr")
     initial = memory["initial"][row] = step.scalars.get("lr_initial", memory["initial"].item(row))
@@ -50,9 +52,7 @@ def lr_schedule(
         often = f"changed in {changes} of {age} steps" if changes else f"not changed in {age} steps"
         text = f"the learning rate is still {number(rate)}, {number(100 * rate / initial, 2)} % of {number(initial)}: "
         text += f"it has {often}"
-        cause = (
-            "the warm-up makes no headway: the scheduler is stepped once an epoch instead of once an update, or never"
-        )
+        cause = "the warm-up makes no headway: the scheduler is stepped once an epoch, not once an update, or never"
     elif rate > times * initial and memory["rising"][row] >= rises:
         text = f"the learning rate has grown to {number(rate)}, {number(rate / initial, 2)} times what its schedule "
         text += "starts from, and rises in each step"
