@@ -247,6 +247,18 @@ def test_the_state_of_other_optimizers_is_watched_too(tmp_path, name):
     assert (alert.step, alert.scope) == (BEGINS, "global")
 
 
+def steps_forgotten(step, model, optimizer):
+    if step == BEGINS:
+        for state in optimizer.state.values():
+            state["step"].zero_()
+
+
+def test_a_count_of_updates_that_is_lost_is_told_though_the_moments_stay(tmp_path):
+    (alert,) = found(train(tmp_path, steps_forgotten), "state_changed")
+    assert (alert.step, alert.scope, alert.severity) == (BEGINS, "global", "warn")
+    assert "set to zero" in alert.text
+
+
 def test_an_earlier_checkpoint_is_a_note(tmp_path):
     alerts = found(train(tmp_path, gone_back), "state_changed")
     assert {(alert.step, alert.severity) for alert in alerts} == {(BEGINS, "note")}

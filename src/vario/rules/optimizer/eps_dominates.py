@@ -12,10 +12,11 @@ from vario.rules.api.series_state import Streak
 
 
 @rule("limit", needs="update")
-def eps_dominates(step: Step, limit: float = 0.5, steps: int = 3) -> Iterator[Finding]:
+def eps_dominates(step: Step, limit: float = 0.5, steps: int = 3, first_step: int = 30) -> Iterator[Finding]:
     """Adam's eps outweighs the gradients, although it should only prevent a division by zero.
 
-    Why: the update is no longer normalised by the gradient's size, so small gradients hardly move their weights.
+    Why: the update is no longer normalised by the gradient's size, so small gradients hardly move their weights. Layers
+    that start at zero let hardly any gradient through at first, so the first steps do not count.
 
     Cause: the optimizer's eps is too large, or gradients are tiny
 
@@ -31,7 +32,7 @@ def eps_dominates(step: Step, limit: float = 0.5, steps: int = 3) -> Iterator[Fi
         return
     middle = float(np.median(shares))
     count = step.memory.get("eps_dominates", Streak).update(("all",), np.array([middle > limit]))[0]
-    if count >= steps and step.number >= 5:
+    if count >= steps and step.number - step.memory.first_step(step.number) >= first_step:
         yield Finding(
             f"eps is {number(middle, 3)} times the root of the second moment (median of {len(shares)} matrices)",
             "update",

@@ -21,9 +21,9 @@ from vario.core.records import Table, empty_table
 
 KEYS = (
     *("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer"),
-    *("square_avg", "grad_avg", "acc_delta", "sum", "row_var", "col_var", "variance"),
+    *("square_avg", "grad_avg", "acc_delta", "sum", "row_var", "col_var", "variance", "step"),
 )
-"""What torch's optimizers call their moments. Others may keep what a loop writes itself, such as a curvature."""
+"""What torch's optimizers call their moments and their count of updates. Others may keep what a loop writes itself."""
 _ELEMENTS = 16
 """How many elements of each tensor are compared, spread over it."""
 _MOST_PIECES, _FEW_PIECES = 128, 16
