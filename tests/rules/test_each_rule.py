@@ -265,6 +265,14 @@ def test_lr_change_pages_above_the_highest_rate_and_at_zero():
     assert severities_of_rates(1.0, new_optimizer=True) == ["note"]  # the next stage
 
 
+def test_lr_change_tells_of_groups_that_have_got_each_others_rates():
+    course = Course(["lr_change"])
+    assert not [alert for _ in range(80) for alert in course.step(scalars={"lr": 1e-3, "lr/1": 1e-4})]
+    alerts = course.step(scalars={"lr": 1e-4, "lr/1": 1e-3})
+    assert {alert.severity for alert in alerts} == {"note"}
+    assert any("from 1.00e-03 to 1.00e-04" in alert.text or "from 0.001 to 0.0001" in alert.text for alert in alerts)
+
+
 def test_lr_change_knows_the_rates_of_optimizers_that_take_turns():
     course = Course(["lr_change"])
     turns = [{"lr": 1e-3, "lr/1": 1e-4}, {"lr": 1e-3}, {"lr": 1e-4, "lr/1": 1e-3}, {"lr": 1e-4}]

@@ -16,6 +16,8 @@ from vario.rules.api.series_state import Last, PerSeries
 
 RESTING = 10
 """Steps in a row without a rise after which the warm-up counts as over."""
+SETTLED = 50
+"""Steps after which it is known whether rates change places, as those of optimizers that take turns do."""
 STEADY = 1e-4
 """Two ratios of successive rates this close count as the same exponential decay or growth."""
 
@@ -49,6 +51,8 @@ def lr_change(step: Step, factor: float = 2.5, first_step: int = 10, ratio: floa
     # Optimizers that do not all update in each step are numbered in the order in which they do: rates change places.
     before, now = set(known.values()), {move.rate for move in moves.values()}
     has_swapped = (len(known) > 1 and now <= before) or (len(moves) > len(known) > 0 and before <= now)
+    if has_swapped and len(moves) == len(known) and any(move.rate != move.last for move in moves.values()):
+        has_swapped = _swaps_often(step)
     if step.number < first_step or is_scheduled or has_swapped:
         _note_peak(step, moves)
         return  # what a scheduler does is on the chart
@@ -175,6 +179,14 @@ def _has_dropped_so_before(step: Step, change: float) -> bool:
         return False
     before = step.memory.get("lr_change drop", Last).swap_one("change", change, step.number)
     return abs(before - change) < STEADY * change
+
+
+def _swaps_often(step: Step) -> bool:
+    """Whether rates have changed places before, or do so in the first steps: groups in one optimizer never do."""
+    memory = step.memory.get("lr_change places", Last)
+    is_usual = memory.one("value", "swapped") == 1 or step.number - step.memory.first_step(step.number) < SETTLED
+    memory.swap_one("swapped", 1.0, step.number)
+    return is_usual
 
 
 def _note_peak(step: Step, moves: Mapping[str, Move]) -> None:
