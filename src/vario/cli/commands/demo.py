@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seconds <= 0 or (arguments.steps is not None and arguments.steps < 1):
         raise ConfigError("demo: --seconds and --steps must be greater than 0")
     with dashboard(arguments.directory) if arguments.serve else contextlib.nullcontext() as page:
+        with uninterrupted(), contextlib.suppress(ImportError):
+            importlib.import_module("mindspore" if arguments.mindspore else "torch")
         path = (demo_mindspore if arguments.mindspore else demo).train(
             seconds=arguments.seconds,
             steps=arguments.steps,
@@ -82,6 +86,22 @@ def dashboard(directory: str) -> Iterator[subprocess.Popen[bytes]]:
             yield page
         finally:
             page.terminate()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let SIGTERM wait: C++ code that is being imported aborts the process if a handler raises in the middle of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler, came = signal.getsignal(signal.SIGTERM), []
+    signal.signal(signal.SIGTERM, lambda *_: came.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    if came:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def suggestions(summary: RunSummary) -> Iterator[str]:
