@@ -120,8 +120,9 @@ class StateSamples:
         get = optimizer.state.get
         return (
             bool(self._found)
-            and all(get(held) is own for held, own in self._holders)
-            and all(own.get(key) is tensor for own, key, tensor in self._places)
+            # As lists: a generator costs a call for each.
+            and all([get(held) is own for held, own in self._holders])  # noqa: C419
+            and all([own.get(key) is tensor for own, key, tensor in self._places])  # noqa: C419
         )
 
 
