@@ -21,6 +21,9 @@ T = TypeVar("T")
 C = TypeVar("C")
 
 _told: list[Told] = []
+_logged: set[str] = set()
+"""What nobody was told of: a hook may fail in every call."""
+MOST_LOGGED = 32
 
 
 def follow(call: Told) -> Callable[[], None]:
@@ -33,8 +36,10 @@ def failed(error: Exception) -> None:
     """Report an error instead of raising it."""
     if isinstance(error, (TrainingStop, ConfigError)):
         raise error  # on purpose: what was asked for ends training, or cannot be done
-    if not _told:
-        log.warning("vario failed; training continues. %s: %s", type(error).__name__, error)
+    text = f"{type(error).__name__}: {error}"
+    if not _told and text not in _logged and len(_logged) < MOST_LOGGED:
+        _logged.add(text)
+        log.warning("vario failed; training continues. %s", text)
     for tell in tuple(_told):
         tell(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vario.core.errors import VarioError
@@ -38,15 +39,8 @@ def watch(
         place = place_here()
         settings = follow_up(make_config(options, config), place)
         return Monitor(model, optimizer, settings, scaler, group=group_of(place))
-    except (VarioError, ImportError):
-        raise  # names what is wrong with the model or an option, or what is not installed
-    except Exception as error:
-        if options.get("strict", getattr(config, "strict", False)):
-            raise
-        log.warning(
-            "vario cannot watch this model; training continues unwatched. %s: %s. `strict=True` shows where",
-            *(type(error).__name__, error),
-        )
+    except Exception as error:  # noqa: BLE001 - the failure policy
+        _warn(error, "watch this model; training continues unwatched", options, config)
         return idle_monitor()
 
 
@@ -58,10 +52,21 @@ def start(name: str | None = None, *, config: Config | None = None, **options: A
     """
     if is_off(options.get("enabled", getattr(config, "enabled", True)) is not False):
         return idle_log()
-    from vario.config import make_config
-    from vario.training.run_log import RunLog
-    from vario.training.succession import follow_up, group_of, place_here
+    try:
+        from vario.config import make_config
+        from vario.training.run_log import RunLog
+        from vario.training.succession import follow_up, group_of, place_here
 
-    place = place_here()
-    options = options if name is None else {**options, "name": name}
-    return RunLog(follow_up(make_config(options, config), place), group_of(place))
+        place = place_here()
+        options = options if name is None else {**options, "name": name}
+        return RunLog(follow_up(make_config(options, config), place), group_of(place))
+    except Exception as error:  # noqa: BLE001 - the failure policy
+        _warn(error, "start a run; the script continues without one", options, config)
+        return idle_log()
+
+
+def _warn(error: Exception, what: str, options: Mapping[str, Any], config: Config | None) -> None:
+    """Log an unexpected error; raise it if it names what is wrong with a model or an option, or with `strict`."""
+    if isinstance(error, VarioError) or options.get("strict", getattr(config, "strict", False)):
+        raise error
+    log.warning("vario cannot %s. %s: %s. `strict=True` shows where", what, type(error).__name__, error)
