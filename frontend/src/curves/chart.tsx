@@ -63,7 +63,7 @@ export function Chart(props: ChartProps) {
   useEffect(() => {
     if (!box.current || !width || isTable) return;
     const options = makeOptions(width, props.height ?? 260, lines, drawing, bands, {
-      range: (u) => shownRange(u, latest.current),
+      range: (u) => shownRange(u.data[0], latest.current),
       value: (height) => back.current(height),
       zoom: (first, last) => latest.current.onZoom(first, last),
       cursor: setCursor,
@@ -84,7 +84,7 @@ export function Chart(props: ChartProps) {
   useEffect(() => {
     if (!plot.current) return;
     plot.current.setData(columns, false);
-    const [low, high] = shownRange(plot.current, latest.current);
+    const [low, high] = shownRange(columns[0], latest.current);
     plot.current.setScale("x", { min: low, max: high });
   }, [columns, props.first, props.last]);
   useEffect(() => plot.current?.redraw(false), [incidents]);
@@ -118,7 +118,7 @@ export function Chart(props: ChartProps) {
           tabIndex={0}
           role="application"
           aria-label={`${props.title}. Left and right to pan, plus and minus to zoom, Escape to show all steps.`}
-          onKeyDown={(event) => plot.current && panZoomByKey(event, plot.current, latest.current, props.onZoom)}
+          onKeyDown={(event) => panZoomByKey(event, shownRange(aligned.x, latest.current), props.onZoom)}
         />
       )}
       <ul class="chart-legend">
@@ -182,8 +182,8 @@ function interleave(lines: readonly Line[], aligned: ReturnType<typeof align>): 
   return [columns as uPlot.AlignedData, bands];
 }
 
-function shownRange(u: uPlot, props: ChartProps): [number, number] {
-  const x = u.data[0];
+/** What is asked for, or all there is. It needs no plot: keys work before one is drawn. */
+function shownRange(x: ArrayLike<number>, props: ChartProps): [number, number] {
   const low = props.first ?? x[0] ?? 0;
   const high = props.last ?? x[x.length - 1] ?? 1;
   // Very large neighbouring numbers may be equal as floats.

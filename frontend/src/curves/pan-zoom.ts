@@ -30,16 +30,8 @@ export function fractions(first: number | null, last: number | null): { first: n
   return { first: Number(first.toFixed(digits)), last: Number(last.toFixed(digits)) };
 }
 
-/** A range that was asked for, which the chart shows once it has its data. */
-export interface Wished {
-  first: number | null;
-  last: number | null;
-}
-
 /** Arrows pan, plus and minus zoom, Escape shows all; keys that follow quickly go on from the range asked for last. */
-export function panZoomByKey(event: KeyboardEvent, u: uPlot, wished: Wished, zoom: Zoom): void {
-  const low = wished.first ?? u.scales.x?.min ?? 0;
-  const high = wished.last ?? u.scales.x?.max ?? 1;
+export function panZoomByKey(event: KeyboardEvent, [low, high]: readonly [number, number], zoom: Zoom): void {
   const span = high - low;
   if (event.key === "ArrowLeft") zoom(low - span / 5, high - span / 5);
   else if (event.key === "ArrowRight") zoom(low + span / 5, high + span / 5);
