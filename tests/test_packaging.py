@@ -23,6 +23,22 @@ def test_the_installed_package_has_all_that_the_checkout_has(unpacked):
     packaged = {str(path.relative_to(unpacked)) for path in (unpacked / "vario").rglob("*.py")}
     assert packaged == {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "vario").rglob("*.py")}
     assert (unpacked / "vario" / "py.typed").exists()
+    assert (unpacked / "vario" / "backends" / "native" / "reduce.c").exists()
+
+
+def test_a_wheel_with_the_library_is_for_this_machine_alone(unpacked):
+    library = unpacked / "vario" / "backends" / "native" / "reduce.so"
+    tags = next(unpacked.glob("vario-*.dist-info/WHEEL")).read_text(encoding="utf8")
+    if library.exists():
+        code = "from vario.backends import native; print(native.library is not None)"
+        environment = {"PYTHONPATH": str(unpacked), "PATH": ""}
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=unpacked, env=environment, capture_output=True, text=True
+        )
+        assert done.stdout.strip() == "True", done.stderr
+        assert "Tag: py3-none-any" not in tags
+    else:
+        assert "Tag: py3-none-any" in tags
 
 
 def test_the_demo_finds_its_text_in_the_installed_package(unpacked):

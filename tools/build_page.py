@@ -1,14 +1,16 @@
-"""Builds the dashboard when a wheel or a source archive is built, so that `pip install .` in a clone has it.
+"""Builds what a package contains besides Python, so that `pip install .` in a clone has it: dashboard and C library.
 
 Without Node the package is still built and works, and the page says why it is missing. An editable install does not
-build it: run `make page` when the frontend changes.
+build the page: run `make page` when the frontend changes. For the library see `build_native.py`.
 """
 
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,9 @@ class PageHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the page unless it exists and is newer than its sources."""
+        """Build the page unless it exists and is newer than its sources; the same for the library in a wheel."""
+        if self.target_name == "wheel":
+            self._build_native(build_data)
         if version == "editable":
             return
         root = Path(self.root)
@@ -39,6 +43,16 @@ class PageHook(BuildHookInterface):  # type: ignore[type-arg]
             built.mkdir(parents=True, exist_ok=True)
             (built / WHY_MISSING).write_text(problem + "\n", encoding="utf8")
         self.app.display_warning(f"The dashboard is not built. {problem}")
+
+    def _build_native(self, build_data: dict[str, Any]) -> None:
+        root = Path(self.root)
+        native = runpy.run_path(str(root / "tools" / "build_native.py"))
+        problem = native["build"](root)
+        if problem is None:
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        else:
+            self.app.display_warning(f"The native library is not built, vario does without it: {problem}")
 
 
 def is_current(frontend: Path, built: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vario.core.bins import FIRST_CELL, HIGHEST, LOWEST, MINUS_INF, NAN, NUM_BINS, SPLITS, ZERO
+from vario.core.elements.bins import FIRST_CELL, HIGHEST, LOWEST, MINUS_INF, NAN, NUM_BINS, SPLITS, ZERO
 
 _CHUNK = 1 << 24
 """Elements at once: their bins take eight bytes each."""

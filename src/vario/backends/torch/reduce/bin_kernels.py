@@ -1,4 +1,4 @@
-"""Triton kernels that count elements by bin: see `vario.core.bins`.
+"""Triton kernels that count elements by bin: see `vario.core.elements.bins`.
 
 A program counts one span of elements and adds its counts to the row of its tensor. Counts are whole numbers, so the
 order of these additions does not matter. Bins come from the bits of the elements: no rounding, whatever the compiler
@@ -12,7 +12,7 @@ import math
 import triton
 import triton.language as tl
 
-from vario.core.bins import FIRST_CELL, HIGHEST, LOWEST, MINUS_INF, NAN, NUM_BINS, SPLITS, ZERO
+from vario.core.elements.bins import FIRST_CELL, HIGHEST, LOWEST, MINUS_INF, NAN, NUM_BINS, SPLITS, ZERO
 
 BLOCK = 4096
 LIST_ITERATIONS = 16

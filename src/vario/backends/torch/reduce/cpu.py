@@ -13,6 +13,7 @@ import threading
 
 import torch
 
+from vario.backends.torch.reduce import native_lists
 from vario.core.records import COLUMNS
 
 BLOCK = 262_144
@@ -34,6 +35,8 @@ def scratch(dtype: torch.dtype, which: int = 0) -> torch.Tensor:
 
 def summarise(elements: torch.Tensor, eps: float, columns: frozenset[str]) -> Row:
     """Return the Summary of a flat CPU tensor of any real dtype, or of complex magnitudes."""
+    if elements.numel() and (row := native_lists.readable_summary(elements, eps, columns)) is not None:
+        return row
     count = elements.numel()
     total = squares = zeros = nans = infs = 0.0
     low, high = math.inf, -math.inf

@@ -17,7 +17,7 @@ import torch
 from vario.backends.torch.reduce import bin_kernels
 from vario.backends.torch.reduce.launching import Kernel
 from vario.backends.torch.reduce.reading_speed import ReadingSpeed
-from vario.core.bins import NUM_BINS
+from vario.core.elements.bins import NUM_BINS
 
 _ROWS_AT_ONCE = 256
 """Rows for single tensors are taken from blocks of so many."""

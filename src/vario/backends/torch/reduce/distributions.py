@@ -16,7 +16,7 @@ from vario.backends.torch.reduce.aten_bins import count_elements
 from vario.backends.torch.reduce.memory_reads import REAL
 from vario.backends.torch.reduce.small_tensors import SMALL, blocks, end_to_end
 from vario.backends.torch.reduce.tensors import stored_elements, unseen
-from vario.core.bins import ZERO, BinTable, Counts
+from vario.core.elements.bins import ZERO, BinTable, Counts
 
 MOST_WAITING = 1 << 22
 """The most elements of small tensors that wait for another thread; beyond that they are counted at once."""

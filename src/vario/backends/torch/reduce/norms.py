@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from vario.backends.torch.reduce import memory_reads
+from vario.backends.torch.reduce.native_lists import squares
 from vario.backends.torch.reduce.small_tensors import SMALL
 from vario.backends.torch.reduce.tensors import flat, is_inside_transform, local_part, unseen
 
@@ -25,7 +26,8 @@ def norm_of_all(tensors: Sequence[torch.Tensor]) -> float | None:
     with torch.no_grad(), unseen():
         is_one_dtype = len(set(map(_dtype, tensors))) == 1
         if is_one_dtype and memory_reads.are_plain(tensors) and memory_reads.are_allocated(tensors):
-            return math.sqrt(_squares_of_plain(tensors))
+            found = squares(tensors)
+            return math.sqrt(_squares_of_plain(tensors) if found is None else found.sum())
         if not all(map(_is_cpu, tensors)):
             return None
         parts = [part for tensor in tensors if (part := local_part(tensor)) is not None]
@@ -42,6 +44,8 @@ def norms_of_each(tensors: Sequence[torch.Tensor]) -> npt.NDArray[np.float64] | 
         return None
     if not memory_reads.are_plain(tensors) or not memory_reads.are_allocated(tensors):
         return None
+    if (each := squares(tensors)) is not None:
+        return np.sqrt(each)
     with torch.no_grad(), unseen():
         found: npt.NDArray[np.float64] = torch.stack(torch._foreach_norm(list(tensors))).double().numpy()
         return found

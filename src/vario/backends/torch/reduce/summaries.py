@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from vario.backends import native
 from vario.backends.torch.reduce import cpu
 from vario.backends.torch.reduce.async_copy import RowNumber
 from vario.backends.torch.reduce.aten import AtenRows
 from vario.backends.torch.reduce.memory_reads import has_plain_memory
+from vario.backends.torch.reduce.native_lists import NativeLists, summary
 from vario.backends.torch.reduce.plain_lists import Group, PlainList, groups_of
 from vario.backends.torch.reduce.small_tensors import LEAST_IN_LIST, SMALL, SmallTensors, is_small, small_sizes
-from vario.backends.torch.reduce.steady_tensors import MOST_BYTES, Followed, Name, SteadyTensors
+from vario.backends.torch.reduce.steady_tensors import Followed, Name, SteadyTensors, room
 from vario.backends.torch.reduce.tensors import (
     flat,
     is_inside_transform,
@@ -48,6 +50,7 @@ class TorchSummaries:
     def _begin(self) -> None:
         self._host: list[cpu.Row] = []
         self._small = SmallTensors(self.eps, self.columns)
+        self._lists = NativeLists(self.eps, self.columns)
         self._num_rows = 0
         self._where: dict[Any, tuple[list[int], list[int]]] = {}
         """Where rows are computed: their numbers in the step, and there."""
@@ -87,10 +90,9 @@ class TorchSummaries:
                         row = self._row(device_rows, device_rows.observe(tensor, size, _on(scale, tensor)))
                         self._follow(tensor, row, name, device_rows)
                         return row
-            elif size <= SMALL and tensor.is_cpu:
+            elif tensor.is_cpu and (size <= SMALL or native.library is not None):
                 with self._lock:
-                    row, self._num_rows = self._num_rows, self._num_rows + 1
-                    self._small.add(tensor, size, row, 1.0 if scale is None else float(scale))
+                    row = self._place_on_host(tensor, size, 1.0 if scale is None else float(scale))
                     self._follow(tensor, row, name, None)
                     return row
         with torch.no_grad(), unseen(), self._lock:
@@ -102,7 +104,7 @@ class TorchSummaries:
         return self._steady.is_steady(name)
 
     def _follow(self, tensor: torch.Tensor, row: int, name: Name | None, device_rows: Any) -> None:
-        if name is None or not self._steady.is_unknown(name) or tensor.nbytes > MOST_BYTES:
+        if name is None or not self._steady.is_unknown(name) or tensor.nbytes > room.of_one:
             return
         stream = 0 if device_rows is None else device_rows.stream()
         followed = self._steady.followed
@@ -124,10 +126,7 @@ class TorchSummaries:
             return
         # As before, one by one: another kernel adds in another order.
         if device_rows is None:
-            again = [self._num_rows + at for at in range(len(tensors))]
-            self._num_rows += len(tensors)
-            for tensor, row in zip(tensors, again, strict=True):
-                self._small.add(tensor, tensor.numel(), row, 1.0)
+            again = [self._place_on_host(tensor, tensor.numel(), 1.0) for tensor in tensors]
         else:
             with device_rows.on(followed.stream):
                 again = [
@@ -145,6 +144,9 @@ class TorchSummaries:
         with torch.no_grad(), unseen(), self._lock:
             if (placed := self._place_plain(tensors, scale, again)) is not None:
                 return placed
+            if (read := self._lists.place(tensors, scale, again, self._num_rows)) is not None:
+                self._num_rows = max(self._num_rows, read.stop)
+                return read
             placed_small, others = self._place_small(tensors, scale, again)
             if not others:
                 return placed_small
@@ -281,14 +283,10 @@ class TorchSummaries:
         if device_rows is None:
             factor = 1.0 if scale is None else float(scale)
             if elements.numel() <= SMALL and has_plain_memory(elements):
-                self._small.add(elements, elements.numel(), self._num_rows, factor)
-                self._num_rows += 1
-                if num_elements != elements.numel():
-                    self._sparse.append((self._num_rows - 1, num_elements))
-                return self._num_rows - 1
-            row = cpu.summarise(elements, self.eps * factor, self.columns)
-            self._host.append(cpu.divide(row, factor) if factor != 1.0 else row)
-            number = self._row(None, len(self._host) - 1)
+                number = self._place_on_host(elements, elements.numel(), factor)
+            else:
+                row = cpu.summarise(elements, self.eps * factor, self.columns)
+                number = self._keep(cpu.divide(row, factor) if factor != 1.0 else row)
         else:
             if elements.dtype is torch.bool:
                 elements = elements.view(torch.uint8)
@@ -297,6 +295,19 @@ class TorchSummaries:
         if num_elements != elements.numel():
             self._sparse.append((number, num_elements))
         return number
+
+    def _place_on_host(self, tensor: torch.Tensor, size: int, factor: float) -> int:
+        """Reduce a tensor with plain memory at once, or copy it to be reduced with others."""
+        found = summary(tensor, self.eps, self.columns, factor)
+        if found is not None:
+            return self._keep(found)
+        row, self._num_rows = self._num_rows, self._num_rows + 1
+        self._small.add(tensor, size, row, factor)
+        return row
+
+    def _keep(self, row: cpu.Row) -> int:
+        self._host.append(row)
+        return self._row(None, len(self._host) - 1)
 
     def _row(self, device_rows: Any, number: int) -> int:
         numbers, places = self._where.setdefault(device_rows, ([], []))
@@ -333,6 +344,7 @@ class TorchSummaries:
             if not keep:
                 self._reduce_followed()
             host, small, sparse = list(self._host), self._small.close(), list(self._sparse)
+            lists = list(self._lists.tables)
             where = {made: (list(numbers), list(places)) for made, (numbers, places) in self._where.items()}
             num_rows, compared = self._num_rows, [] if keep else list(self._compared)
             fetches = [(rows, rows.collect(keep)) for rows in self._on_device.values()]
@@ -344,6 +356,8 @@ class TorchSummaries:
             tables: dict[Any, Table] = {rows: take() for rows, take in fetches if take is not None}
             tables[None] = np.array(host, dtype=np.float64).reshape(-1, len(COLUMNS))
             table = empty_table(num_rows)
+            for rows, own in lists:
+                table[rows.start : rows.stop] = own
             for batch in small:
                 where_to = slice(batch.rows.start, batch.rows.stop) if isinstance(batch.rows, range) else batch.rows
                 table[where_to] = batch.table(self.eps, self.columns)
