@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.core.bins import (
+from vario.core.elements.bins import (
     FIRST_CELL,
     HIGHEST,
     LOWEST,

@@ -5,6 +5,7 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
+import vario
 from models import Language, ids, language_loss
 from vario.backends.torch.releases import CAN_HOOK_IN_GRAPHS
 from watching import EVERYTHING, check_same, records, rows, watch
@@ -177,3 +178,36 @@ def test_compiled_weights_and_losses_do_not_depend_on_watching():
     assert watched.losses == plain.losses
     for name, tensor in plain.model.state_dict().items():
         assert torch.equal(tensor, watched.model.state_dict()[name]), name
+
+
+class WithLoss(torch.nn.Module):
+    """Returns its loss, as models of transformers do: the compiler traces backward from one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, x, targets):
+        return torch.nn.functional.cross_entropy(self.second(torch.tanh(self.first(x))), targets)
+
+
+@pytest.mark.parametrize("which", ["watched", "another"])
+def test_a_compiler_that_traces_a_loss_is_no_backward_pass(which, tmp_path):
+    torch.manual_seed(0)
+    model = WithLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled = torch.compile(model, backend="aot_eager") if which == "watched" else model
+    other = torch.compile(WithLoss(), backend="aot_eager")
+    losses = []
+    with vario.watch(model, optimizer, directory=tmp_path, strict=True) as monitor:
+        for step in range(6):
+            size = 4 if step < 4 else 6  # the second size compiles again
+            loss = compiled(torch.randn(size, 4), torch.randint(0, 3, (size,)))
+            loss.backward()
+            if step == 3 and which == "another":
+                other(torch.randn(4, 4), torch.randint(0, 3, (4,))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    found = vario.open_run(monitor.path).series("loss_local", "scalar")
+    assert found.values.tolist() == pytest.approx(losses)

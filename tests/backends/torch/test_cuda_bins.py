@@ -7,7 +7,7 @@ import torch
 from bin_oracle import counted, odd_numbers
 from models import Perceptron, batch
 from vario.backends.torch.reduce.distributions import TorchDistributions
-from vario.core.bins import decode
+from vario.core.elements.bins import decode
 from watching import records, watch
 
 pytestmark = [

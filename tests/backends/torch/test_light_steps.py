@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import vario
-from vario.probes.gradients import Gradients
+from vario.probes.tensors.gradients import Gradients
 from vario.training.monitor import Monitor
 
 STEPS = 300

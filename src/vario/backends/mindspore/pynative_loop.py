@@ -16,8 +16,8 @@ from vario.backends.mindspore import optimizers as states
 from vario.backends.mindspore import taps
 from vario.backends.mindspore.cells import CellTensors
 from vario.backends.mindspore.followed import FollowedCells, StepGradients
-from vario.backends.mindspore.inside import InsideCells
 from vario.backends.mindspore.losses import found_loss, loss_value
+from vario.backends.mindspore.module_internals import InsideCells
 from vario.backends.mindspore.tensors import size
 from vario.backends.protocols.events import TRAINING_LOOP, Events
 from vario.backends.protocols.losses import BackwardLoss

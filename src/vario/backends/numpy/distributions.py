@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vario.backends.bin_counts import count_bins
-from vario.core.bins import BinTable, Counts
+from vario.core.elements.bins import BinTable, Counts
 
 
 class NumpyDistributions:

@@ -20,7 +20,7 @@ from vario.backends.protocols.observing import (
     Tensor,
     TimeMark,
 )
-from vario.core.bins import BinTable
+from vario.core.elements.bins import BinTable
 from vario.core.records import HostCopy, Mesh
 
 
@@ -253,7 +253,7 @@ class Spectra(Protocol):
 
 
 class Distributions(Protocol):
-    """How the elements of tensors are distributed over the bins of `vario.core.bins`."""
+    """How the elements of tensors are distributed over the bins of `vario.core.elements.bins`."""
 
     device_seconds: float
     """Estimated device time for what was counted; the reader resets it to 0."""

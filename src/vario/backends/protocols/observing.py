@@ -28,8 +28,26 @@ NamedTensors = tuple[Sequence[str], list[Tensor]]
 Later = Callable[[], npt.NDArray[Any]]
 """Numbers being copied from a device: the call waits for them, on any thread."""
 
-Named = tuple[int, list[tuple[str, int | None]]]
-"""The micro-step of a tensor, its targets and their places in the order of the step's rows, if taken already."""
+
+class Places:
+    """The order of a step's rows: `next` is the place of the next one."""
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next = 0
+
+
+class Named(NamedTuple):
+    """The targets of a list of tensors; a tensor may have several."""
+
+    micro_step: int
+    targets: Sequence[str]
+    tensors: Sequence[int]
+    """For each target: which tensor of the list it is."""
+    places: Sequence[int]
+    """For each target: its place in the order of the step's rows."""
+
 
 LateBins = Callable[[], Mapping[str, bytes]]
 """Stored distributions by target, for rows that are computed with the step's record."""
@@ -102,11 +120,12 @@ class Observer(Protocol):
     def is_steady(self, target: str) -> bool:
         """Whether tensors of this target keep their values until the end of their pass."""
 
-    def next_order(self) -> int:
-        """Take the next place in the order of the step's rows."""
+    @property
+    def places(self) -> Places:
+        """The order of the step's rows, to take places for rows that come later."""
 
-    def observe_together(self, tensors: list[Tensor], named: Sequence[Named]) -> Sequence[int | None]:
-        """Reduce tensors together, each under its names; return their rows. Never raises."""
+    def observe_together(self, tensors: list[Tensor], named: Named) -> Sequence[int | None]:
+        """Reduce tensors together, each under its targets; return their rows. Never raises."""
 
     def observe_all(self, targets: Sequence[str], tensors: list[Tensor], scale: Tensor | None = None) -> None:
         """Reduce a list at once; the last list of a step counts."""

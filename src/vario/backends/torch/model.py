@@ -12,13 +12,16 @@ from vario.backends.protocols import capabilities as offered
 from vario.backends.protocols import loop_capabilities as of_loop
 from vario.backends.protocols.backend import Capability
 from vario.backends.protocols.collectives import CollectiveFollower
+from vario.backends.protocols.companions import Companions
 from vario.backends.protocols.events import Events
+from vario.backends.protocols.loss_graphs import LossGraphs
 from vario.backends.protocols.losses import BackwardLoss
 from vario.backends.protocols.msprobe_wishes import MsprobeFeatures, MsprobeMomentum, MsprobeWishes
 from vario.backends.protocols.observing import Later, Observer, RowHashes, TimeMark
 from vario.backends.torch import process
 from vario.backends.torch.collectives import tap
 from vario.backends.torch.loop import model_outputs, timed_calls
+from vario.backends.torch.loop.companions import CompanionModels
 from vario.backends.torch.loop.sparse_hooks import SparseHooks, has_compiled
 from vario.backends.torch.loop.training_loop import TrainingLoop
 from vario.backends.torch.modules.module_internals import InsideModel
@@ -50,6 +53,7 @@ _BY_ITSELF: frozenset[type] = frozenset(
         offered.InputSamples,
         offered.Losses,
         offered.LossTargets,
+        LossGraphs,
         of_loop.TrainerReports,
         of_loop.TrainerPasses,
         offered.DeviceClock,
@@ -87,7 +91,9 @@ class TorchModel(TrainingLoop):
         self._spectral_norms = SpectralNorms()
         self._pass_work = PassWork(self.targets)
         self._distributions = TorchDistributions()
+        self._companions = CompanionModels(self.targets.all_parameters)
         self._undo.add(self._pass_work.end_count)
+        self._undo.add(self._companions.forget)
         self._collective_followers: list[CollectiveFollower] = []
         self._update_rows: UpdateRows | None = None
         self._asked: torch.cuda.Event | None = None
@@ -223,6 +229,8 @@ class TorchModel(TrainingLoop):
             found = self.inside
         elif capability is of_loop.PassWork:
             found = self._pass_work
+        elif capability is Companions:
+            found = self._companions
         elif capability is offered.Distributions:
             found = self._distributions
         elif capability in _BY_WISHES:

@@ -17,9 +17,9 @@ from vario.backends.torch.loop.shared_hooks import SharedHooks
 from vario.backends.torch.loop.subscriptions import Subscriptions
 from vario.backends.torch.loop.training_threads import Turns
 from vario.backends.torch.targets import Targets
-from vario.core import last_guard
 from vario.core.clock import Clock
 from vario.core.errors import ModelError
+from vario.core.process import last_guard
 
 _LOCAL = "gradient_local"
 _ACCUMULATED = "gradient_accumulated"

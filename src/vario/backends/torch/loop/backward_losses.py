@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import torch
 
 from vario.backends.protocols.events import Events, Undo
+from vario.backends.protocols.loss_graphs import LossGraph
 from vario.backends.protocols.losses import BackwardLoss, Compared, Gradients
 from vario.backends.torch.loop import backward_passes
 from vario.backends.torch.loop.accumulation import Accumulation
 from vario.backends.torch.loop.light_steps import LightSteps
+from vario.backends.torch.loop.loss_graphs import graph_of
 from vario.backends.torch.loop.loss_targets import compared_by
 from vario.backends.torch.loop.subscriptions import Subscriptions
 from vario.backends.torch.loop.training_threads import Turns
@@ -46,6 +48,7 @@ class _Start(NamedTuple):
     num_items: int
     gradients: Gradients
     compared: Compared = NOTHING_COMPARED
+    graph: LossGraph | None = None
 
 
 class _Mark(NamedTuple):
@@ -91,7 +94,7 @@ class BackwardLosses:
             return  # another model of the process runs backward, on its own thread
         if self._light.takes_backward(outputs, factors, inputs, accumulates):
             divided, gradients = _division(outputs[0], None), self._fate_of_gradients()
-            self._start = _Start(outputs, factors, None, *divided, gradients, self._compared_by(outputs))
+            self._start = _Start(outputs, factors, None, *divided, gradients, *self._read(outputs))
             return
         self._light.backward_came()
         self._start = self._reached = None
@@ -102,7 +105,7 @@ class BackwardLosses:
             return  # again through the same graph: still one loss
         scale = self._scale()
         divided = _division(outputs[0], scale) if len(outputs) == 1 else _UNDIVIDED
-        self._start = _Start(outputs, factors, scale, *divided, gradients, self._compared_by(outputs))
+        self._start = _Start(outputs, factors, scale, *divided, gradients, *self._read(outputs))
         if accumulates:
             self._accumulation.first_reached = self._reach
         elif any(id(tensor) in self._parameters for tensor in inputs):
@@ -119,9 +122,15 @@ class BackwardLosses:
             self._calls.tell_of_loss(BackwardLoss(value, start.divisor, start.num_items, start.gradients, is_kept))
         if start.compared.targets or start.compared.misuses:
             self._calls.targets_came(start.compared)
+        if start.graph is not None:
+            self._calls.graph_came(start.graph)
 
-    def _compared_by(self, outputs: Sequence[torch.Tensor]) -> Compared:
-        return compared_by(outputs[0]) if len(outputs) == 1 and self._calls.may_sample_targets() else NOTHING_COMPARED
+    def _read(self, outputs: Sequence[torch.Tensor]) -> tuple[Compared, LossGraph | None]:
+        """Read from the graph of a loss what it compares with, and what it was computed by, as far as that is due."""
+        if len(outputs) != 1:
+            return NOTHING_COMPARED, None
+        compared = compared_by(outputs[0]) if self._calls.may_sample_targets() else NOTHING_COMPARED
+        return compared, graph_of(outputs[0], self._parameters) if self._calls.may_read_graph() else None
 
     def _with_rows(self, start: _Start) -> Callable[[], float] | None:
         if len(start.outputs) != 1 or start.scale is not None:

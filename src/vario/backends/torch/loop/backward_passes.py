@@ -15,7 +15,7 @@ from vario.backends.protocols.events import Undo
 from vario.backends.torch import releases
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.loop.patching import replace
-from vario.core import last_guard
+from vario.core.process import last_guard
 
 _FUNCTION = "_engine_run_backward"
 _INPUTS = 3
@@ -49,7 +49,7 @@ def follow(began: Began, ended: Ended) -> Undo:
 
 def _told(original: Callable[..., Any]) -> Callable[..., Any]:
     def run_backward(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        if not _followers or len(args) <= _INPUTS or hooks.current_backward() != -1:
+        if not _followers or len(args) <= _INPUTS or hooks.current_backward() != -1 or _is_traced(outputs):
             return original(outputs, *args, **kwargs)
         followers = tuple(_followers)
         for began, _ in followers:
@@ -64,3 +64,9 @@ def _told(original: Callable[..., Any]) -> Callable[..., Any]:
                 last_guard.safely(ended, has_failed)
 
     return releases.run_eagerly(run_backward)
+
+
+def _is_traced(outputs: Sequence[Any]) -> bool:
+    """Whether this is no backward pass but a compiler that looks at one: its tensors have no values."""
+    kind = type(outputs[0]) if outputs else torch.Tensor
+    return kind is not torch.Tensor and kind.__module__.startswith("torch._subclasses.")

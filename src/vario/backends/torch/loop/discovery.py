@@ -23,7 +23,7 @@ from vario.backends.torch.loop.training_threads import within_reach
 from vario.backends.torch.optimizer.loose_parameters import loose_parameters
 from vario.backends.torch.optimizer.weight_changes import WeightChanges
 from vario.backends.torch.targets import is_watched
-from vario.core import last_guard
+from vario.core.process import last_guard
 
 Models = dict[str, torch.nn.Module]
 

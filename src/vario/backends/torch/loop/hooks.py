@@ -15,7 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from vario.backends.protocols.events import Undo
-from vario.core import last_guard
+from vario.core.process import last_guard
 
 
 class Undos:

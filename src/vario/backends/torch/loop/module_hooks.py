@@ -17,7 +17,7 @@ import torch
 from vario.backends.protocols.events import Undo
 from vario.backends.torch import releases
 from vario.backends.torch.loop import patching
-from vario.core import last_guard
+from vario.core.process import last_guard
 
 ATTRIBUTE = "_vario_"
 """Prefix of our attributes on modules; copies and pickles of a module leave them out."""

@@ -10,6 +10,7 @@ import torch
 
 from vario.backends.protocols.backend import Backend
 from vario.backends.protocols.events import LoopCalls
+from vario.backends.protocols.loss_graphs import LossGraph
 from vario.backends.protocols.losses import BackwardLoss, Compared
 from vario.backends.protocols.observing import Observer
 from vario.backends.torch.modules.module_calls import ModuleCalls
@@ -37,6 +38,9 @@ class Subscriptions(LoopCalls):
         self.may_sample_targets: Callable[[], bool] = lambda: False
         """Whether to look for what the loss of a backward pass compares with."""
         self.targets_came: Callable[[Compared], None] = lambda compared: None
+        self.may_read_graph: Callable[[], bool] = lambda: False
+        """Whether to read what the loss of a backward pass was computed by."""
+        self.graph_came: Callable[[LossGraph], None] = lambda graph: None
         self.number_with_rows: NumberWithRows = lambda number, factor: None
         """Fetches a number on a device, times another, with the rows of the step; None if that takes a copy."""
 
@@ -91,3 +95,7 @@ class Subscribing(Backend):
     def sample_targets(self, may_look: Callable[[], bool], call: Callable[[Compared], None]) -> None:
         """Call `call` with what a loss compares with, for backward passes at whose start `may_look()` is true."""
         self._calls.may_sample_targets, self._calls.targets_came = may_look, call
+
+    def read_loss_graphs(self, may_read: Callable[[], bool], call: Callable[[LossGraph], None]) -> None:
+        """Call `call` with the graph of each loss at the start of whose backward pass `may_read()` is true."""
+        self._calls.may_read_graph, self._calls.graph_came = may_read, call

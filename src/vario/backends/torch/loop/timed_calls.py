@@ -16,7 +16,7 @@ from torch.utils.data import dataloader
 
 from vario.backends.protocols.events import Undo
 from vario.backends.torch.loop.patching import replace
-from vario.core import last_guard
+from vario.core.process import last_guard
 
 Timed = Callable[[str, float, float], None]
 """Takes what it was, when it began and when it ended."""

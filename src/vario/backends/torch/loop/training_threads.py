@@ -14,9 +14,9 @@ from types import FrameType
 from typing import Any
 
 from vario.backends.torch.loop import hooks
-from vario.core import script
 from vario.core.errors import ModelError
 from vario.core.package import is_own_file
+from vario.core.process import script
 
 _SECONDS_OF_SILENCE = 5.0
 _SECONDS_OF_GRACE = 0.5

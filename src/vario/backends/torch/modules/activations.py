@@ -23,8 +23,8 @@ from vario.backends.torch.modules.input_gradients import CallInputs, Graph
 from vario.backends.torch.modules.seen_tensors import GradientRow, SeenTensor, has_place
 from vario.backends.torch.modules.waiting_tensors import WaitingTensors, waits_as_input, waits_as_output
 from vario.backends.torch.naming import entered
-from vario.core import last_guard
 from vario.core.clock import Clock
+from vario.core.process import last_guard
 
 log = logging.getLogger("vario")
 
@@ -60,7 +60,7 @@ class ModuleTensors:
         self._may_wait = False
         self._runs_backward_inside = False
         """Whether backward runs before the call of the outermost module returns."""
-        self._waiting = WaitingTensors(values, gradients, clock, self._expect_gradient)
+        self._waiting = WaitingTensors(values, gradients, clock, self._expect_gradient, self._gradient_hook)
         self._passes: Counter[str] = Counter()
         """Per target in a compiled graph: forward passes of this step whose gradient is still to come."""
 
@@ -230,11 +230,14 @@ class ModuleTensors:
             if not recomputing:
                 self._see_leaf(target, tensor)
             return
-        seen.targets.append(target)
+        seen.targets += (target,)
         if not seen.gradient_hooked:
             seen.gradient_hooked = True
             hook = self._waiting.gradient_hook(seen, target, tensor) if self._may_wait else None
-            tensor.register_hook(hook or last_guard.never_raises(partial(self._gradient_came, seen)))
+            tensor.register_hook(hook or self._gradient_hook(seen))
+
+    def _gradient_hook(self, seen: SeenTensor) -> Callable[[torch.Tensor], None]:
+        return last_guard.never_raises(partial(self._gradient_came, seen))
 
     def backward_ended(self) -> None:
         """Take the gradients that have come."""
@@ -250,7 +253,7 @@ class ModuleTensors:
             undo = hooks.on_gradient(tensor, partial(self._gradient_came, seen))
             known = self._leaves[id(tensor)] = seen, undo
         if target not in known[0].targets:
-            known[0].targets.append(target)
+            known[0].targets += (target,)
 
     def _came_through(self, target: str, seen: SeenTensor | None, gradient: torch.Tensor) -> None:
         """Take a gradient that came back through one module; if that is the only user, it is the tensor's as well."""
@@ -274,7 +277,9 @@ class ModuleTensors:
         if known is not None and known.is_of(gradient):
             row: int | None = known.row
         else:
-            self.backward_ended()  # those that came before come first
+            if self._waiting.is_open:
+                self.backward_ended()
+            self._waiting.place_gradients()  # those that came before come first
             row = observer.observe(targets[0], gradient, False, self._may_wait)
             self._waiting.learn_gradient(targets[0], observer.is_steady(targets[0]))
             targets = targets[1:]

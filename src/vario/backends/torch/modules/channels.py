@@ -12,7 +12,7 @@ from vario.backends.protocols.observing import Later
 from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.reduce.aten import AtenRows
 from vario.backends.torch.reduce.tensors import aside, is_inside_transform, local_part
-from vario.core.channels import MOST, Channel, TopChannels, encode
+from vario.core.elements.channels import MOST, Channel, TopChannels, encode
 from vario.core.records import COLUMNS, Table, empty_table
 
 _LEAST = 2

@@ -16,7 +16,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from vario.backends.nested_tensors import leaves
 from vario.backends.torch.loop import hooks
-from vario.core import last_guard
+from vario.core.process import last_guard
 
 Edge = tuple[Node, int]
 """A node of the graph and which of its results."""

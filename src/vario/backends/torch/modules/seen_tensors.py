@@ -15,18 +15,18 @@ class SeenTensor:
 
     __slots__ = ("gradient_hooked", "is_steady", "micro_step", "of_only_user", "reference", "row", "targets", "version")
 
-    def __init__(self, tensor: torch.Tensor, micro_step: int | None) -> None:
+    def __init__(self, tensor: torch.Tensor, micro_step: int | None, version: int | None = None) -> None:
         self.micro_step = micro_step
         """The forward pass it belongs to; none for a leaf, which all passes may use."""
         self.reference = weakref.ref(tensor)
-        self.version = version_of(tensor)
+        self.version = version_of(tensor) if version is None else version
         self.row: int | None = None
         self.gradient_hooked = False
         self.is_steady = False
         """Whether it keeps its values until the end of the pass."""
         self.of_only_user: GradientRow | None = None
         """The gradient that came back through one module that uses this tensor."""
-        self.targets: list[str] = []
+        self.targets: tuple[str, ...] = ()
 
     def is_of(self, tensor: torch.Tensor) -> bool:
         """Whether this is the same tensor, unchanged: an address alone may be reused."""

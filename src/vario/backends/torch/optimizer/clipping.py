@@ -14,7 +14,7 @@ from vario.backends.protocols.events import Undo
 from vario.backends.torch.loop import hooks, patching
 from vario.backends.torch.reduce.async_copy import fetch_later
 from vario.backends.torch.reduce.tensors import local_part
-from vario.core import last_guard
+from vario.core.process import last_guard
 
 Clipped = Callable[[Any, float, Any], None]
 """Takes the gradients' parameters, the limit and the norm before clipping."""

@@ -17,10 +17,21 @@ MOST_GROUPS = 32
 
 def settings(modules: Mapping[str, torch.nn.Module], parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, float]:
     """Return what is trained, as numbers."""
-    return {
+    found = {
         "modules_in_eval": float(len(modules_in_eval(modules))),
         "trainable_parameters": float(sum(parameter.requires_grad for parameter in parameters.values())),
     }
+    return found | ({"all_in_eval": float(num)} if (num := _all_in_eval(modules)) else {})
+
+
+def _all_in_eval(modules: Mapping[str, torch.nn.Module]) -> int:
+    """Return how many dropouts and batch norms a model has, if every module of it is in eval mode; otherwise 0."""
+    if not modules or next(iter(modules.values())).training or any(module.training for module in modules.values()):
+        return 0
+    return sum(isinstance(each, _NORMS) or (isinstance(each, _DROPOUTS) and each.p > 0) for each in modules.values())
+
+
+_NORMS, _DROPOUTS = torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.dropout._DropoutNd
 
 
 def optimizer_settings(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:

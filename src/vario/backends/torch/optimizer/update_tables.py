@@ -14,7 +14,7 @@ from vario.backends.bin_counts import count_each
 from vario.backends.protocols.observing import LateBins, Later, LateRows
 from vario.backends.torch.optimizer.element_samples import Matrix
 from vario.backends.torch.optimizer.health import SecondMoments
-from vario.core.bins import ZERO, encode
+from vario.core.elements.bins import ZERO, encode
 from vario.core.records import COLUMNS, Table, empty_table
 
 Mask = npt.NDArray[np.bool_]

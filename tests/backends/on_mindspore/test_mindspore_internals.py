@@ -1,4 +1,4 @@
-"""Attention, singular values and experts inside MindSpore cells (`inside_trainings.py`), beside torch and NumPy."""
+"""Attention, singular values and experts inside MindSpore cells (`internals_trainings.py`), beside torch and NumPy."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def trained(mindspore, tmp_path_factory):
     folder = tmp_path_factory.mktemp("inside")
-    mindspore(HERE / "inside_trainings.py", cwd=folder)
+    mindspore(HERE / "internals_trainings.py", cwd=folder)
     return folder
 
 
