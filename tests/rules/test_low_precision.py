@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import vario
-from vario.core.bins import QUANTITY
+from vario.core.elements.bins import QUANTITY
 
 NAMES = ["digits_lost", "overflow_ahead", "outlier_features"]
 

@@ -100,7 +100,8 @@ def test_momentum_that_a_schedule_cycles_is_not_a_changed_setting(tmp_path):
 
 def test_a_rate_far_too_high_is_told_within_the_first_steps(tmp_path):
     run = trained(tmp_path, nothing, 12, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.5))
-    (incident,) = [found for found in run.incidents if found.lead.rule == "update_high"]
+    (incident,) = [found for found in run.incidents if any(alert.rule == "update_high" for alert in found.alerts)]
+    assert incident.lead.rule == "start_settings"
     assert incident.step <= 4
     assert "learning rate" in incident.cause
 

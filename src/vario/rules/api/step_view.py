@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vario.core.bins import Counts, merge_bins
+from vario.core.elements.bins import Counts, merge_bins
 from vario.core.parameter_list import by_kind
 from vario.core.quantities import LOSSES
 from vario.core.records import COLUMNS, Frame, Table, merge
@@ -134,7 +134,7 @@ class Facts:
         return np.array([name in self.embeddings for name in targets], np.bool_)
 
     def are_indices(self, targets: Sequence[str]) -> Flags:
-        """Flag inputs of embeddings: numbers of words or positions have no size to compare."""
+        """Flag inputs of embeddings: ids of tokens or positions have no magnitude to compare."""
         if not self._lookups:
             return np.zeros(len(targets), np.bool_)
         return np.array([name.startswith(self._lookups) for name in targets], np.bool_)

@@ -16,7 +16,7 @@ def batch_repeat(step: Step, share: float = 0.5, distance: float = 0.1, steps: i
     """A batch whose rows were in a recent batch.
 
     Why: the loader is stuck, was restarted, or its workers share a seed, so the model memorises a few rows. A new epoch
-    does not count: its rows return only after all others. If part of a batch repeats, that must have begun at once and
+    does not count: its rows return only after all others. If only part of a batch repeats, this must begin suddenly and
     last a few steps, and is a warning.
 
     Cause (batch): a stuck or reset data loader
@@ -65,8 +65,9 @@ WHOLE = 0.75
 """If more of a batch repeats than this, all of it does: that is another finding."""
 FROM_THE_START = 24
 """A row that is stuck by this step has been in every batch since the first."""
-RARE = 0.02
-"""One row in so many may be one that data have often, such as a blank or one at the ends of a range."""
+RARE = 0.03
+"""One row in so many may be one that data have often, such as a blank, one at the ends of a range, or an answer that a
+policy gives ever more often."""
 
 
 @rule("exact", name="data_stuck_rows", needs="batch_stuck", stage="batch")

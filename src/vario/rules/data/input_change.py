@@ -14,9 +14,9 @@ ORDER = "same", "common", "spread", "mean", "common_often", "spread_often", "mea
 
 @rule("relative", needs=INPUT_CHANGE, stage="batch")
 def input_change(step: Step) -> Iterator[Finding]:
-    """An input of the model that takes another scale, becomes mostly one number, or is the same at every step.
+    """An input of the model whose scale changes, or that becomes mostly one number or the same at every step.
 
-    Why: a normalisation was left out, more of the batch is padding, images are blank, the loader or the random numbers
+    Why: normalisation was left out, more of the batch is padding, images are blank, the loader or the random numbers
     are stuck. At every step, a few elements of each input are checked; a change counts if it lasts and lies far outside
     everything before. Planned changes, such as longer sequences, are found as well, so this is a note.
 
@@ -24,14 +24,14 @@ def input_change(step: Step) -> Iterator[Finding]:
 
     Points to: data 5, labels 4
 
-    Next: Look at a batch of this step, and at what prepares the input that is named: normalisation, padding, sampling.
+    Next: Look at a batch of this step, and at the code that prepares the input named: normalisation, padding, sampling.
     """
     yield from _told(step, is_target=False)
 
 
 @rule("relative", needs=INPUT_CHANGE, stage="loss")
 def target_change(step: Step) -> Iterator[Finding]:
-    """Labels or targets of the loss that take another scale, become mostly one number, or are the same at every step.
+    """Labels or targets of the loss whose scale changes, or that become mostly one number or the same at every step.
 
     Why: a scale was left out, padding now counts or no longer does, classes are missing, rewards have changed. At every
     step, a few elements of the targets of torch's loss functions are checked; a change counts if it lasts and lies far
@@ -41,7 +41,7 @@ def target_change(step: Step) -> Iterator[Finding]:
 
     Points to: labels 5, data 2
 
-    Next: Look at the labels of this step, and at what prepares them: classes, ignored ones, scale, order.
+    Next: Look at the labels of this step, and at the code that prepares them: classes, ignored ones, scale, order.
     """
     yield from _told(step, is_target=True)
 

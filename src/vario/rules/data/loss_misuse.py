@@ -46,8 +46,8 @@ def loss_misuse(step: Step) -> Iterator[Finding]:
     """A loss function whose inputs do not fit it.
 
     Why: two softmaxes in a row, logits where log-probabilities belong, shapes that broadcast, targets that the output
-    can't reach. Nothing raises and the loss may even fall, but the model learns little, or the wrong thing. This is
-    read from the functions and shapes in the graph of the loss; only torch's own loss functions are known.
+    can't reach. Nothing raises an error, and the loss may even fall, but the model learns little, or the wrong thing.
+    This is read from the functions and shapes in the graph of the loss; only torch's own loss functions are known.
 
     Cause: the inputs of the loss function do not fit it
 

@@ -31,14 +31,14 @@ def memory_leak(step: Step, share: float = 0.2, minutes: float = 60.0, hours: fl
     """Memory of the training process that grows steadily, and will use up what the host has left within a day.
 
     Why: the system kills the process when memory runs out, often after many hours. Growth that ends or slows down, such
-    as that of a cache that fills, is not reported; mapped files do not count.
+    as a cache filling up, is not reported; mapped files do not count.
 
     Cause: something is kept at every step: losses with their graphs, rows in lists, entries of a cache without limit
 
     Points to: loop 3
 
     Next: Look for lists and dictionaries that grow at every step, and keep `loss.item()` instead of `loss`. `vario show
-    NAME` shows since when it grows.
+    NAME` shows when it began to grow.
     """
     if (value := step.scalars.get(PRIVATE)) is None:
         return
@@ -90,8 +90,8 @@ def _grows_steadily(times: Values, values: Values, share: float, seconds: float,
 def disk_full(step: Step, minutes: float = 60.0) -> Iterator[Finding]:
     """A disk that will be full within an hour, at the rate of the last minutes.
 
-    Why: checkpoints cannot be written to a full disk, and most trainers end when that fails. This is about the disk
-    with the run's folder.
+    Why: checkpoints cannot be written to a full disk, and most trainers end when that fails. The rule checks the disk
+    that holds the run's folder.
 
     Cause: checkpoints that are never removed, or files of another program
 

@@ -31,7 +31,7 @@ def drift(
     offset: float = 0.6,
     times: float = 2.5,
 ) -> Iterator[Finding]:
-    """A tensor's size that has been moving away from its long-term mean, faster than it usually does.
+    """A tensor whose size keeps moving away from its long-term mean, faster than usual.
 
     Why: growth of a few per cent per step never looks like a spike but still ends in overflow.
 

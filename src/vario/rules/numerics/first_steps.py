@@ -120,7 +120,7 @@ def start_diverges(step: Step) -> Iterator[Finding]:
 def start_signal(step: Step) -> Iterator[Finding]:
     """Outputs that explode or vanish from module to module in the first step.
 
-    Why: the scale of the initialisation multiplies over depth. Ten thousand times larger ends in overflow; a hundred
+    Why: the scale of the initialisation compounds with depth. Ten thousand times larger ends in overflow; a hundred
     thousand times smaller means that the output does not depend on the input, and early layers get no gradient.
 
     Cause: the initialisation: the scale of the weights does not fit the depth of the model
@@ -171,7 +171,7 @@ def start_symmetric(step: Step) -> Iterator[Finding]:
 
     Points to: module 5
 
-    Next: Look at how this matrix is initialised. A matrix of zeros is often meant, one of another constant hardly ever.
+    Next: Look at how this matrix is initialised. A matrix of zeros is often intended, any other constant hardly ever.
     """
     rows = step.rows("weight")
     if not len(rows) or step.number != step.memory.first_step(step.number):
@@ -197,8 +197,8 @@ def start_symmetric(step: Step) -> Iterator[Finding]:
 def start_wide(step: Step) -> Iterator[Finding]:
     """A matrix or a table of embeddings that is trained and whose elements are far larger than usual in the first step.
 
-    Why: initialisations give elements a root mean square of at most about one. Layers far above it drown what comes
-    from the others, saturate what follows, and hardly move at usual learning rates.
+    Why: initialisations give elements a root mean square of at most about one. Layers far above that drown out the
+    others, saturate what follows, and hardly move at usual learning rates.
 
     Cause: this matrix was initialised far too wide, or scaled after it was initialised
 

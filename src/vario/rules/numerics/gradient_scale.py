@@ -29,7 +29,7 @@ NORM_THRESHOLD, NORM_FACTOR = 9.0, 2.0
 
 @rule("relative", needs=f"gradient {GRADIENT_NORM}")
 def gradient_scale(step: Step, threshold: float = 6.0, factor: float = 1.6) -> Iterator[Finding]:
-    """All gradients that are larger or smaller by a common factor, and stay so, while the loss does not change.
+    """Gradients that all grow or shrink by a common factor and stay there, while the loss does not change.
 
     Why: no single gradient leaves its usual range, but together they do. A loss divided by the wrong number,
     micro-steps that are lost, or gradients averaged twice look like this; Adam hides it from every update. The norm of

@@ -22,7 +22,7 @@ SIZES = {"rms": float(np.log(1.3)), "zeros": 0.05, "mean": 0.15}
 
 @rule("relative", needs="activation attention gradient")
 def level_shift(step: Step, threshold: float = 10.0, steps: int = 3, growth: float = 0.69) -> Iterator[Finding]:
-    """A tensor's size, or its share of zeros, that stepped to another level and stays there.
+    """A tensor whose size or share of zeros jumped to another level and stays there.
 
     Why: a change of a third means little in one step, but if it lasts, something in the code path, the input or the
     weights has changed.

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.core.bins import Counts
-from vario.core.precision import FORMATS, loss, num_nonzero, outlier_share, peak, share_above
+from vario.core.elements.bins import Counts
+from vario.core.elements.precision import FORMATS, loss, num_nonzero, outlier_share, peak, share_above
 from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.series_state import Streak
@@ -27,7 +27,7 @@ def _half_targets(step: Step, quantity: str) -> tuple[list[str], Counts]:
 
 @rule("limit", needs="gradient")
 def digits_lost(step: Step, share: float = 0.5, steps: int = 2) -> Iterator[Finding]:
-    """A float16 gradient most of which is below the smallest normal number.
+    """A float16 gradient whose elements are mostly below the smallest normal number.
 
     Why: such elements have fewer digits the smaller they are, and the smallest become zero.
 
@@ -61,7 +61,7 @@ def digits_lost(step: Step, share: float = 0.5, steps: int = 2) -> Iterator[Find
 
 @rule("limit", needs=" ".join(HELD))
 def overflow_ahead(step: Step, margin: float = 4.0) -> Iterator[Finding]:
-    """A gradient, weight or optimizer state in float16 that comes close to the largest number.
+    """A float16 gradient, weight or optimizer state that comes close to the largest float16 number.
 
     Why: beyond it is Inf, and one step later everything is NaN.
 
@@ -99,11 +99,11 @@ def outlier_features(
     Why: one scale does not fit both in fp8 or int8: the large ones overflow, or the others become zero. Only models
     with 16-bit parameters, or with a loss scaler, are checked.
 
-    Cause: a few channels carry most of the size, as in many trained transformers
+    Cause: a few channels carry most of the magnitude, as in many trained transformers
 
     Points to: precision 2, module 1
 
-    Next: Look at which channels they are (quantity `channel`). For low precision, scale by block or channel, or keep
+    Next: Find out which channels they are (quantity `channel`). For low precision, scale by block or channel, or keep
     this layer in bfloat16.
     """
     has_16_bits = any(dtype in ("float16", "bfloat16") for dtype in step.facts.dtypes.values())

@@ -18,7 +18,7 @@ _LOCAL = "gradient_accumulated"
 def gradient_norm_limit(step: Step, limit: float = 0.0, steps: int = 1) -> Iterator[Finding]:
     """The norm of all gradients at or above `limit`, `steps` times in a row; off unless you set a limit.
 
-    Why: in a training whose usual norm you know, a norm beyond it means that an update is about to do damage. A NaN
+    Why: if you know the usual norm of a training, a norm beyond it means that an update is about to do damage. A NaN
     counts too.
 
     Cause: an unusual batch, or the training is becoming unstable

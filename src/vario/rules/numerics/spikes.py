@@ -21,7 +21,7 @@ SMALL = 3
 def grad_spike(step: Step, threshold: float = 6.5, factor: float = 3.0, growth: float = 1.0) -> Iterator[Finding]:
     """A gradient that is suddenly several times larger than usual, or smaller: a gradient drop.
 
-    Why: a loss spike often starts a few steps earlier as a spike of one gradient, often the embedding's. Behind a drop,
+    Why: a loss spike often starts a few steps earlier as a spike of one gradient, often the embedding's. After a drop,
     the layer hardly learns.
 
     Cause: the gradient changed at this layer: an unusual batch, or a layer that becomes unstable (larger)

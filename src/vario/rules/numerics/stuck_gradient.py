@@ -32,8 +32,8 @@ def stuck_gradient(step: Step, steps: int = 4) -> Iterator[Finding]:
 
     Points to (global): data 2, loop 2, schedule 1
 
-    Next: Check who writes this gradient: a hook, a captured graph, a fused buffer, an offloaded copy. If all gradients
-    stand still, check the learning rate and the loader.
+    Next: Check who writes this gradient: a hook, a captured graph, a fused buffer, an offloaded copy. If no gradient
+    changes, check the learning rate and the loader.
     """
     rows = step.rows("gradient")
     if not len(rows) or step.was_skipped or step.interval("gradient") > 1:

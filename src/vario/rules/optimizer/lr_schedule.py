@@ -15,7 +15,7 @@ from vario.rules.api.series_state import PerSeries
 def lr_schedule(
     step: Step, first_step: int = 150, share: float = 0.05, rarely: int = 20, times: float = 30.0, rises: int = 20
 ) -> Iterator[Finding]:
-    """A schedule whose warm-up makes no headway, or whose rate rises without an end.
+    """A schedule whose warm-up makes no progress, or whose rate rises without end.
 
     Why: a warm-up that counts updates but is stepped once an epoch leaves the learning rate near zero for most of the
     run; one that is never stepped leaves it there for good. A wrong sign in a formula makes the rate grow.

@@ -10,7 +10,7 @@ from vario.rules import Finding, Step, rule
 
 @rule("exact", needs=OPTIMIZER_IDLE, stage="optimizer")
 def optimizer_idle(step: Step) -> Iterator[Finding]:
-    """One of several optimizers that makes no update any more, while another goes on.
+    """One of several optimizers that stopped updating while another goes on.
 
     Why: its part of the model is no longer trained. A loop that trains one part after the other does so on purpose, so
     this is a note.

@@ -46,7 +46,7 @@ def settings_change(step: Step, first_step: int = 2) -> Iterator[Finding]:
         for finding in _of_module(step, name):
             yield replace(finding, unseen_from=_unseen_from(step))
     for name, value, last in zip(names, values, before, strict=True):
-        if named and (":" in name or name.endswith("modules_in_eval")):
+        if name.endswith("all_in_eval") or (named and (":" in name or name.endswith("modules_in_eval"))):
             continue
         if name.endswith("trainable_parameters") and any(":" in other and "frozen:" in other for other in named):
             continue

@@ -13,7 +13,7 @@ def weights_still(step: Step) -> Iterator[Finding]:
     """Updates that leave a few elements of up to 32 weights bit-identical.
 
     Why: the optimizer is called, but the model does not learn. These elements are compared before and after every
-    update of a loop on the CPU that does the same in every step.
+    update in a regular loop on the CPU, which does the same in every step.
 
     Cause (global): the optimizer does not update this model: its learning rate is zero, it holds the parameters of
     another copy of the model, or its updates round to zero
