@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vario.core.bins import EDGES, FIRST_CELL, IS_SPLIT, MINUS_INF, NAN, NUM_BINS, NUM_CELLS, PLUS_INF, ZERO
+from vario.core.elements.bins import EDGES, FIRST_CELL, IS_SPLIT, MINUS_INF, NAN, NUM_BINS, NUM_CELLS, PLUS_INF, ZERO
 from watching import array
 
 

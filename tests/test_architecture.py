@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -443,3 +444,8 @@ def test_the_page_names_every_module_and_nothing_else():
 
 def test_a_file_fits_in_a_head():
     none(name_of(path) for path in FILES if len(path.read_text(encoding="utf8").splitlines()) > 400)
+
+
+def test_a_folder_reads_at_a_glance():
+    modules = Counter(path.parent for path in FILES)
+    none(f"{folder.relative_to(SOURCE)} has {count} modules" for folder, count in modules.items() if count > 30)

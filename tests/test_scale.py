@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import vario
-from vario.probes.batch_row_history import BatchRowHistory
+from vario.probes.inputs.batch_row_history import BatchRowHistory
 from vario.rules import RULES
 from vario.rules.api.series_state import Memory
 from vario.rules.api.step_view import Facts, Step
@@ -160,7 +160,7 @@ def test_what_a_monitor_holds_does_not_grow_with_steps(tmp_path):
     # Rows of batches are remembered up to a limit, see above.
     ours = [
         tracemalloc.Filter(True, f"{PACKAGE}/*"),
-        tracemalloc.Filter(False, f"{PACKAGE}/probes/batch_row_history.py"),
+        tracemalloc.Filter(False, f"{PACKAGE}/probes/inputs/batch_row_history.py"),
     ]
     grown = held[2].filter_traces(ours).compare_to(held[1].filter_traces(ours), "lineno")
     # 33 bytes a step, less than any object. Fewer steps would not do: the room that Python keeps for a hundred small

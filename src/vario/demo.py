@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import vario
 from vario.core.errors import ConfigError, ModelError
 from vario.core.package import docs_folder
-from vario.core.switch import is_off
+from vario.core.process.switch import is_off
 
 if TYPE_CHECKING:
     import torch

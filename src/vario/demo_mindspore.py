@@ -9,7 +9,7 @@ import numpy as np
 
 import vario
 from vario.core.errors import ConfigError, ModelError
-from vario.core.switch import is_off
+from vario.core.process.switch import is_off
 from vario.demo import BATCH, CONTEXT, DEPTH, FAULT_MODULE, HEADS, WATCHED, WIDTH, Pace, documentation
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from odd_tables import with_column
 import vario
 from vario.cli import main
 from vario.core.errors import VarioError
-from vario.runs.views.brief import read_brief
 from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import read_heat
-from vario.runs.views.vitals import read_vitals
+from vario.runs.views.status.brief import read_brief
+from vario.runs.views.status.vitals import read_vitals
 
 ASKED = 9
 """Of all questions, those that one case asks."""

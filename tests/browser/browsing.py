@@ -40,6 +40,7 @@ def open_browser():
     with sync_playwright() as playwright:
         browser = _start(playwright.chromium, path)
         yield browser
+        _free.clear()
         browser.close()
 
 
@@ -54,33 +55,68 @@ def _start(chromium, path):
     raise AssertionError
 
 
+_free = []
+"""Pages that nobody looks at: a new one takes Chromium longer than most tests take."""
+
+
 class Visitor:
     """Opens pages and keeps what they complain of."""
 
     def __init__(self, browser, address):
         self._browser = browser
-        self._contexts = []
+        self._pages, self._contexts = [], []
         self.address = address
         self.complaints = []
+        self._heard = {
+            "pageerror": lambda error: self.complaints.append(str(error)),
+            "console": lambda said: said.type in ("error", "warning") and self.complaints.append(said.text),
+            "dialog": lambda dialog: self.complaints.append(f"a dialog: {dialog.message}") or dialog.dismiss(),
+        }
 
     def __call__(self, query="", width=1280, height=900, dark=False, touch=False, script=""):
-        context = self._browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", has_touch=touch
-        )
-        context.set_default_timeout(PATIENCE_MS)
-        self._contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
-        page.on("dialog", lambda dialog: self.complaints.append(f"a dialog: {dialog.message}") or dialog.dismiss())
-        page.add_init_script(script)
+        page = self._new_page(has_touch=touch) if touch or script else self._free_page()
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme="dark" if dark else "light")
+        for event, hear in self._heard.items():
+            page.on(event, hear)
+        if script:
+            page.add_init_script(script)
         page.goto(self.address + query)
         return page
+
+    def _free_page(self):
+        page = _free.pop() if _free else self._new_page()
+        self._pages.append(page)
+        return page
+
+    def _new_page(self, **options):
+        context = self._browser.new_context(**options)
+        context.set_default_timeout(PATIENCE_MS)
+        if options:
+            self._contexts.append(context)
+        return context.new_page()
 
     def leave(self):
         for context in self._contexts:
             context.close()
+        for page in self._pages:
+            self._return(page)
         assert not self.complaints, self.complaints
+
+    def _return(self, page):
+        """Leave a page as a new one is: nothing stored, nothing replaced, no pointer over it."""
+        try:
+            for event, hear in self._heard.items():
+                page.remove_listener(event, hear)
+            page.unroute_all()
+            page.mouse.move(-1, -1)
+            page.evaluate("localStorage.clear(); sessionStorage.clear()")
+            page.goto("about:blank")
+            page.context.clear_cookies()
+        except Error:  # it was closed, or shows what has no storage
+            page.context.close()
+        else:
+            _free.append(page)
 
 
 def box_of(locator):

@@ -6,7 +6,7 @@ from playwright.sync_api import expect
 from web_client import serving
 
 import vario
-from vario.runs.views.precision import share_text
+from vario.runs.views.tensors.precision import share_text
 
 pytestmark = pytest.mark.slow
 
@@ -55,13 +55,15 @@ def test_the_table_says_what_is_lost_and_a_tensor_has_its_picture(visit, server)
     picture = page.get_by_role("img", name="Step 120")
     expect(picture).to_be_visible()
     assert picture.evaluate("canvas => canvas.width") == 61
-    colours = picture.evaluate(
+    # A canvas is there before it is painted.
+    page.wait_for_function(
         """canvas => {
             const column = canvas.getContext('2d').getImageData(canvas.width - 1, 0, 1, canvas.height).data;
-            return new Set(Array.from({length: canvas.height}, (_, y) => column.slice(4 * y, 4 * y + 3).join())).size;
-        }"""
+            const rows = Array.from({length: canvas.height}, (_, y) => column.slice(4 * y, 4 * y + 3).join());
+            return new Set(rows).size > 5;
+        }""",
+        arg=picture.element_handle(),
     )
-    assert colours > 5
     picture.hover()
     expect(page.get_by_text("% of the elements are from 2^").first).to_be_visible()
     expect(page.get_by_text("fp16 ends")).to_be_visible()

@@ -133,7 +133,7 @@ def test_more_than_sixteen_runs_can_be_compared_and_are_drawn_together(browser, 
         page.get_by_role("checkbox", name="Select all runs that are shown").click()
         page.get_by_role("region", name="Selected runs").get_by_role("button", name="Compare").click()
         expect(page.get_by_role("figure", name="loss: 30 curves")).to_be_visible()
-        expect(page.get_by_text("30 curves of 30 runs: the band is their range at each place").first).to_be_visible()
+        expect(page.get_by_text("30 curves of 30 runs: the band is their range at each point").first).to_be_visible()
         visitor.leave()
 
 
@@ -151,6 +151,6 @@ def test_more_than_64_series_are_drawn_together(browser, tmp_path):
         visitor = visitor_of(browser, server)
         page = visitor(f"?run=wide&screen=series{series}")
         expect(page.get_by_role("figure", name="gradient · norm: 70 curves")).to_be_visible()
-        expect(page.get_by_text("70 curves: the band is their range at each place")).to_be_visible()
+        expect(page.get_by_text("70 curves: the band is their range at each point")).to_be_visible()
         expect(page.locator(".chart-legend li")).to_have_count(5)
         visitor.leave()

@@ -126,7 +126,7 @@ def test_an_overlay_of_the_validation_loss_is_one_click_away(open_list):
     page.get_by_role("button", name="Charts").click()
     chart = page.get_by_role("figure", name=re.compile("^val_loss: 6 curves"))
     expect(chart).to_be_visible()
-    expect(page.get_by_text("30 runs: the band is their range at each place")).to_be_visible()
+    expect(page.get_by_text("30 runs: the band is their range at each point")).to_be_visible()
     page.get_by_label("Group by").select_option("lr")
     expect(page.get_by_role("figure", name="val_loss: 5 curves")).to_be_visible()
     expect(page.locator(".chart-legend")).to_contain_text("lr 0.003 · 6 runs")

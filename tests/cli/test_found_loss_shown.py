@@ -11,9 +11,9 @@ import vario
 from models import Perceptron, batch
 from vario.cli import main
 from vario.runs.notebook_html import run_html
-from vario.runs.views.brief import read_brief
-from vario.runs.views.losses import read_losses
-from vario.runs.views.vitals import read_vitals
+from vario.runs.views.status.brief import read_brief
+from vario.runs.views.status.losses import read_losses
+from vario.runs.views.status.vitals import read_vitals
 
 
 def shown(capsys, *words):

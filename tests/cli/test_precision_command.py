@@ -11,7 +11,7 @@ import torch
 
 import vario
 from vario.cli import main
-from vario.core.precision import FORMATS
+from vario.core.elements.precision import FORMATS
 
 QUANTITIES = ["gradient", "weight", "activation", "distribution"]
 

@@ -12,9 +12,9 @@ import vario
 from sweep import train_one
 from vario.cli import main
 from vario.notices.message import Message
-from vario.runs.views.brief import read_brief
 from vario.runs.views.heat import read_heat
-from vario.runs.views.vitals import read_vitals
+from vario.runs.views.status.brief import read_brief
+from vario.runs.views.status.vitals import read_vitals
 
 
 @pytest.fixture(scope="module")

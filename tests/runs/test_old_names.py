@@ -20,7 +20,7 @@ from vario.config import Config, read_config
 from vario.runs.live.rank_follower import QuantityFollower
 from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import read_heat
-from vario.runs.views.quantity_size import rows_bytes
+from vario.runs.views.status.quantity_size import rows_bytes
 from vario.sinks.store import Store
 
 PARTS = ("change", "ratio", "pace", "grad_vs_second_moment", "eps_share")

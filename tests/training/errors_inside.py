@@ -20,10 +20,10 @@ import vario
 
 OWN = os.path.dirname(vario.__file__) + os.sep
 GUARDS = {
-    ("core/last_guard.py", "failed"),
-    ("core/last_guard.py", "safely"),
-    ("core/last_guard.py", "value"),
-    ("core/last_guard.py", "never_raises.<locals>.run"),
+    ("core/process/last_guard.py", "failed"),
+    ("core/process/last_guard.py", "safely"),
+    ("core/process/last_guard.py", "value"),
+    ("core/process/last_guard.py", "never_raises.<locals>.run"),
     ("training/costs.py", "Costs.guarded.<locals>.run"),
     ("backends/torch/loop/module_hooks.py", "tell"),
 }

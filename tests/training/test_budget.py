@@ -12,7 +12,7 @@ from vario.core.clock import Clock
 from vario.core.errors import ConfigError
 from vario.reports.summary import summarise
 from vario.reports.summary_text import render
-from vario.runs.views.overhead import read_overhead
+from vario.runs.views.speed.overhead import read_overhead
 from vario.store import intervals
 from vario.store.intervals import RankIntervals
 from vario.training import budget

@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from starting import run_warm
 
 SCRIPT = Path(__file__).with_name("errors_inside.py")
 EVERYTHING = ["gradient", "weight", "moment", "activation", "activation_gradient", "update", "unit", "attention"]
@@ -19,9 +19,8 @@ OPTIONS = {
 
 def noticed(phase, part, parts, *options):
     """Return where training noticed that a function of vario raised, and how many functions were called."""
-    command = [sys.executable, str(SCRIPT), phase, f"{part}/{parts}", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=environment)
+    done = run_warm([SCRIPT, phase, f"{part}/{parts}", *options], env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     return found["noticed"], found["functions"]

@@ -86,8 +86,8 @@ def test_rows_need_columns_and_cells_become_plain():
     ("log", "part", "words"),
     [
         (lambda run: run.log_figure("f", "picture.png"), "log_figure f", "expected a matplotlib figure or the bytes"),
-        (lambda run: run.log_figure("f", b"GIF89a"), "log_figure f", "these bytes are no PNG"),
-        (lambda run: run.log_figure("", b""), "log_figure ", "expected a text of 1 to 200 visible characters"),
+        (lambda run: run.log_figure("f", b"GIF89a"), "log_figure f", "these bytes are not a PNG"),
+        (lambda run: run.log_figure("", b""), "log_figure ", "expected 1 to 200 visible characters"),
         (lambda run: run.log_figure("f", b"", step=-1), "log_figure f", "expected a whole number of at least 0"),
         (lambda run: run.log_table("t", 3), "log_table t", "expected columns by name, a list of rows"),
         (lambda run: run.log_table("t", [[1], [1, 2]], ["a"]), "log_table t", "expected 1 values in every row"),

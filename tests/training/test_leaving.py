@@ -77,6 +77,8 @@ def test_a_run_that_is_left_open_says_how_its_script_ended(tmp_path, ending):
 TRAINING = """
 import json, os, signal, sys, threading, torch
 from multiprocessing import get_context
+if OWN:
+    import torch._dynamo, vario.training.monitor, vario.backends.torch.model  # once, not in each of the children
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import vario
-from vario.core import last_guard
+from vario.core.process import last_guard
 
 
 def broken(*args, **kwargs):

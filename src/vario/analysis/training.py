@@ -12,7 +12,7 @@ from typing import Any
 from vario.analysis.health import GradientHealth, judge
 from vario.analysis.parameters import GIB, model_summary
 from vario.core.errors import ConfigError
-from vario.core.switch import is_off
+from vario.core.process.switch import is_off
 
 
 @dataclass(frozen=True)

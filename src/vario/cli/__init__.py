@@ -11,7 +11,7 @@ from vario.cli.commands import RENAMED, Command, command_names, load
 from vario.cli.output import EscapedRecords, say
 from vario.cli.parser import Parser
 from vario.core.errors import VarioError
-from vario.core.script import ScriptRaised, passed_on
+from vario.core.process.script import ScriptRaised, passed_on
 
 OWN_SCRIPTS = ("run", "demo")
 """Commands that run the user's code, whose log records vario leaves alone."""

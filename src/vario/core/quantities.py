@@ -25,11 +25,21 @@ INPUT_CHANGE, INPUT_WAS, INPUT_SINCE = "input_change/", "input_was/", "input_sin
 """Prefixes of plain numbers about inputs of the model that have changed, what they were before, and the step in which
 that began; see input_watch."""
 
+GRAPH_CHANGE, GRAPH_WAS = "graph_change/", "graph_was/"
+GRAPH_SINCE, GRAPH_UNSEEN = "graph_since/", "graph_unseen/"
+"""The same about what the loss is computed by: `constant:DivBackward0:factor@layer` and the like; see graph_watch."""
+
+COMPANION_CHANGE, COMPANION_SINCE = "companion_change/", "companion_since/"
+"""The same about models that run beside the watched one; see companion_watch."""
+
+GRADIENT_SHIFT = "gradient_shift/"
+"""Prefix of plain numbers about gradients of which many have changed lastingly at once; see gradient_shift."""
+
 OFTEN = "_often"
 """Ends the name of a change of an input that is seen in some of the latest steps only."""
 
 OPTIMIZER_IDLE = "optimizer_idle/"
-"""Prefix of plain numbers: the last step in which the optimizer of a part made an update, once it is late."""
+"""Prefix of plain numbers: the last step in which the optimizer of a part made an update, once it is overdue."""
 
 LOSS_MISUSE = "loss_misuse/"
 """A loss function whose inputs do not fit it: the number says how far, or is 1."""

@@ -44,8 +44,8 @@ class Frame:
     specs: Sequence[TensorSpec] | None = None
     """Shape and dtype of each row's tensor, if a sink asked for them."""
     detail: Sequence[bytes] | None = None
-    """What each row has besides its Summary, as stored: its distribution (`core.bins`), or the largest channels
-    (`core.channels`). Empty where there is nothing; None: no row has anything."""
+    """What each row has besides its Summary, as stored: its distribution (`core.elements.bins`), or the largest
+    channels (`core.elements.channels`). Empty where there is nothing; None: no row has anything."""
 
 
 @dataclass(frozen=True)

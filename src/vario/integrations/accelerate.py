@@ -7,7 +7,7 @@ from typing import Any
 from vario.analysis.model_text import model_text
 from vario.analysis.parameters import model_summary
 from vario.config import Config, make_config
-from vario.core.switch import is_off
+from vario.core.process.switch import is_off
 from vario.integrations.gradient_checks import GradientChecks, check_interval
 from vario.integrations.recording import log_numbers, make_monitor, say
 from vario.training.idle import idle_monitor

@@ -16,8 +16,8 @@ import torch
 
 from vario.backends.protocols.backend import Backend, needed
 from vario.backends.protocols.loop_capabilities import TrainerPasses
-from vario.core.ending import ending
-from vario.core.last_guard import guards_events
+from vario.core.process.ending import ending
+from vario.core.process.last_guard import guards_events
 from vario.integrations.deciding import Decisions
 from vario.integrations.recording import RecordingCallback
 from vario.probes import Recorder

@@ -15,7 +15,7 @@ from vario.analysis.parameters import GIB, model_summary
 from vario.backends.gpus import Gpu
 from vario.config import Config, make_config
 from vario.core.errors import ConfigError, ModelError
-from vario.core.switch import is_off
+from vario.core.process.switch import is_off
 from vario.integrations.gradient_checks import GradientChecks, check_interval
 from vario.probes import Probe
 from vario.probes.trainer_reports import is_number

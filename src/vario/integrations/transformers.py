@@ -11,9 +11,9 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from vario.core.ending import ending
-from vario.core.last_guard import guards_events
 from vario.core.package import refuse_older
+from vario.core.process.ending import ending
+from vario.core.process.last_guard import guards_events
 from vario.integrations.deciding import Decisions
 from vario.integrations.recording import RecordingCallback
 from vario.notices import without_secrets

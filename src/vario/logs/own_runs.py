@@ -16,14 +16,14 @@ from vario.logs.rows import Rows
 from vario.logs.text_files import make_history
 
 if TYPE_CHECKING:
-    from vario.runs.views.losses import LossSeries
+    from vario.runs.views.status.losses import LossSeries
 
 
 @log_format("vario_run", (), order=5)
 def vario_run(path: Path) -> History:
     """A vario run, or the latest run of a folder."""
     from vario.runs.run import open_run
-    from vario.runs.views.losses import read_losses
+    from vario.runs.views.status.losses import read_losses
 
     run = open_run(path)
     rows = Rows()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from vario.core.at_work import at_work
+from vario.core.process.at_work import at_work
 from vario.machine.readings import Reading
 
 log = logging.getLogger("vario")

@@ -33,6 +33,8 @@ class Watching(Protocol):
 
     inside_seconds: float
     """Seconds of the training thread in all parts so far."""
+    full_before: int
+    """The step before which nothing is skipped."""
 
     @property
     def is_sparse_step(self) -> bool:

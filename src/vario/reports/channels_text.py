@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vario.core.text import number
-from vario.runs.views.channels import TensorChannels
+from vario.runs.views.tensors.channels import TensorChannels
 
 NAMED = 4
 """Channels that are named in a line."""

@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from vario.core.bins import EDGES, IS_SPLIT, MINUS_INF, NAN, PLUS_INF, ZERO, by_cell
+from vario.core.elements.bins import EDGES, IS_SPLIT, MINUS_INF, NAN, PLUS_INF, ZERO, by_cell
 from vario.core.text import number
-from vario.runs.views.distributions import Distribution
+from vario.runs.views.tensors.distributions import Distribution
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 MOST_STEPS = 24

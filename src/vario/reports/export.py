@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from vario.core.bins import COUNTED
-from vario.core.bins import QUANTITY as DISTRIBUTION
+from vario.core.elements.bins import COUNTED
+from vario.core.elements.bins import QUANTITY as DISTRIBUTION
 from vario.core.errors import ConfigError, RunError
 from vario.core.records import COLUMNS, Table
 from vario.core.text import unknown

@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from vario.core.precision import FORMATS
+from vario.core.elements.precision import FORMATS
 from vario.core.text import number
-from vario.runs.views.precision import FormatLoss, PrecisionTable, Range, TensorPrecision, lost, share_text
+from vario.runs.views.tensors.precision import FormatLoss, PrecisionTable, Range, TensorPrecision, lost, share_text
 
 SCALED = ("e4m3", "e5m2")
 """Formats that are used with a scale per tensor."""

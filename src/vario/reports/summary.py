@@ -21,16 +21,16 @@ from vario.runs.findings.onset import Onset, first_bad
 from vario.runs.findings.time_verdict import TimeVerdict, time_verdict
 from vario.runs.reader import Series
 from vario.runs.run import Run
-from vario.runs.views.channels import channel_line
-from vario.runs.views.clipping import Clipping, read_clipping
-from vario.runs.views.expert_balance import ExpertBalance, read_expert_balance
-from vario.runs.views.gradient_cosines import GradientCosines, read_gradient_cosines
-from vario.runs.views.linearity import Linearity, read_linearity
-from vario.runs.views.losses import LossSeries, read_losses
-from vario.runs.views.noise_scale import NoiseScale, read_noise_scale
-from vario.runs.views.overhead import Overhead, read_overhead
-from vario.runs.views.precision import PrecisionBrief, precision_brief
-from vario.runs.views.throughput import Throughput, read_throughput
+from vario.runs.views.speed.linearity import Linearity, read_linearity
+from vario.runs.views.speed.overhead import Overhead, read_overhead
+from vario.runs.views.speed.throughput import Throughput, read_throughput
+from vario.runs.views.status.losses import LossSeries, read_losses
+from vario.runs.views.tensors.channels import channel_line
+from vario.runs.views.tensors.clipping import Clipping, read_clipping
+from vario.runs.views.tensors.expert_balance import ExpertBalance, read_expert_balance
+from vario.runs.views.tensors.gradient_cosines import GradientCosines, read_gradient_cosines
+from vario.runs.views.tensors.noise_scale import NoiseScale, read_noise_scale
+from vario.runs.views.tensors.precision import PrecisionBrief, precision_brief
 
 Values = npt.NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from vario.runs.findings.desync import Desync
 from vario.runs.findings.diagnosis import Diagnosis
 from vario.runs.findings.diagnosis_text import diagnosis_text, source_text
 from vario.runs.findings.onset import Onset
-from vario.runs.views.throughput import throughput_lines
+from vario.runs.views.speed.throughput import throughput_lines
 
 WIDTH = 100
 """Longer lines are hard to read, even in a wide terminal."""

@@ -14,7 +14,7 @@ from vario.runs.findings.diagnosis import first_cause
 from vario.runs.reader import RunReader
 from vario.runs.views.heat import read_heat
 from vario.runs.views.heat_png import heat_png
-from vario.runs.views.vitals import Vital, Vitals, read_vitals
+from vario.runs.views.status.vitals import Vital, Vitals, read_vitals
 
 SHOWN_FIRST = ("gradient", "activation", "weight")
 ROWS, COLUMNS = 200, 640

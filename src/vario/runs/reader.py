@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from vario.core import ending
 from vario.core.errors import ConfigError, MissingExtra
+from vario.core.process import ending
 from vario.core.records import COLUMNS, HELD, Collective, Structure, merge
 from vario.core.selector import pattern_matcher
 from vario.core.text import unknown

@@ -13,9 +13,9 @@ from vario.runs.files.run_paths import find_run, run_folders
 from vario.runs.findings.rank_comparison import compare_ranks
 from vario.runs.findings.stored_alerts import Stored, read_stored
 from vario.runs.reader import Rank, RunReader
-from vario.runs.views.channels import TensorChannels, read_channels
-from vario.runs.views.distributions import Distribution, read_distribution
-from vario.runs.views.precision import PrecisionTable, precision_table
+from vario.runs.views.tensors.channels import TensorChannels, read_channels
+from vario.runs.views.tensors.distributions import Distribution, read_distribution
+from vario.runs.views.tensors.precision import PrecisionTable, precision_table
 
 log = logging.getLogger("vario")
 

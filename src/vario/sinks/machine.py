@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import ClassVar
 
-from vario.core.at_work import prepare
 from vario.core.machine_options import Options
+from vario.core.process.at_work import prepare
 from vario.core.records import Frame, StepRecord
 from vario.core.run_header import RunHeader
 from vario.machine.machine import Machine, open_machine

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vario.core import run_format
-from vario.core.bins import COUNTED
-from vario.core.bins import QUANTITY as DISTRIBUTION
-from vario.core.channels import QUANTITY as CHANNEL
+from vario.core.elements.bins import COUNTED
+from vario.core.elements.bins import QUANTITY as DISTRIBUTION
+from vario.core.elements.channels import QUANTITY as CHANNEL
 from vario.core.errors import RunTaken
 from vario.core.old_names import QUANTITIES
 from vario.core.parameter_list import json_texts
-from vario.core.processes import this_process
+from vario.core.process.processes import this_process
 from vario.core.records import COLUMNS, Frame, StepRecord
 from vario.core.run_files.shapes import COLLECTIVES, read_json
 from vario.core.run_header import RunHeader

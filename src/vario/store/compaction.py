@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.core.at_work import at_work
-from vario.core.freed_memory import return_freed_memory
+from vario.core.process.at_work import at_work
+from vario.core.process.freed_memory import return_freed_memory
 from vario.core.run_files import open_file
 from vario.core.run_files.columns import numpy_kind
 from vario.core.run_files.parquet import read_footer, read_whole

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.core.bins import DETAIL
+from vario.core.elements.bins import DETAIL
 from vario.core.records import COLUMNS, MAX, MIN, Frame, Scalars
 from vario.core.run_format import FORMAT
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vario.core import run_files, run_format
 from vario.core.errors import RunTaken, RunTooNew
-from vario.core.processes import is_gone, this_process
+from vario.core.process.processes import is_gone, this_process
 from vario.core.run_files import shapes
 from vario.core.run_files.shapes import read_json
 from vario.core.run_header import RunHeader

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vario.core.errors import RunError, RunTaken
-from vario.core.processes import is_gone, is_this, this_process
+from vario.core.process.processes import is_gone, is_this, this_process
 from vario.core.run_files import list_names, open_file
 from vario.core.run_files.shapes import read_json
 from vario.core.run_format import LIVE

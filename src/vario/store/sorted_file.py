@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vario.core.at_work import let_forks_pass
+from vario.core.process.at_work import let_forks_pass
 from vario.core.run_files import no_links
 from vario.store.encoding import arrow_column, whole_array
 

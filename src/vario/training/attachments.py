@@ -74,7 +74,7 @@ def checked_step(step: object) -> int:
 def checked_name(name: object) -> str:
     """Return the name of an attachment; raises ConfigError for one that cannot be shown."""
     if not isinstance(name, str) or not name or len(name) > MOST_NAME or shown(name) != name:
-        raise ConfigError(f"name: expected a text of 1 to {MOST_NAME} visible characters, got {name!a:.80}")
+        raise ConfigError(f"name: expected 1 to {MOST_NAME} visible characters, got {name!a:.80}")
     return name
 
 
@@ -82,7 +82,7 @@ def figure_png(figure: Any) -> bytes:
     """Return a matplotlib figure (or the figure of some axes) as a PNG; bytes of a PNG stay as they are."""
     if isinstance(figure, (bytes, bytearray)):
         if not figure.startswith(PNG_START):
-            raise ConfigError("figure: these bytes are no PNG")
+            raise ConfigError("figure: these bytes are not a PNG")
         return bytes(figure)
     if not hasattr(figure, "savefig"):
         figure = getattr(figure, "figure", figure)
@@ -101,7 +101,7 @@ def read_table(table: Any, columns: Sequence[str] | None = None) -> Table:
         raise ConfigError(f"table: {len(names)} columns; the limit is {MOST_COLUMNS}")
     cells = [[plain_or_text(value) for value in row] for row in rows]
     if any(len(row) != len(names) for row in cells):
-        raise ConfigError(f"table: expected {len(names)} values in every row, as there are columns")
+        raise ConfigError(f"table: expected {len(names)} values in every row, one for each column")
     return Table(names, cells, num_rows)
 
 

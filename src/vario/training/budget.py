@@ -17,8 +17,8 @@ from typing import Protocol
 from vario.backends.protocols.backend import Backend
 from vario.backends.protocols.capabilities import DeviceClock
 from vario.config import Config
-from vario.core.bins import QUANTITY
 from vario.core.clock import Clock
+from vario.core.elements.bins import QUANTITY
 from vario.core.records import StepRecord
 from vario.sinks.alerts import Alerts
 from vario.statistics import columns_needed

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from vario.backends.protocols.observing import LateBins, LateRows
-from vario.core.bins import BinTable
+from vario.backends.protocols.observing import LateBins, LateRows, Named
+from vario.core.elements.bins import BinTable
 from vario.core.quantities import GRADIENT_NORM
 from vario.core.records import (
     COLUMNS,
@@ -56,6 +56,18 @@ def add_row(rows: Rows, target: str, row: int, order: int) -> None:
         before += row, order
     else:
         rows[target] = [*before, row, order]
+
+
+def add_rows(rows: Rows, named: Named, numbers: Sequence[int | None]) -> None:
+    """Add the observations of a list of tensors; for targets that are all new no Python code runs per target."""
+    _, targets, tensors, places = named
+    found = [numbers[tensor] for tensor in tensors]
+    if None not in found and rows.keys().isdisjoint(targets) and len(set(targets)) == len(targets):
+        rows.update(zip(targets, zip(found, places, strict=True), strict=True))  # type: ignore[arg-type]
+        return
+    for target, row, place in zip(targets, found, places, strict=True):
+        if row is not None:
+            add_row(rows, target, row, place)
 
 
 def copied(rows: Rows) -> Rows:

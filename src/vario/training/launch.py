@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vario.backends.frameworks import FRAMEWORKS
 from vario.config import Config
-from vario.core.ending import FINISHED, ending
 from vario.core.errors import ConfigError, TrainingStop, UnsupportedRelease, VarioError
-from vario.core.script import ScriptRaised, execute
-from vario.core.switch import is_off
+from vario.core.process.ending import FINISHED, ending
+from vario.core.process.script import ScriptRaised, execute
+from vario.core.process.switch import is_off
 from vario.training.after_import import AfterImport
 from vario.training.children import at_end_of_child, follow_spawned, is_child
 from vario.training.leaving import close_all

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from vario.core.ending import CRASHED, FINISHED, INTERRUPTED, ending
+from vario.core.process.ending import CRASHED, FINISHED, INTERRUPTED, ending
 from vario.core.text import reason
 from vario.training.children import at_end_of_child, is_child
 

@@ -20,9 +20,9 @@ from vario.backends.protocols.capabilities import FoundModels, Replicas
 from vario.backends.protocols.events import TRAINING_LOOP
 from vario.backends.protocols.losses import BackwardLoss
 from vario.config import Config
-from vario.core import last_guard
-from vario.core.ending import ending
 from vario.core.errors import ConfigError
+from vario.core.process import last_guard
+from vario.core.process.ending import ending
 from vario.core.records import Frame, StepRecord
 from vario.core.selector import Choice, Selector
 from vario.probes import Probe

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from vario.backends.protocols.observing import LateBins, LateRows, Named, Tensor
+from vario.backends.protocols.observing import LateBins, LateRows, Named, Places, Tensor
 from vario.config import Config
-from vario.core.bins import COUNTED, QUANTITY
+from vario.core.elements.bins import COUNTED, QUANTITY
 from vario.core.quantities import first_steps
 from vario.core.records import Collective, StepId, Table, empty_table
 from vario.core.schedule import Schedule
@@ -122,12 +122,13 @@ class QuantityObserver:
         """Whether tensors of this target keep their values until the end of their pass."""
         return self._monitor.frames.is_steady((self.quantity, target))
 
-    def next_order(self) -> int:
-        """Take the next place in the order of the step's rows."""
-        return self._monitor.frames.next_order()
+    @property
+    def places(self) -> Places:
+        """The order of the step's rows, to take places for rows that come later."""
+        return self._monitor.frames.places
 
-    def observe_together(self, tensors: list[Tensor], named: Sequence[Named]) -> Sequence[int | None]:
-        """Reduce tensors together, each under its names; return their rows. Never raises."""
+    def observe_together(self, tensors: list[Tensor], named: Named) -> Sequence[int | None]:
+        """Reduce tensors together, each under its targets; return their rows. Never raises."""
         try:
             scale = None if self._scale is None else self._scale()
             return self._monitor.frames.observe_together(self.quantity, tensors, named, scale)
@@ -196,6 +197,10 @@ class QuantityObserver:
     def log(self, name: str, value: float) -> None:
         """Log a plain number of this step."""
         self._monitor.frames.log(name, value)
+
+    def log_when(self, fill: Callable[[dict[str, float]], None]) -> None:
+        """Let `fill` add plain numbers when the record of this step is built, on the writer thread."""
+        self._monitor.frames.log_when(fill)
 
 
 def begin_all(observers: Sequence[QuantityObserver], step: int) -> list[str]:

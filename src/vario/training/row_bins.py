@@ -7,7 +7,7 @@ from time import perf_counter
 
 from vario.backends.protocols.capabilities import Distributions
 from vario.backends.protocols.observing import Tensor
-from vario.core.bins import COUNTED, QUANTITY, BinTable
+from vario.core.elements.bins import COUNTED, QUANTITY, BinTable
 
 _NONE: frozenset[str] = frozenset()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vario.backends.no_model import NoModel
 from vario.config import Config
-from vario.core.ending import ending
+from vario.core.process.ending import ending
 from vario.rules.api.alerts import Incident
 from vario.training.attachments import checked_step
 from vario.training.monitor import Monitor

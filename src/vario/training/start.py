@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vario.core.errors import VarioError
-from vario.core.switch import is_off
+from vario.core.process.switch import is_off
 from vario.training.idle import idle_log, idle_monitor
 
 if TYPE_CHECKING:

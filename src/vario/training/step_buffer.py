@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from vario.backends.protocols.observing import Describe, LateBins, LateRows, Named, Summaries, Tensor
+from vario.backends.protocols.observing import Describe, LateBins, LateRows, Named, Places, Summaries, Tensor
 from vario.core.records import Collective, Frame, StepId, StepRecord, TensorSpec
 from vario.training.frame_rows import (
     Conditional,
@@ -18,6 +18,7 @@ from vario.training.frame_rows import (
     RowDetails,
     Rows,
     add_row,
+    add_rows,
     build_frames,
     build_late,
     build_others,
@@ -37,8 +38,8 @@ class StepFrames:
 
     def __init__(self, summaries: Summaries, skipped: Callable[[str, str, Tensor], None]) -> None:
         """`skipped` gets the quantity, target and tensor whenever a tensor's values cannot be read."""
-        self._summaries = summaries
-        self._skipped = skipped
+        self._summaries, self._skipped = summaries, skipped
+        self.is_steady = summaries.is_steady
         self._describe: Describe | None = None
         self._lock = threading.Lock()
         self.watched: frozenset[str] = frozenset()
@@ -53,6 +54,7 @@ class StepFrames:
         """Called on the writer thread with the frames of each record and its plain numbers, to add further ones."""
         self.is_of_next_step = False
         """Whether `is_latest` rows are for the next step: this one has had its update, so its rows stay."""
+        self.places = Places()
         self._begin()
 
     def keep_specs(self, describe: Describe) -> None:
@@ -83,8 +85,7 @@ class StepFrames:
         self._details = RowDetails()
         self._lists: dict[tuple[str, int], list[Sequence[str]]] = {}
         """The targets of each list of tensors, by quantity and number of updates before it."""
-        self._updates = self._num_together = 0
-        self._order = 0
+        self._updates = self._num_together = self.places.next = 0
         self._first_of_pass = self._first_of_micro_step = 0
         self._first_since_update = 0
 
@@ -183,10 +184,10 @@ class StepFrames:
         rows = self._summaries.observe_many(tensors, scale, again)
         self._count_device(quantity)
         self.bins.count(quantity, rows, tensors, scale)
-        if self._describe is None and (isinstance(rows, range) or None not in rows):
+        if not self._has_details(rows):
             # Very many targets at once: no Python code runs per target.
-            listed = Listed(targets, rows, self._order)  # type: ignore[arg-type]
-            self._order += len(rows)
+            listed = Listed(targets, rows, self.places.next)  # type: ignore[arg-type]
+            self.places.next += len(rows)
             if quantity in self._listed and self._listed[quantity].targets is not targets:
                 self._unfold(quantity)
             if frame:
@@ -200,28 +201,27 @@ class StepFrames:
                 self._skipped(quantity, target, tensor)
                 continue
             self._note_spec(row, tensor)
-            frame[target] = row, self._order
-            self._order += 1
+            frame[target] = row, self.next_order()
 
-    def is_steady(self, name: tuple[str, str]) -> bool:
-        """Whether tensors of this quantity and target keep their values until the end of their pass."""
-        return self._summaries.is_steady(name)
+    def _has_details(self, rows: Sequence[int | None]) -> bool:
+        """Whether rows of a list have to be looked at one by one."""
+        return self._describe is not None or not (isinstance(rows, range) or None not in rows)
 
     def observe_together(
-        self, quantity: str, tensors: list[Tensor], named: Sequence[Named], scale: Tensor | None
+        self, quantity: str, tensors: list[Tensor], named: Named, scale: Tensor | None
     ) -> Sequence[int | None]:
         """Reduce tensors together and keep their rows, each under its names."""
         self._num_together += 1
         rows = self._summaries.observe_many(tensors, scale, f"{quantity}/together/{self._num_together}")
         self._count_device(quantity)
         self.bins.count(quantity, rows, tensors, scale)
-        for tensor, (micro_step, targets), row in zip(tensors, named, rows, strict=True):
+        self._unfold(quantity)
+        for at, (tensor, row) in enumerate(zip(tensors, rows, strict=True) if self._has_details(rows) else ()):
             if row is None:
-                self._skipped(quantity, targets[0][0], tensor)
+                self._skipped(quantity, named.targets[named.tensors.index(at)], tensor)
             else:
                 self._note_spec(row, tensor)
-                for target, order in targets:
-                    self.add_row(quantity, micro_step, target, row, order)
+        add_rows(self._frames.setdefault((quantity, named.micro_step), {}), named, rows)
         return rows
 
     def add_row(self, quantity: str, micro_step: int, target: str, row: int, order: int | None = None) -> None:
@@ -244,8 +244,8 @@ class StepFrames:
 
     def add_later(self, quantity: str, rows: LateRows, most: int, bins: LateBins | None = None) -> None:
         """Keep at most `most` rows that are computed with the record; a target's later row replaces the earlier one."""
-        self._late.append((quantity, self._order, rows, bins))
-        self._order += most
+        self._late.append((quantity, self.places.next, rows, bins))
+        self.places.next += most
 
     def describe(self, collective: Collective) -> None:
         """Keep the description of a collective seen for the first time; safe from any thread."""
@@ -254,8 +254,8 @@ class StepFrames:
 
     def next_order(self) -> int:
         """Take the next place in the order of this step's rows."""
-        self._order += 1
-        return self._order - 1
+        self.places.next += 1
+        return self.places.next - 1
 
     # Rows that belong to no step, or to another one
 
@@ -314,8 +314,8 @@ class StepFrames:
 
     def begin_pass(self, is_new: bool = True) -> None:
         """Start a forward pass; `is_new` is False if others wait for the same backward pass."""
-        self._first_of_pass = self._order
-        self._first_of_micro_step = self._order if is_new else self._first_of_micro_step
+        self._first_of_pass = self.places.next
+        self._first_of_micro_step = self.places.next if is_new else self._first_of_micro_step
 
     def forget_pass(self) -> None:
         """Forget the rows of the latest forward pass, which came to nothing."""
@@ -337,7 +337,7 @@ class StepFrames:
     def seal(self) -> None:
         """Give later lists their own rows, because an update used those so far."""
         self._updates += 1
-        self._first_since_update = self._order
+        self._first_since_update = self.places.next
 
     def discard(self) -> None:
         """Forget the step in progress."""

@@ -19,8 +19,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from vario.config import Config
-from vario.core.collecting import no_collections
 from vario.core.package import is_own_file
+from vario.core.process.collecting import no_collections
 
 if TYPE_CHECKING:
     from vario.training.monitor import Monitor

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from vario.backends.protocols.backend import Backend
 from vario.backends.protocols.gradients import Gradients
 from vario.core.quantities import GRADIENT_CHANGE, GRADIENT_NORM
 from vario.rules.api.alerts import Incident
+from vario.rules.api.joint_shift import EVERY, GradientShift, shift_name
 from vario.training.costs import Costs
 from vario.training.gradient_watch import MOST_PARAMETERS, GradientWatch, Norms
 from vario.training.observer import QuantityObserver
@@ -44,6 +46,9 @@ class Tripwire:
         self._costs = costs
         self._watches: defaultdict[int, GradientWatch] = defaultdict(GradientWatch)
         """One for each backward pass of a step: a GAN's reach other parts, and micro-steps add up."""
+        self._shifts: defaultdict[int, GradientShift] = defaultdict(GradientShift)
+        self._rows: defaultdict[int, list[Norms]] = defaultdict(list)
+        """The norms that wait to be compared on the writer thread, by pass."""
         self._pass, self._step = 0, -1
         self._backend = backend
         self._norms: deque[float] = deque(maxlen=_REMEMBERED)
@@ -55,6 +60,7 @@ class Tripwire:
         self, gradient: QuantityObserver, guarded: Callable[[str, Callable[..., None]], Callable[..., None]]
     ) -> None:
         """Check the norm after each backward pass."""
+        self._guarded = guarded
         self._gradient = gradient
         self._backend.on_backward_ended(guarded("tripwire", self._backward_ended), even_light=True)
 
@@ -91,7 +97,19 @@ class Tripwire:
         for name, ratio in self._watches[self._pass].look(*found).items():
             self._gradient.log(GRADIENT_CHANGE + name, ratio)
             self.look_closer(is_hint=True)
+        rows = self._rows[self._pass]
+        if rows and len(rows[0]) != len(found[1]):
+            rows.clear()  # other parameters than before
+        rows.append(found[1])
+        if len(rows) >= EVERY:
+            del self._rows[self._pass]
+            self._gradient.log_when(self._guarded("gradient_shift", partial(self._compare, self._pass, found[0], rows)))
         return found[1]
+
+    def _compare(self, number: int, names: Sequence[str], rows: Sequence[Norms], scalars: dict[str, float]) -> None:
+        """Compare the gradients of the latest steps with those before, on the writer thread."""
+        if (found := self._shifts[number].follow(names, rows)) is not None:
+            scalars[shift_name(found) + (f" (pass {number + 1})" if number else "")] = found.ratio
 
     def has_moved(self, norm: float) -> bool:
         """Whether a norm jumped; if so, the next steps are recorded in full. Call it from one thread at a time."""

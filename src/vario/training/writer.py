@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from vario.core.at_work import at_work, let_forks_pass, prepare
+from vario.core.process.at_work import at_work, let_forks_pass, prepare
 from vario.core.records import StepRecord
 from vario.sinks import Sink
 

@@ -11,7 +11,7 @@ import synthetic
 import vario
 from vario.cli import main
 from vario.runs.findings.time_verdict import _Facts, _text, kind_of, time_verdict
-from vario.runs.views.time_split import split_time
+from vario.runs.views.speed.time_split import split_time
 
 SLOW = {
     "dataset": ("input", "input"),

@@ -10,8 +10,8 @@ import made_runs
 import vario
 from starting import run_ranks
 from vario.runs.findings.time_verdict import kind_of, time_verdict
-from vario.runs.views.gpu_limits import GpuLimits
-from vario.runs.views.time_split import split_time
+from vario.runs.views.speed.gpu_limits import GpuLimits
+from vario.runs.views.speed.time_split import split_time
 
 SCRIPT = """
 import sys

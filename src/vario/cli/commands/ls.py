@@ -151,7 +151,7 @@ def _ranks(row: dict[str, Any]) -> str:
 def describe(run: Run) -> dict[str, Any]:
     """Return the columns of one run."""
     from vario.runs.findings.check import known_incidents
-    from vario.runs.views.losses import read_losses
+    from vario.runs.views.status.losses import read_losses
 
     ranks = run.ranks
     quantities = run.quantities(ranks[0]) if ranks else []

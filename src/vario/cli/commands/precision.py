@@ -40,7 +40,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the table, or one tensor."""
-    from vario.core.precision import FORMATS
+    from vario.core.elements.precision import FORMATS
 
     if arguments.top < 1:
         raise ConfigError(f"--top: expected a number of lines of at least 1, got {arguments.top}")
@@ -62,14 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show_tensor(found: Run, arguments: argparse.Namespace) -> int:
-    from vario.runs.views.distributions import quantities_of
+    from vario.runs.views.tensors.distributions import quantities_of
 
     names = [arguments.quantity] if arguments.quantity else quantities_of(found, arguments.tensor)
     if not names:
         raise ConfigError(unknown("--tensor", arguments.tensor, found.targets()))
     shown = found.distribution(arguments.tensor, names[0])
     if arguments.json:
-        from vario.runs.views.distributions import long_table
+        from vario.runs.views.tensors.distributions import long_table
 
         output.print_json({"target": shown.target, "quantity": shown.quantity, "rows": long_table(shown).to_pylist()})
     else:

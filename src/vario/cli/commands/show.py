@@ -118,9 +118,9 @@ def _rank(text: str) -> int | str:
 
 def choose(run: Run, pattern: str, quantity: str | None, statistic: str | None, rank: Rank | None) -> list[Series]:
     """Return the series of every matching target, or raise an error that names the closest target."""
-    from vario.core.bins import QUANTITY as DISTRIBUTION
+    from vario.core.elements.bins import QUANTITY as DISTRIBUTION
     from vario.core.quantities import LOSS
-    from vario.runs.views.losses import read_losses
+    from vario.runs.views.status.losses import read_losses
 
     if not run.ranks:
         raise ConfigError(f"{run.path}: nothing recorded yet")
@@ -158,7 +158,7 @@ def cut(series: Series, last: int | None) -> Series:
 
 def title(series: Series) -> str:
     """Return the title of a curve."""
-    from vario.runs.views.losses import FOUND
+    from vario.runs.views.status.losses import FOUND
 
     if series.quantity == "scalar":
         return series.target + (" (found by vario)" if series.target.startswith(FOUND) else "")

@@ -15,7 +15,7 @@ from vario.compat.mindformers.model_side import imported_mindspore, named_cell
 from vario.compat.mindformers.numbers import STEP_TAGS
 from vario.config import Config
 from vario.core.errors import ConfigError, TrainingStop
-from vario.core.switch import is_off
+from vario.core.process.switch import is_off
 from vario.training.monitor import Monitor
 
 log = logging.getLogger("vario")

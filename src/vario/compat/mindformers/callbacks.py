@@ -13,7 +13,7 @@ from vario.compat.mindformers.loss_monitor import MFLossMonitor
 from vario.compat.mindformers.settings import read_settings
 from vario.compat.mindformers.state_monitor import TrainingStateMonitor
 from vario.core.config_file import read_table
-from vario.core.switch import is_off
+from vario.core.process.switch import is_off
 from vario.training.idle import idle_monitor
 from vario.training.monitor import Monitor
 

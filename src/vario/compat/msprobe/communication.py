@@ -10,7 +10,7 @@ from collections.abc import Callable
 from vario.compat.msprobe.config import MonitorConfig
 from vario.core.errors import TrainingStop
 from vario.core.records import Collective
-from vario.probes.communication import Communication
+from vario.probes.speed.communication import Communication
 
 log = logging.getLogger("vario")
 

@@ -39,9 +39,9 @@ from vario.compat.msprobe.probes import (
 from vario.compat.msprobe.sides import Sides, Stacks, Structure, StructureSaved
 from vario.config import Config
 from vario.core.errors import ModelError
+from vario.core.process.switch import is_off
 from vario.core.records import Frame
 from vario.core.schedule import Schedule
-from vario.core.switch import is_off
 from vario.probes import Probe
 from vario.training.monitor import Monitor
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from vario.core.bins import DETAIL
+from vario.core.elements.bins import DETAIL
 from vario.core.records import COLUMNS
 
 SCALAR = "scalar"

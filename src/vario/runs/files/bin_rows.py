@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from vario.core.bins import DETAIL, Counts, bin_ends, decode
+from vario.core.elements.bins import DETAIL, Counts, bin_ends, decode
 from vario.core.errors import ConfigError, RunCorrupt
 from vario.runs.files.arrays import numbers, take
 from vario.runs.files.store_reader import QuantityReader

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.core.bins import DETAIL
+from vario.core.elements.bins import DETAIL
 from vario.core.errors import RunCorrupt, RunTooNew
 from vario.core.old_names import old_target
 from vario.core.run_files.columns import check_rows, check_schema, columns_of, kind_of

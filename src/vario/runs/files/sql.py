@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vario.core.bins import COUNTED, QUANTITY
+from vario.core.elements.bins import COUNTED, QUANTITY
 from vario.core.errors import ConfigError, MissingExtra
 from vario.core.old_names import TARGET_ENDS
 from vario.core.run_files.columns import SCALAR, columns_of

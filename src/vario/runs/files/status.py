@@ -13,7 +13,7 @@ from typing import Any
 
 from vario.core import run_format
 from vario.core.errors import RunCorrupt, RunTooNew
-from vario.core.processes import is_gone
+from vario.core.process.processes import is_gone
 from vario.core.run_files import entries_of, shapes
 from vario.core.run_files.shapes import read_json
 

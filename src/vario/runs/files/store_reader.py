@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vario.core.bins import DETAIL
+from vario.core.elements.bins import DETAIL
 from vario.core.errors import RunCorrupt
 from vario.core.old_names import QUANTITIES, stored_name
 from vario.core.quantities import is_quantity

@@ -17,7 +17,7 @@ from vario.runs.findings.rank_comparison import has_many_ranks
 from vario.runs.findings.rank_verdict import RankVerdict, rank_verdict
 from vario.runs.findings.replay import warn_of_failure
 from vario.runs.reader import RunReader
-from vario.runs.views.quantity_size import rows_bytes
+from vario.runs.views.status.quantity_size import rows_bytes
 
 REPLAYED_BYTES = 32 << 20
 """Rules are replayed automatically over rows up to this size, which takes a few seconds."""

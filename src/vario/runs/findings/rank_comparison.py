@@ -27,7 +27,7 @@ from vario.runs.findings.alert_lines import checked_alert
 from vario.runs.findings.replay import Failed, replay, rules_of, warn_of_failure
 from vario.runs.notes.beside import FOLDER, beside, inner, replace_file
 from vario.runs.reader import RunReader
-from vario.runs.views.quantity_size import rows_bytes
+from vario.runs.views.status.quantity_size import rows_bytes
 
 COMPARED = "ranks"
 """The folder of the results, in `.vario`."""

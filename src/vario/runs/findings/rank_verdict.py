@@ -27,7 +27,7 @@ from vario.runs.files.tables import all_columns, in_order
 from vario.runs.findings.rank_comparison import comparing_rules
 from vario.runs.findings.replay import comparable, frames_of, scalars_of
 from vario.runs.reader import RunReader
-from vario.runs.views.quantity_size import newest_of_rank, rows_bytes
+from vario.runs.views.status.quantity_size import newest_of_rank, rows_bytes
 
 RULE = "straggler"
 MOST_STEPS = 1024

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vario.core.bins import COUNTED, DETAIL
+from vario.core.elements.bins import COUNTED, DETAIL
 from vario.core.records import BATCH_DIMENSIONS, Frame
 from vario.core.text import reason
 from vario.rules import RULES, Chosen, Rule, choose

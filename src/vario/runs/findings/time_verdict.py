@@ -8,8 +8,8 @@ from typing import Literal
 
 from vario.core.text import duration
 from vario.runs.reader import RunReader
-from vario.runs.views.gpu_limits import GpuLimits, read_gpu_limits
-from vario.runs.views.time_split import TimeSplit, read_time_split
+from vario.runs.views.speed.gpu_limits import GpuLimits, read_gpu_limits
+from vario.runs.views.speed.time_split import TimeSplit, read_time_split
 
 Kind = Literal[
     "input",

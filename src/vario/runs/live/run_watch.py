@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vario.core import ending
+from vario.core.process import ending
 from vario.core.run_format import INCIDENTS
 from vario.core.text import reason
 from vario.rules import Chosen

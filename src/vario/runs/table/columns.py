@@ -15,7 +15,7 @@ from typing import Literal
 from vario.core.errors import ConfigError
 from vario.core.text import suggestion
 from vario.runs.table.summary import RunSummary
-from vario.runs.views.courses import Course, is_better_higher
+from vario.runs.views.status.courses import Course, is_better_higher
 
 Value = str | float | int | bool | None
 Kind = Literal["number", "text", "seconds", "time", "bytes", "share", "state"]

@@ -14,8 +14,8 @@ from vario.runs.reader import RunReader
 from vario.runs.table.columns import Column, order_key
 from vario.runs.table.summary import RunSummary
 from vario.runs.table.table import group_text
-from vario.runs.views.courses import is_better_higher
 from vario.runs.views.curves import Curve, read_curve
+from vario.runs.views.status.courses import is_better_higher
 
 Values = npt.NDArray[np.float64]
 
@@ -146,7 +146,7 @@ def _extremes(courses: Sequence[_Course], number: str, points: int) -> tuple[lis
     """All runs as one range with its median, and the best few as lines."""
     lines = sorted((_line(course, number) for course in courses), key=lambda line: _rank(line.best, number))
     whole = _together(f"median of {len(courses)} runs", courses, number, points, np.nanmedian)
-    text = f"{len(courses)} runs: the band is their range at each place, with the median and the {FEW_LINES} best runs."
+    text = f"{len(courses)} runs: the band is their range at each point, with the median and the {FEW_LINES} best runs."
     return [whole, *lines[:FEW_LINES]], text
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from vario.runs.findings.check import known_incidents
 from vario.runs.notes.notes import NO_NOTE, RunNote
 from vario.runs.reader import RunReader
-from vario.runs.views.brief import Brief, read_brief
+from vario.runs.views.status.brief import Brief, read_brief
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vario.core.ending import OVER
 from vario.core.errors import RunCorrupt, RunError
+from vario.core.process.ending import OVER
 from vario.core.run_files import read_bytes
 from vario.runs.findings.rank_comparison import place_of_comparison
 from vario.runs.notes.beside import FOLDER, beside, replace_file
 from vario.runs.table.summary import RunSummary
-from vario.runs.views.brief import Brief
-from vario.runs.views.courses import Course
-from vario.runs.views.vitals import Pace
+from vario.runs.views.status.brief import Brief
+from vario.runs.views.status.courses import Course
+from vario.runs.views.status.vitals import Pace
 
 FILE = "summaries.json"
 FORMAT = 1

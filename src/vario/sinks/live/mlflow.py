@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from vario.core.ending import CRASHED, FINISHED, INTERRUPTED
+from vario.core.process.ending import CRASHED, FINISHED, INTERRUPTED
 from vario.sinks.live.live_sink import Batch, LiveSink
 
 MOST_NUMBERS, MOST_PARAMS = 1000, 100

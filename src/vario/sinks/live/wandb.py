@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from vario.core.ending import FINISHED
+from vario.core.process.ending import FINISHED
 from vario.sinks.live.live_sink import Batch, LiveSink
 
 

@@ -12,7 +12,7 @@ from vario.runs.compare.difference import diff
 from vario.runs.compare.name_alignment import find_translation
 from vario.runs.run import Run
 from vario.runs.views.heat import Heat, read_heat
-from vario.runs.views.quantity_size import check_size, rows_bytes
+from vario.runs.views.status.quantity_size import check_size, rows_bytes
 from vario.web import bodies
 from vario.web.addresses.charts import (
     COLUMNS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from vario.core import ending
+from vario.core.process import ending
 from vario.runs.run import Run
-from vario.runs.views.quantity_size import newest_of_rank, newest_step
+from vario.runs.views.status.quantity_size import newest_of_rank, newest_step
 from vario.web.api.parameters import BadParameter
 
 OVER = (*ending.OVER, "died", "left")

@@ -15,8 +15,8 @@ from vario.runs.findings.diagnosis_text import diagnosis_text, source_text
 from vario.runs.findings.onset import BadRow
 from vario.runs.findings.replay import warn_of_failure
 from vario.runs.run import Run
-from vario.runs.views.quantity_size import check_size, rows_bytes
-from vario.runs.views.vitals import spark_of
+from vario.runs.views.status.quantity_size import check_size, rows_bytes
+from vario.runs.views.status.vitals import spark_of
 from vario.web import bodies
 from vario.web.addresses.charts import QUANTITY
 from vario.web.addresses.incidents import described, described_alert

@@ -14,7 +14,7 @@ from vario.runs.files.unmerged import Unmerged, find_unmerged
 from vario.runs.run import Run
 from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import read_heat
-from vario.runs.views.quantity_size import newest_step
+from vario.runs.views.status.quantity_size import newest_step
 from vario.web import bodies
 from vario.web.addresses.overview import RUN
 from vario.web.addresses.run_parts import sessions_of

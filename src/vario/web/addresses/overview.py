@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vario.core.bins import QUANTITY as DISTRIBUTION
-from vario.core.channels import QUANTITY as CHANNEL
-from vario.core.ending import OVER
+from vario.core.elements.bins import QUANTITY as DISTRIBUTION
+from vario.core.elements.channels import QUANTITY as CHANNEL
 from vario.core.errors import RunError, VarioError
+from vario.core.process.ending import OVER
 from vario.runs.files.unmerged import find_unmerged
 from vario.runs.findings.time_verdict import time_verdict
 from vario.runs.notes.notes import RunNote, note_of
 from vario.runs.run import Run
 from vario.runs.table.summary import RunSummary, read_summary
 from vario.runs.table.summary_file import SummaryFile
-from vario.runs.views.throughput import read_throughput, throughput_lines
-from vario.runs.views.vitals import Pace, read_vitals
+from vario.runs.views.speed.throughput import read_throughput, throughput_lines
+from vario.runs.views.status.vitals import Pace, read_vitals
 from vario.web import bodies
 from vario.web.addresses.cursor import cursor_of
 from vario.web.addresses.incidents import described

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from vario.core.bins import EDGES, HIGHEST, IS_SPLIT, LOWEST, MINUS_INF, NAN, PLUS_INF, ZERO, by_cell
+from vario.core.elements.bins import EDGES, HIGHEST, IS_SPLIT, LOWEST, MINUS_INF, NAN, PLUS_INF, ZERO, by_cell
+from vario.core.elements.precision import FORMATS
 from vario.core.errors import ConfigError
-from vario.core.precision import FORMATS
 from vario.reports.precision_text import worst
 from vario.runs.run import Run
-from vario.runs.views.distributions import quantities_of, quantities_with_detail
+from vario.runs.views.tensors.distributions import quantities_of, quantities_with_detail
 from vario.web import bodies
 from vario.web.addresses.charts import MOST_STEP
 from vario.web.addresses.overview import RUN

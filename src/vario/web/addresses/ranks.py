@@ -10,7 +10,7 @@ from vario.runs.findings.desync import Desync, first_desync
 from vario.runs.findings.rank_verdict import rank_verdict
 from vario.runs.run import Run
 from vario.runs.views.curves import Curve, read_curve
-from vario.runs.views.quantity_size import rows_bytes
+from vario.runs.views.status.quantity_size import rows_bytes
 from vario.web import bodies
 from vario.web.addresses.charts import FIRST, LAST, POINTS, STATISTIC, described_curve
 from vario.web.addresses.overview import RUN

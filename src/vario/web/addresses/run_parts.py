@@ -5,7 +5,7 @@ from __future__ import annotations
 from vario.runs.files.rank_failures import first_failure
 from vario.runs.files.status import read_ranks
 from vario.runs.run import Run
-from vario.runs.views.overhead import intervals
+from vario.runs.views.speed.overhead import intervals
 from vario.web import bodies
 
 

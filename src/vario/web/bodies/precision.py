@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from vario.runs.views.channels import TensorChannels
-from vario.runs.views.precision import TensorPrecision
+from vario.runs.views.tensors.channels import TensorChannels
+from vario.runs.views.tensors.precision import TensorPrecision
 
 
 class Precision(TypedDict):

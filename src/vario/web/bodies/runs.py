@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from vario.runs.findings.time_verdict import TimeVerdict
-from vario.runs.views.vitals import Vital
+from vario.runs.views.status.vitals import Vital
 from vario.web.bodies.findings import Incident
 from vario.web.served import LeftOut
 

@@ -16,7 +16,7 @@ from vario.core.errors import VarioError
 from vario.runs.run import Run
 from vario.runs.views.curves import Curve, read_curve
 from vario.runs.views.heat import Heat, read_heat
-from vario.runs.views.vitals import RECENT_STEPS, read_vitals
+from vario.runs.views.status.vitals import RECENT_STEPS, read_vitals
 from vario.web import bodies
 from vario.web.addresses.charts import split_series
 from vario.web.addresses.cursor import Cursor, cursor_of

@@ -1,0 +1,1 @@
+"""Probes of time and memory: steps, passes, waiting, communication, throughput, device memory."""

@@ -1,0 +1,1 @@
+"""How fast a run trains, where the time of its steps goes, and what watching costs."""

@@ -1,0 +1,1 @@
+"""A run at a glance: its loss, progress, speed and most important numbers."""
