@@ -265,6 +265,7 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true", help="measure on the CPU, compared with other tools")
     parser.add_argument("--distributed", action="store_true", help="measure on two CPU ranks, compared with msprobe")
     parser.add_argument("--models", nargs="*", metavar="NAME", help="measure models of transformers; default: all")
+    parser.add_argument("--compiled", nargs="?", const="llama1b", metavar="NAME", help="measure a compiled model")
     parser.add_argument("--small", action="store_true", help="measure a small model on the CPU")
     parser.add_argument(
         "--mindspore", action="store_true", help="measure MindSpore on the CPU (`make mindspore` first)"
@@ -283,6 +284,10 @@ def main() -> None:
         from overhead_models import measure
 
         found = measure(arguments.models, arguments.rounds)
+    elif arguments.compiled is not None:
+        import overhead_compiled
+
+        found = overhead_compiled.measure(arguments.compiled, arguments.rounds, arguments.steps)
     elif arguments.mindspore:
         measure_mindspore(arguments.rounds)
     elif arguments.distributed:
@@ -293,7 +298,11 @@ def main() -> None:
         measure_cpu(arguments.pairs, arguments.tokens, arguments.only)
     else:
         measure_gpu(arguments.rounds, arguments.steps, arguments.layers)
-    where = torch.cuda.get_device_name() if arguments.models is not None and torch.cuda.is_available() else "CPU"
+    where = (
+        torch.cuda.get_device_name()
+        if (arguments.models is not None or arguments.compiled) and torch.cuda.is_available()
+        else "CPU"
+    )
     if arguments.check:
         kept_ratios.check(where, found)
     if arguments.keep:

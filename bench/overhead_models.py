@@ -30,8 +30,9 @@ OPTIONS: dict[str, dict[str, Any] | None] = {
         "rules": (),
     },
 }
-WARM_UP, OF_DEFAULT = 2, 70
-"""Steps before the clock starts. The default records more in its first dozens than later."""
+WARM_UP, OF_DEFAULT = 8, 70
+"""Steps before the clock starts: which tensors keep their values is known after some, and the default records more in
+its first dozens than later."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,20 +92,24 @@ def measure(names: list[str], rounds: int) -> dict[str, list[float]]:
     kept: dict[str, list[float]] = {}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(f"\n{torch.cuda.get_device_name() if device == 'cuda' else 'CPU, tiny models'}, torch {torch.__version__}\n")
-    print("| model | watched | step, ms | overhead | of single rounds |\n| --- | --- | ---: | ---: | --- |", flush=True)
+    print("| model | watched | step, ms | overhead | of single rounds | extra peak memory |", flush=True)
+    print("| --- | --- | ---: | ---: | --- | ---: |", flush=True)
     for name in names or CASES:
-        found = _rounds(CASES[name], rounds, device)
+        found, peaks = _rounds(CASES[name], rounds, device)
         for watched, seconds in found.items():
             ratios = [100 * (own / plain - 1) for own, plain in zip(seconds, found["unwatched"], strict=True)]
             spread = f"{min(ratios):+.1f} to {max(ratios):+.1f} %"
             step = f"{1e3 * statistics.median(seconds):.2f}"
-            print(f"| {name} | {watched} | {step} | {statistics.median(ratios):+.1f} % | {spread} |", flush=True)
+            extra = f"{100 * (peaks[watched] / peaks['unwatched'] - 1):+.2f} %" if peaks["unwatched"] else ""
+            print(
+                f"| {name} | {watched} | {step} | {statistics.median(ratios):+.1f} % | {spread} | {extra} |", flush=True
+            )
             if watched != "unwatched":
                 kept[f"{name}: {watched}"] = [1 + ratio / 100 for ratio in ratios]
     return kept
 
 
-def _rounds(case: Case, rounds: int, device: str) -> dict[str, list[float]]:
+def _rounds(case: Case, rounds: int, device: str) -> tuple[dict[str, list[float]], dict[str, int]]:
     torch.manual_seed(0)
     is_tiny = device == "cpu"
     model = case.make(is_tiny).to(device)
@@ -119,25 +124,31 @@ def _rounds(case: Case, rounds: int, device: str) -> dict[str, list[float]]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    def one_round(options: dict[str, Any] | None) -> float:
+    peaks = dict.fromkeys(OPTIONS, 0)
+
+    def one_round(watched: str) -> float:
+        options = OPTIONS[watched]
         with tempfile.TemporaryDirectory() as folder:
             monitor = None if options is None else vario.watch(model, optimizer, directory=folder, **options)
             for ids in batches[: WARM_UP if options else OF_DEFAULT]:
                 step(ids)
             _finish(device)
+            if not is_tiny:
+                torch.cuda.reset_peak_memory_stats()
             began = time.perf_counter()
             for ids in batches[-case.steps :]:
                 step(ids)
             _finish(device)
             seconds = (time.perf_counter() - began) / case.steps
+            peaks[watched] = 0 if is_tiny else torch.cuda.max_memory_allocated()
             if monitor is not None:
                 monitor.close()
             return seconds
 
-    for options in OPTIONS.values():
-        one_round(options)  # compiles kernels
-    turns = [{watched: one_round(options) for watched, options in OPTIONS.items()} for _ in range(rounds)]
-    return {watched: [turn[watched] for turn in turns] for watched in OPTIONS}
+    for watched in OPTIONS:
+        one_round(watched)  # compiles kernels
+    turns = [{watched: one_round(watched) for watched in OPTIONS} for _ in range(rounds)]
+    return {watched: [turn[watched] for turn in turns] for watched in OPTIONS}, peaks
 
 
 def _finish(device: str) -> None:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SETS = {"first": HERE, "second": HERE / "second", "third": HERE / "third"}
+SETS = {"first": HERE, "second": HERE / "second", "third": HERE / "third", "own": HERE / "own"}
 
 
 def run(folder: Path, program: str, *options: str) -> tuple[list[str], int, float]:

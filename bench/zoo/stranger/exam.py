@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-SETS = {"first": HERE, "second": HERE / "second", "third": HERE / "third"}
+SETS = {"first": HERE, "second": HERE / "second", "third": HERE / "third", "own": HERE / "own"}
 WITHIN = 60  # steps after a fault in which it has to be found, unless truth.json gives it longer
 PLANNED = 20  # steps after a planned change of a healthy run that are counted apart
 URGENT = ("warn", "page")

@@ -1,0 +1,1 @@
+../../programs/common.py
