@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PAGE := src/vario/web/built/index.html
+NATIVE := src/vario/backends/native/reduce.so
 
 # Always write bytecode: without it each test process would compile torch again, which is more than half of its import time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -55,15 +56,21 @@ browser:
 	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
 
+# Installing builds it too. Without a C compiler there is none, and vario does without it.
+$(NATIVE): src/vario/backends/native/reduce.c tools/build_native.py
+	$(PYTHON) tools/build_native.py
+
 demo: $(READY) page
 	$(BIN)/vario demo --serve
 
 # Files in the order of tests/conftest.py, not the one with most tests first: those are short.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-# Two files of tests at a time, and before that two parts of the set-up.
+# Three files of tests at a time, also on two cores: trainings of several ranks wait more than they compute. Before that,
+# two parts of the set-up. Runs are written to memory where there is enough of it.
+IN_MEMORY := $(shell test "$$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)" -gt 6000000 2>/dev/null && echo TMPDIR=/dev/shm)
 test: ready
-	$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not thorough" --durations 50 --durations-min 1
+	$(IN_MEMORY) $(BIN)/python -m pytest -n 3 $(BY_FILE) -m "not thorough" --durations 50 --durations-min 1
 
 # Chosen by measured time: no processes that train, no browser, no compiler, no trainers of other packages.
 NOT_QUICK := $(addprefix tests/,cli/test_memory_command.py cli/test_progress_command.py cli/test_run_command.py \
@@ -72,22 +79,23 @@ NOT_QUICK := $(addprefix tests/,cli/test_memory_command.py cli/test_progress_com
   $(addprefix tests/runs/,files/test_bombs.py views/test_big_grid.py compare/test_difference.py views/test_heat.py \
   views/test_heat_ranks.py live/test_run_watch.py findings/test_diagnosis.py findings/test_time_verdict.py \
   views/test_curves.py)
-QUICK := $(filter-out $(NOT_QUICK),$(wildcard $(addsuffix /test_*.py,$(addprefix tests/,core rules statistics sinks \
-  store logs runs runs/* reports cli)))) $(addprefix tests/,test_architecture.py test_config.py test_public_api.py test_versions.py) \
+QUICK := $(filter-out $(NOT_QUICK),$(wildcard $(addsuffix /test_*.py,$(addprefix tests/,core core/* rules statistics sinks \
+  store logs runs runs/* runs/views/* reports cli)))) $(addprefix tests/,test_architecture.py test_config.py test_public_api.py test_versions.py) \
   tests/contract/test_contract.py tests/backends/numpy/test_numpy_backend.py \
   $(addprefix tests/backends/torch/test_,hooks.py activations.py summaries.py checksums.py host_copy.py uncalled_models.py) \
-  $(addprefix tests/probes/test_,gradients.py moments.py passes.py batches.py learning_rate.py)
+  $(addprefix tests/probes/,tensors/test_gradients.py tensors/test_moments.py test_passes.py inputs/test_batches.py \
+  optimizer/test_learning_rate.py)
 check:
 	$(MAKE) --no-print-directory -j 2 --output-sync=target lint quick-tests
 
 quick-tests: $(READY)
-	$(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not thorough and not slow" $(QUICK)
+	$(IN_MEMORY) $(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not thorough and not slow" $(QUICK)
 
 test-all: ready
-	$(BIN)/python -m pytest -n 2 $(BY_FILE)
+	$(IN_MEMORY) $(BIN)/python -m pytest -n 3 $(BY_FILE)
 
 ready:
-	$(MAKE) --no-print-directory -j 2 page-checks lint peers mindspore browser
+	$(MAKE) --no-print-directory -j 2 page-checks lint peers mindspore browser $(NATIVE)
 
 page-checks: page
 	cd frontend && npm run --silent check && npm run --silent lint && npm test --silent
@@ -110,8 +118,8 @@ audit: .audit/.ready
 
 # What reads runs, logs and configs needs no torch: all such tests but those that import it, and a few that train in a
 # process. Older packages call what newer ones warn of, and pyarrow 15 imports pandas wherever it is installed.
-READING_TESTS := $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,rules sinks statistics store runs runs/* reports \
-  logs cli)))
+READING_TESTS := $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,rules sinks statistics store runs runs/* \
+  runs/views/* reports logs cli)))
 IMPORT_TORCH := $(shell grep -lE '^(import|from) (torch|little_trainings|slowed_trainings|sweep)\b' $(READING_TESTS))
 READING_HALF := $(filter-out $(IMPORT_TORCH) $(addprefix tests/,rules/test_healthy_loops.py runs/table/test_effects.py \
     runs/notes/test_notes.py reports/test_progress_plot.py cli/test_convert_and_import.py cli/test_ls_columns.py), \

@@ -84,7 +84,7 @@ once, three steps after its first alert, and stored in `incidents.jsonl`. `vario
 RUN` lists all of them, and `vario check RUN --replay` runs the rules over the stored steps again. See
 [alerts.md](alerts.md) to configure notifications and automatic actions.
 
-Three kinds:
+There are three kinds:
 
 - **exact** rules check what is true of every correct run: replicas are equal, weights change only in updates, no
   number is NaN. A few allow for rounding or wait for several steps; these are their options.
@@ -92,12 +92,12 @@ Three kinds:
 - **relative** rules compare a series with its own past. Two conditions must be met: the change is unusual (z), and
   it is large enough to matter (size).
 
-Each rule that runs during training states how often it led an incident on the library of healthy loops
-([bench/zoo](../bench/zoo/README.md)) with the default settings, and which rate of further false alarms this rules out
-at 95 % confidence. Some of these loops were used to tune the rules, and real models have longer steps, of which more is
-watched. Where stated, the default threshold follows from a rate: the tail of the largest scores was fitted, and the
-threshold is exceeded at that rate (`python bench/zoo/calibrate.py`). `growth` is added to a threshold for each factor
-of e by which a model has more than 10 series.
+For each rule that runs during training, this page says how often it led an incident on the library of healthy loops
+([bench/zoo](../bench/zoo/README.md)) with the default settings, and the rate of false alarms that this rules out at 95
+% confidence. Some of these loops were used to tune the rules. Real models have longer steps, of which vario watches
+more. Where stated, the default threshold follows from a rate: a fit to the tail of the largest scores exceeds the
+threshold at that rate (`python bench/zoo/calibrate.py`). `growth` is added to a threshold for each factor of e by which
+a model has more than 10 series.
 
 If most tensors change together, the report names a common cause (optimizer, learning rate, loss scale) instead of a
 single tensor.

@@ -34,7 +34,7 @@ export function drawnLines(lines: readonly Line[], drawing: Pick<Drawing, "x" | 
   return {
     lines: [whole, ...ends],
     starts: drawing.starts.length ? [0, ...ends.map((line) => drawing.starts[lines.indexOf(line)] ?? 0)] : [],
-    text: `${what}: the band is their range at each place, with the median and the ${SHOWN_ENDS} that end highest and lowest.`,
+    text: `${what}: the band is their range at each point, with the median and the ${SHOWN_ENDS} that end highest and lowest.`,
   };
 }
 

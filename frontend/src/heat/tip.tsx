@@ -8,8 +8,8 @@ import { splitKind } from "./tree";
 
 /** Why a row is grey. */
 const NOTES: Record<string, string> = {
-  indices: "token ids: numbers of words, no sizes",
-  mask: "a mask: what it hides is -inf on purpose",
+  indices: "token ids, not magnitudes",
+  mask: "a mask: -inf is intended",
 };
 
 export interface Cell {

@@ -26,7 +26,7 @@ const EXPERTS: readonly Kind[] = [
     what: "load",
     choice: "Load",
     part: "expert",
-    note: "tokens of each expert over the mean of its router: 1 is even, 0 is an expert without tokens",
+    note: "tokens of each expert divided by its router's mean: 1 is balanced, 0 means no tokens",
     high: null,
   },
 ];
@@ -36,7 +36,7 @@ const HEADS: readonly Kind[] = [
     what: "head_entropy",
     choice: "Entropy",
     part: "head",
-    note: "entropy of each head over its maximum: 0 is one key that takes all, 1 is no preference",
+    note: "entropy of each head relative to its maximum: at 0 one key takes all, at 1 there is no preference",
     high: 1,
   },
   {

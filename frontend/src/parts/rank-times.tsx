@@ -5,11 +5,11 @@ import { duration } from "../format";
 import { Card } from "./basics";
 
 const PARTS = [
-  ["wait_seconds", "Data", "From the update before to the first forward pass: loading, logging and the like"],
+  ["wait_seconds", "Data", "From the previous update to the first forward pass: loading data, logging and so on"],
   ["forward_seconds", "Forward", "In forward passes"],
   ["backward_seconds", "Backward", "From the start of backward to this rank's last gradient"],
-  ["communication_seconds", "Communication", "In collectives, as far as nothing else goes on meanwhile"],
-  ["update_seconds", "Optimizer", "In the optimizer's steps"],
+  ["communication_seconds", "Communication", "In collectives that do not overlap with other work"],
+  ["update_seconds", "Optimizer", "In the optimizer's step"],
   ["rest_seconds", "Rest", "Everything else, such as waiting for other ranks"],
 ] as const;
 

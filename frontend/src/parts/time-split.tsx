@@ -4,12 +4,12 @@ import type { TimeVerdict } from "../api";
 import { duration, percent, whole } from "../format";
 
 const PARTS: readonly [string, string, string][] = [
-  ["input", "Waiting for input", "The DataLoader, as far as the device waits for it"],
+  ["input", "Waiting for input", "Time in which the device waits for the DataLoader"],
   ["forward", "Forward", "The model's forward passes"],
   ["backward", "Backward", "From the output to the last gradient"],
   ["communication", "Reducing gradients", "From this rank's last gradient to the end of backward: other ranks, links"],
   ["optimizer", "Optimizer", "The optimizers' updates"],
-  ["rest", "Rest of the step", "Inside the step, in neither passes nor updates: loss, clipping, other ranks"],
+  ["rest", "Rest of the step", "In the step, outside passes and updates: loss, clipping, other ranks"],
   ["between", "Between steps", "The loop's own work between an update and the next forward pass"],
   ["evaluation", "Evaluation", "Passes without gradients"],
   ["checkpoint", "Checkpoints", "Functions that write checkpoints"],

@@ -15,7 +15,7 @@ interface Mark {
 }
 
 const MARKS: readonly Mark[] = [
-  { at: ".run-head", title: "Progress", text: "Whether it still trains, how far it is, and how fast." },
+  { at: ".run-head", title: "Progress", text: "Is it still training, how far along is it, and how fast?" },
   {
     at: ".cause, .tabs",
     title: "What broke first",

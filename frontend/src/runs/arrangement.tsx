@@ -56,7 +56,7 @@ export function useStored(): { stored: ChartArrangement | null; isKnown: boolean
   return { stored, isKnown: answer.value !== null || answer.error !== null, keep };
 }
 
-/** Stores the charts as they are for everybody who opens this folder. */
+/** Stores the charts as they are for everyone who opens this folder. */
 export function KeepCharts(props: {
   now: ChartArrangement;
   stored: ChartArrangement | null;
@@ -79,7 +79,7 @@ export function KeepCharts(props: {
         type="button"
         class="button"
         disabled={isKept}
-        title="Store these charts beside the runs: everybody who opens this folder sees them"
+        title="Store these charts beside the runs, for everyone who opens this folder"
         onClick={() => void keep()}
       >
         {isKept ? "Charts saved" : "Save charts"}

@@ -77,7 +77,7 @@ export function RunsTable(props: {
           <input
             type="checkbox"
             checked={isAll}
-            aria-label={isAll ? "Select no run" : "Select all runs that are shown"}
+            aria-label={isAll ? "Deselect all runs" : "Select all runs that are shown"}
             onChange={() => go({ chosen: isAll ? [] : [ALL] }, true)}
           />
         </span>
