@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import warnings
 import weakref
@@ -274,8 +273,7 @@ def models_in_training(called: torch.nn.Module | None, known: Collection[torch.n
     """Return the outermost live modules with parameters in a live optimizer, without those already known."""
     trained = {number for optimizer in live_optimizers() for number in hooks.parameter_ids(optimizer)}
     trained.update(number for engine in ENGINES for number in engine.part.trained_elsewhere())
-    live = gc.get_objects()
-    modules = [item for item in live if issubclass(type(item), torch.nn.Module) and "_modules" in item.__dict__]
+    modules = [module for module in live_instances(torch.nn.Module) if "_modules" in module.__dict__]
     inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
     outermost = [
         module
