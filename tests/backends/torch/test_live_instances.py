@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vario.backends.torch.loop.live_instances import live_instances
+from vario.backends.torch.loop.live_instances import live_instances, one_look
 
 
 class _Unfriendly(type):
@@ -35,3 +35,16 @@ def test_no_code_of_other_objects_runs():
     with pytest.raises(AssertionError):
         isinstance(odd, torch.nn.Module)
     assert id(module) in set(map(id, live_instances(torch.nn.Module)))
+
+
+def test_one_look_answers_until_it_ends():
+    first = torch.nn.ReLU()
+    with one_look(torch.nn.Module, torch.optim.Optimizer):
+        seen = live_instances(torch.nn.Module)
+        assert any(each is first for each in seen)
+        later = torch.nn.ReLU()
+        assert not any(each is later for each in live_instances(torch.nn.Module))
+        assert any(
+            each is first for each in live_instances(torch.nn.ReLU)
+        )  # asked for nothing of this: a look of its own
+    assert any(each is later for each in live_instances(torch.nn.Module))

@@ -17,7 +17,7 @@ from vario.backends.torch import releases
 from vario.backends.torch.engines import ENGINES
 from vario.backends.torch.loop import hooks
 from vario.backends.torch.loop.backward_losses import EarlyLosses
-from vario.backends.torch.loop.live_instances import live_instances
+from vario.backends.torch.loop.live_instances import live_instances, one_look
 from vario.backends.torch.loop.training_threads import within_reach
 from vario.backends.torch.optimizer.loose_parameters import loose_parameters
 from vario.backends.torch.optimizer.weight_changes import WeightChanges
@@ -126,7 +126,8 @@ class Search:
                 self._ask(candidate, module, args)
             elif get_worker_info() is None and any(parameter.requires_grad for parameter in module.parameters()):
                 self.has_forward = True
-                self._tell(module, args)
+                with one_look(torch.nn.Module, torch.optim.Optimizer):
+                    self._tell(module, args)
 
     def _ask(self, candidate: _Candidate, module: torch.nn.Module, args: Any) -> None:
         if candidate.model() is not module:
