@@ -24,7 +24,20 @@ from pathlib import Path
 import numpy as np
 
 from vario.config import Config
-from vario.core.records import COLUMNS, COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, StepRecord, Table
+from vario.core.records import (
+    COLUMNS,
+    COUNT,
+    MAX,
+    MIN,
+    NANS,
+    SUM,
+    SUM_SQUARES,
+    ZEROS,
+    Frame,
+    Scalars,
+    StepRecord,
+    Table,
+)
 from vario.core.run_header import RunHeader
 from vario.sinks.alerts import Alerts
 from vario.sinks.store import Store
@@ -38,6 +51,7 @@ QUESTIONS = {
     "vario diagnose": ["diagnose", "{run}"],
     "vario show, one series of all ranks": ["show", "layers.3.weight", "{run}", "--quantity", "gradient"],
 }
+
 
 class Job:
     """Ranks that train the same model, with three faults."""
@@ -119,8 +133,12 @@ class Job:
 def ask(words: list[str], limit: int = 600) -> tuple[float, float, float, str]:
     """Run one command: seconds, seconds of CPU, highest memory in MB, and the end of what it printed."""
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-c", "import resource,sys; from vario.cli import main; code = main(sys.argv[1:]);"
-               "print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, file=sys.stderr); sys.exit(code)"]
+    command = [
+        sys.executable,
+        "-c",
+        "import resource,sys; from vario.cli import main; code = main(sys.argv[1:]);"
+        "print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, file=sys.stderr); sys.exit(code)",
+    ]
     done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=limit, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -146,7 +164,9 @@ def main() -> None:
             print(f"written in {time.perf_counter() - began:.0f} s")
         size = sum(file.stat().st_size for file in job.path.rglob("*") if file.is_file())
         files = sum(1 for file in job.path.rglob("*") if file.is_file())
-        print(f"{chosen.ranks} ranks, {chosen.steps} steps, {chosen.targets} targets: {files:,} files, {size / 1e6:.0f} MB")
+        print(
+            f"{chosen.ranks} ranks, {chosen.steps} steps, {chosen.targets} targets: {files:,} files, {size / 1e6:.0f} MB"
+        )
         print(f"bad rank {job.bad}, replicas differ on {job.apart}, slow rank {job.slow}")
         for title, words in QUESTIONS.items():
             seconds, cpu, peak, said = ask([word.format(folder=folder, run=job.path) for word in words])

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.runs.files.arrays import numbers
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.findings.onset import Onset
 from vario.runs.run import Run
 
@@ -20,6 +21,8 @@ SMALL_SHARE = 0.05
 """Targets whose norm is below this share of the median are skipped."""
 FRAMES_READ = 5
 """Frames read from each end of the run: enough for a median, and few for a run of any length."""
+MOST_RANK_FRAMES = 256
+"""Frames times ranks read from each end: of more than fifty ranks, fewer frames are read."""
 JUMP_FACTOR = 1e3
 """A tensor this many times larger than one step before did not get that way by learning."""
 
@@ -51,6 +54,7 @@ class Jump:
     after: float
 
 
+@listings_cached()
 def find_movers(run: Run, before_step: int | None = None) -> list[Mover]:
     """Return the targets that moved most, weights if recorded, else gradients; only steps before `before_step`."""
     for quantity in ("weight", "gradient"):
@@ -62,8 +66,9 @@ def find_movers(run: Run, before_step: int | None = None) -> list[Mover]:
         if len(steps) < 2:
             continue
         tenth = max(1, len(steps) // 10)
-        before = _median_norms(run, quantity, _spread(steps[:tenth]))
-        after = _median_norms(run, quantity, _spread(steps[-tenth:]))
+        frames = max(1, min(FRAMES_READ, MOST_RANK_FRAMES // len(run.ranks)))
+        before = _median_norms(run, quantity, _spread(steps[:tenth], frames))
+        after = _median_norms(run, quantity, _spread(steps[-tenth:], frames))
         # The relative growth of a bias that starts at zero means nothing.
         floor = SMALL_SHARE * float(np.median(list(before.values())))
         movers = [
@@ -93,8 +98,9 @@ def find_jump(run: Run, onset: Onset) -> Jump | None:
     return min(candidates, key=lambda candidate: candidate[0])[1] if candidates else None
 
 
-def _spread(steps: npt.NDArray[np.int64]) -> Sequence[int]:
-    chosen = np.unique(np.linspace(0, len(steps) - 1, FRAMES_READ).round().astype(np.int64))
+def _spread(steps: npt.NDArray[np.int64], most: int) -> Sequence[int]:
+    last = len(steps) - 1
+    chosen = np.unique(np.linspace(0, last, most).round().astype(np.int64)) if most > 1 else np.array([last // 2])
     return [int(step) for step in steps[chosen]]
 
 

@@ -13,6 +13,7 @@ from vario.core.attachments import Attachment
 from vario.reports.machine_use import MachineUse, read_machine_use
 from vario.reports.movement import Jump, Mover, find_jump, find_movers
 from vario.runs.files.arrays import numbers
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.files.status import NotOffered, PartOff, RankState
 from vario.runs.files.unmerged import Unmerged, find_unmerged
 from vario.runs.findings.desync import Desync, first_desync
@@ -130,6 +131,7 @@ class RunSummary:
     """Figures and tables kept beside the run."""
 
 
+@listings_cached()
 def summarise(run: Run, baseline: Run | None = None) -> RunSummary:
     """Read what a report needs: all scalars, and a few frames of everything else.
 

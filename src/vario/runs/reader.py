@@ -22,6 +22,7 @@ from vario.runs.files.arrays import numbers, take
 from vario.runs.files.budget import SUMMARY_BYTES, Budget
 from vario.runs.files.folder import RunFolder
 from vario.runs.files.layout import Layout, first_of_each_step
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.files.rank_json import read_collectives, read_structure
 from vario.runs.files.row_files import EVERYTHING
 from vario.runs.files.status import RankState
@@ -32,6 +33,9 @@ from vario.statistics import STATISTICS
 
 Rank = int | Literal["all"]
 """One rank, or all of them merged: shards of a parameter add up to the whole, and replicas count once."""
+
+MANY_REPLICAS = 16
+"""Of more ranks that have the same, one is read only for steps before or after those already read."""
 
 SIDED = ("activation", "activation_gradient")
 
@@ -112,6 +116,7 @@ class RunReader(RunFolder):
         found = {name for number in self._ranks(rank) for name in quantities(self.path / f"rank{number}")}
         return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
 
+    @listings_cached()
     def targets(self, quantity: str | None = None, pattern: str | None = None, rank: Rank = "all") -> list[str]:
         """Return names in the order of their first observation, all or those that match a name, glob or `re:`
         expression."""
@@ -136,6 +141,7 @@ class RunReader(RunFolder):
         expression = pattern_matcher(pattern)
         return [name for name in names if name == pattern or expression.fullmatch(name)]
 
+    @listings_cached()
     def series(
         self, target: str, quantity: str, statistic: str = "", rank: Rank = "all", micro_steps: bool = False
     ) -> Series:
@@ -161,6 +167,7 @@ class RunReader(RunFolder):
         found = points[:, 0], points[:, 1].astype(np.int32), derived(merged)
         return Series(target, quantity, derived.name, rank, *found, note)
 
+    @listings_cached()
     def frame(self, step: int, quantity: str | None = None, rank: Rank = 0) -> Any:
         """Return all rows at one step as a pyarrow Table, in the order of observation: of one quantity, or of all.
 
@@ -221,6 +228,7 @@ class RunReader(RunFolder):
             raise MissingExtra("to_pandas", "pandas") from None
         return self.to_arrow(quantity, rank).to_pandas()
 
+    @listings_cached()
     def sql(self, query: str) -> Any:
         """Run a SQL query over all ranks and return a pyarrow Table.
 
@@ -271,22 +279,16 @@ class RunReader(RunFolder):
             values = np.bincount(groups, values, len(points)) / np.bincount(groups, minlength=len(points))
         return Series(target, "scalar", "value", rank, points, np.zeros(len(points), np.int32), values)
 
+    @listings_cached()
     def stored_rows(self, target: str, quantity: str, columns: list[str], rank: Rank) -> tuple[str, list[Any]]:
         """Return a target's name, and some columns of the rows that make it up, a table per part."""
         names = [target, f"{target}:output"] if quantity in SIDED and ":" not in target else [target]
-        sessions = self.sessions
         for name in names:
             budget = Budget(SUMMARY_BYTES)
             tables = [
                 table
                 for alike in self._groups(name, quantity, rank)
-                for table in first_of_each_step(
-                    [
-                        self.reader(number, quantity).read(columns, sessions, target=name, budget=budget)
-                        for number in alike
-                        if quantity in self.quantities(number)
-                    ]
-                )
+                for table in first_of_each_step(self._of_replicas(name, quantity, columns, alike, budget))
             ]
             if tables:
                 return name, tables
@@ -299,6 +301,24 @@ class RunReader(RunFolder):
                 f"rank: {rank} has no {quantity} of '{target}'. Ranks that have it: {', '.join(map(str, having))}."
             )
         raise ConfigError(unknown("target", target, known))
+
+    def _of_replicas(
+        self, target: str, quantity: str, columns: list[str], alike: Sequence[int], budget: Budget
+    ) -> Iterator[Any]:
+        """Yield the rows of ranks that have the same; of very many, only those that may add steps."""
+        sessions = self.sessions
+        covered: tuple[int, int] | None = None
+        for number in alike:
+            if quantity not in self.quantities(number):
+                continue
+            reader = self.reader(number, quantity)
+            span = reader.span(sessions) if len(alike) > MANY_REPLICAS else None
+            if covered and span and covered[0] <= span[0] and span[1] <= covered[1]:
+                continue
+            table = reader.read(columns, sessions, target=target, budget=budget)
+            if span and table.num_rows:
+                covered = (min(span[0], covered[0]), max(span[1], covered[1])) if covered else span
+            yield table
 
     def _seen_by(self, rank: int, quantity: str) -> Collection[str]:
         return self.reader(rank, quantity).first_seen(self.sessions)

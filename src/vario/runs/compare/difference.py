@@ -26,6 +26,7 @@ from vario.runs.compare.divergence import (
     paired,
 )
 from vario.runs.compare.name_alignment import find_translation, translation
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.findings.movements import median
 from vario.runs.reader import RunReader
 from vario.runs.views.grid import read_grid
@@ -85,6 +86,7 @@ class Difference:
         return difference_text(self)
 
 
+@listings_cached()
 def diff(
     a: RunReader, b: RunReader, rename: Iterable[str] = (), quantities: Sequence[str] | None = None, top: int = 10
 ) -> Difference:

@@ -118,7 +118,7 @@ class Layout:
         return self._held.get(target) or self._held.get(target.rpartition(":")[0]) or _NOTHING
 
 
-def first_of_each_step(tables: list[Any]) -> list[Any]:
+def first_of_each_step(tables: Iterable[Any]) -> list[Any]:
     """Merge tables with the same numbers: for each step, the rows of the first table that has it."""
     kept: list[Any] = []
     seen = np.zeros(0, np.int64)

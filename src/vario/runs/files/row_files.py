@@ -140,6 +140,9 @@ class Stream:
         return _only_bad(self.read([*columns, "nans", "infs"], EVERYTHING.at_most(limit)))
 
 
+_NO_ROWS = pa.table({})
+
+
 @dataclass
 class Part:
     """One Parquet part; its footer is read only when needed."""
@@ -225,6 +228,8 @@ class Part:
         """Read the rows with a NaN or Inf; for a healthy part only the footer is read."""
         nans, infs = self.ranges("nans"), self.ranges("infs")
         groups = [group for group in range(self.num_groups) if _may_exceed_zero(nans[group], infs[group])]
+        if not groups:
+            return _NO_ROWS
         columns, wanted = [*columns, "nans", "infs"], EVERYTHING.at_most(limit)
         return _only_bad(_choose(self._read_groups(groups, _with_filters(columns, wanted)), columns, wanted))
 

@@ -16,6 +16,7 @@ from vario.core.errors import RunCorrupt, RunTooNew
 from vario.core.process.processes import is_gone
 from vario.core.run_files import entries_of, shapes
 from vario.core.run_files.shapes import read_json
+from vario.runs.files.listing_cache import cached_listing
 
 log = logging.getLogger("vario")
 
@@ -72,6 +73,7 @@ def is_run(folder: Path) -> bool:
         return False  # not a possible file name, or unreadable
 
 
+@cached_listing
 def read_run_json(folder: Path) -> dict[str, Any]:
     """Read `run.json`, or derive its content from the ranks if it is missing; raises if it is damaged or too new."""
     content = read_json(folder / run_format.RUN, 1)
@@ -86,6 +88,7 @@ def read_run_json(folder: Path) -> dict[str, Any]:
     return content
 
 
+@cached_listing
 def rank_numbers(folder: Path) -> list[int]:
     """Return the ranks that have a folder; skips links, with a warning."""
     found = []
@@ -119,6 +122,7 @@ def read_ranks(folder: Path) -> list[dict[str, Any]]:
     return [{**content, "rank": rank} for rank, content in contents if content is not None]
 
 
+@cached_listing
 def read_rank(folder: Path, rank: int) -> dict[str, Any] | None:
     """Read one `rank.json`."""
     return read_json(folder / f"rank{rank}" / run_format.RANK, 2, shapes.RANK_STATUS)
@@ -151,6 +155,7 @@ def sessions(folder: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
     return known
 
 
+@cached_listing
 def _read_session(folder: Path, number: int) -> dict[str, Any] | None:
     found = read_json(folder / f"session-{number}.json", 1, shapes.SESSION)
     return None if found is None else {"first_step": 0, **found}

@@ -26,8 +26,9 @@ from vario.core.run_files.columns import type_of
 from vario.core.run_format import LIVE, PART, part_name
 from vario.runs.files.arrays import numbers
 from vario.runs.files.budget import Budget, check_num_names
+from vario.runs.files.listing_cache import cached_listing
 from vario.runs.files.rollups import RollupFile, Rollups, cover, settled
-from vario.runs.files.row_files import EVERYTHING, PART_DEPTH, Footers, Part, Stream, Wanted, read_stream
+from vario.runs.files.row_files import EVERYTHING, PART_DEPTH, Footers, Part, Span, Stream, Wanted, read_stream
 
 log = logging.getLogger("vario")
 
@@ -150,13 +151,18 @@ class QuantityReader:
 
     def newest_step(self, sessions: Sessions) -> int | None:
         """Return the newest step that was recorded and not discarded, from the files' metadata."""
-        newest: int | None = None
+        span = self.span(sessions)
+        return None if span is None else span[1]
+
+    def span(self, sessions: Sessions) -> Span | None:
+        """Return the first and the newest step that were recorded and not discarded, from the files' metadata."""
+        found: Span | None = None
         for row_file, limit in self.shown(sessions):
             span = row_file.span
             if span is not None and (limit is None or span[0] < limit):
                 last = span[1] if limit is None else min(span[1], limit - 1)
-                newest = last if newest is None else max(newest, last)
-        return newest
+                found = (span[0], last) if found is None else (min(found[0], span[0]), max(found[1], last))
+        return found
 
     def steps(self, sessions: Sessions) -> npt.NDArray[np.int64]:
         """Return the steps that were recorded and not discarded, in order."""
@@ -278,6 +284,7 @@ def _earliest(all_seen: Iterable[Mapping[str, When]]) -> dict[str, When]:
     return dict(sorted(seen.items(), key=lambda item: item[1]))
 
 
+@cached_listing
 def quantities(rank_folder: Path) -> list[str]:
     """Return the names of the quantities a rank has recorded; skips invalid names."""
     names = list_names(rank_folder, RANK_DEPTH)

@@ -10,6 +10,7 @@ import numpy as np
 from vario.core.quantities import GRADIENT_NORM
 from vario.core.records import ROOT
 from vario.core.text import number
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.findings.movements import Values, median, scaled
 from vario.runs.reader import RunReader
 from vario.runs.views.grid import FEW_CELLS, Grid, Steps, read_grid
@@ -63,6 +64,7 @@ class ChangePoint:
     score: float
 
 
+@listings_cached()
 def find_change_points(
     run: RunReader, first: int | None = None, last: int | None = None, top: int = 5
 ) -> tuple[ChangePoint, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from vario.core.errors import ConfigError
 from vario.core.text import unknown
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.findings.movements import Movement, find_movements
 from vario.runs.reader import RunReader
 from vario.runs.views.grid import FEW_CELLS, Grid, Steps, Values, read_big_grid, read_grid
@@ -68,6 +69,7 @@ class Ranking:
     """How many steps count as recent; None if that depends on how often a quantity is watched."""
 
 
+@listings_cached()
 def rank_changes(
     run: RunReader, last: int | None = None, quantity: str | None = None, top: int | None = None
 ) -> Ranking:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from vario.rules import RULES, Chosen
 from vario.rules.api.alerts import Alert, Incident
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.findings.alert_lines import has_trace_of_rules
 from vario.runs.findings.rank_comparison import Comparison, compare_ranks, comparing_rules, known_comparison
 from vario.runs.findings.replay import Failed, Keep, Wanted, chosen_of, rules_of
@@ -40,6 +41,7 @@ class Check:
     """The rules that ran over the stored rows: all, none, or the ones that compare ranks."""
 
 
+@listings_cached()
 def check(
     run: RunReader,
     rules: Wanted = None,
@@ -63,17 +65,20 @@ def check(
     return stored_check(run, compare_ranks(run, however_long=True, failed=failed))
 
 
+@listings_cached()
 def found_check(run: RunReader) -> Check:
     """Return what was found during training, and by comparing the ranks of an ended run if that takes seconds."""
     return stored_check(run, compare_ranks(run))
 
 
+@listings_cached()
 def known_incidents(run: RunReader) -> list[Incident]:
     """Return the incidents that are known without running any rule: for lists of many runs."""
     compared = known_comparison(run)
     return read_stored(run, () if compared is None else compared.alerts).incidents
 
 
+@listings_cached()
 def stored_check(run: RunReader, compared: Comparison | None = None) -> Check:
     """Return what was found during training, and in a comparison of the ranks."""
     missing = _missing(run)

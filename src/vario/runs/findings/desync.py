@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vario.runs.files.arrays import numbers
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.reader import RunReader
 
 _MOST_STEPS = 2**40
@@ -32,6 +33,7 @@ class Desync:
         return [rank for rank, value in self.checksums.items() if value != usual]
 
 
+@listings_cached()
 def first_desync(run: RunReader) -> Desync | None:
     """Return the first replicated tensor that differs between ranks; None if all agree."""
     ranks = [rank for rank in run.ranks if "checksum" in run.quantities(rank)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vario.core.errors import ConfigError
 from vario.rules.api.alerts import SEVERITIES, Incident
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.findings.change_points import ChangePoint, began_with
 from vario.runs.findings.check import Check, Source, check, found_check, num_steps, stored_check
 from vario.runs.findings.diagnosis_text import began_text, diagnosis_text, others_text
@@ -67,6 +68,7 @@ class Diagnosis:
         return " ".join([diagnosis_text(self), *began_text(self), *others_text(self)])
 
 
+@listings_cached()
 def diagnose(run: RunReader, source: Source | None = None) -> Diagnosis:
     """Find the root cause of what went wrong in a run, over all ranks, from what was found during training.
 
@@ -81,6 +83,7 @@ def diagnose(run: RunReader, source: Source | None = None) -> Diagnosis:
     return diagnosis_of(run, stored_check(run) if source == "stored" else found_check(run))
 
 
+@listings_cached()
 def diagnosis_of(run: RunReader, found: Check) -> Diagnosis:
     """Build the diagnosis from a check."""
     ordered = tuple(sorted(found.incidents, key=lambda incident: incident.step))

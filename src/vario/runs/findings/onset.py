@@ -12,6 +12,7 @@ from vario.core.errors import ConfigError
 from vario.core.records import INFS, NANS
 from vario.rules.api.masks import are_masks
 from vario.runs.files.arrays import numbers, take
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.files.store_reader import LAST, summaries
 from vario.runs.reader import Rank, RunReader
 
@@ -55,6 +56,7 @@ class Onset(BadRow):
     """For a module's output: whether its inputs were finite; None if unknown."""
 
 
+@listings_cached()
 def first_bad(run: RunReader, rank: Rank = "all") -> Onset | None:
     """Find the first NaN or Inf, by step and then by order within the step; None if all rows are finite."""
     ranks = run.ranks if rank == "all" else [rank]
@@ -65,6 +67,7 @@ def first_bad(run: RunReader, rank: Rank = "all") -> Onset | None:
     return _onset(run, bad[0], bad[1:])
 
 
+@listings_cached()
 def onset_at(run: RunReader, step: int, micro_step: int, rank: int, quantity: str, target: str) -> Onset | None:
     """Describe one non-finite tensor: its state before, whether its inputs were finite, and what followed."""
     bad = [row for name in run.quantities(rank) for row in _bad_rows(run, name, rank)]

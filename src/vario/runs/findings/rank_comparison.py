@@ -23,6 +23,7 @@ from vario.core.run_format import RANK
 from vario.core.text import size
 from vario.rules import Chosen
 from vario.rules.api.alerts import Alert
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.findings.alert_lines import checked_alert
 from vario.runs.findings.replay import Failed, replay, rules_of, warn_of_failure
 from vario.runs.notes.beside import FOLDER, beside, inner, replace_file
@@ -63,6 +64,7 @@ def comparing_rules(run: RunReader) -> list[Chosen]:
     return [entry for entry in rules_of(run) if entry.rule.over == "ranks"] if len(run.ranks) > 1 else []
 
 
+@listings_cached()
 def compare_ranks(
     run: RunReader, however_long: bool = False, failed: Failed | None = warn_of_failure
 ) -> Comparison | None:

@@ -23,6 +23,7 @@ from vario.rules.api.slow_ranks import SlowRank, are_compared, slow_ranks
 from vario.rules.api.step_view import Facts, RanksStep, Step
 from vario.runs.files import status
 from vario.runs.files.arrays import numbers, take
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.files.tables import all_columns, in_order
 from vario.runs.findings.rank_comparison import comparing_rules
 from vario.runs.findings.replay import comparable, frames_of, scalars_of
@@ -74,6 +75,7 @@ class RankVerdict:
     """The steps it is about."""
 
 
+@listings_cached()
 def rank_verdict(run: RunReader, alerts: Iterable[Alert] = ()) -> RankVerdict | None:
     """Compare what the ranks did in the last steps; None if there is one rank.
 

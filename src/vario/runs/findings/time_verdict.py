@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vario.core.text import duration
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.reader import RunReader
 from vario.runs.views.speed.gpu_limits import GpuLimits, read_gpu_limits
 from vario.runs.views.speed.time_split import TimeSplit, read_time_split
@@ -78,6 +79,7 @@ class TimeVerdict:
     split: TimeSplit
 
 
+@listings_cached()
 def time_verdict(run: RunReader, rank: int | None = None) -> TimeVerdict | None:
     """Say what limits the speed of a rank (default: the first); None if too little was recorded."""
     split = read_time_split(run, rank)

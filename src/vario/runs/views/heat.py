@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from vario.runs.files.listing_cache import listings_cached
 from vario.runs.files.rollups import settled
 from vario.runs.files.row_files import Wanted
 from vario.runs.reader import RunReader
@@ -57,6 +58,7 @@ class Heat:
     """Token ids and masks that share a row with sizes: of their numbers only NaN is in the row."""
 
 
+@listings_cached()
 def read_heat(
     run: RunReader,
     quantity: str,
