@@ -133,7 +133,7 @@ lowest: .lowest/.ready
 
 .lowest/.ready: pyproject.toml tools/lowest_bounds.py
 	test -x .lowest/bin/python || $(PYTHON) -m venv .lowest
-	$(PYTHON) tools/lowest_bounds.py torch transformers tensorboard wandb mlflow trackio > .lowest/requirements.txt
+	$(PYTHON) tools/lowest_bounds.py torch transformers tensorboard wandb mlflow trackio mcp > .lowest/requirements.txt
 	.lowest/$(PIP) -r .lowest/requirements.txt $(shell grep -E '^pytest' requirements-dev.txt)
 	.lowest/$(PIP) --no-deps --editable .
 	touch $@

@@ -35,6 +35,7 @@ from vario.web.api import openapi
 from vario.web.api.answers import JSON, Answer, Endpoint, encode
 from vario.web.api.parameters import read_query
 from vario.web.live.streams import LIVE, Streams, live
+from vario.web.mcp import address as mcp_address
 from vario.web.pages import assets, gallery
 from vario.web.reading import Readers, TooSlow
 from vario.web.served import Served
@@ -61,6 +62,7 @@ def make_app(
     # Built on the first request: it takes longer than everything else here.
     document = functools.cache(lambda: openapi.document(found))
     routes += writing.routes(streams)
+    routes.append(mcp_address.route(served, streams.readers))
     routes += [
         Route("/openapi.json", _constant(lambda: encode(document()), JSON)),
         Route("/api", _constant(lambda: openapi.page(document()).encode(), "text/html; charset=utf-8")),

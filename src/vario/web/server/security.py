@@ -22,7 +22,9 @@ COOKIE = "vario_token"
 NO_TOKEN = "missing or wrong token. Open the link that `vario serve` printed, or send the token as a bearer token."
 NOTE_PATH, TRASH_PATH, CHARTS_PATH = "/api/note", "/api/trash", "/api/charts"
 WRITING_PATHS = (NOTE_PATH, TRASH_PATH, CHARTS_PATH)
-"""The only addresses that take anything but GET, and only of a server that is writable."""
+"""The addresses at which something is changed, by POST, and only of a server that is writable."""
+MCP_PATH = "/mcp"
+"""Where assistants ask, by POST; nothing is changed there."""
 OPEN_PATHS = ("/healthz",)
 """Paths that need no token: whether the server is up."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -129,7 +131,8 @@ class Guard:
         is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if is_foreign and headers.get("sec-fetch-mode") != "navigate":
             return refuse(403, "requests from another site are not allowed")
-        if scope["method"] == "POST" and self._is_writable and _path(scope) in WRITING_PATHS:
+        path = _path(scope)
+        if scope["method"] == "POST" and (path == MCP_PATH or (self._is_writable and path in WRITING_PATHS)):
             # A form of another site cannot send JSON, and a script of one is refused above.
             is_json = headers.get("content-type", "").partition(";")[0].strip() == JSON
             return None if is_json else refuse(415, "expected JSON")
@@ -156,7 +159,7 @@ def _path(scope: Scope) -> str:
 
 
 def _is_for_scripts(path: str) -> bool:
-    return path.startswith(("/api/", "/assets/")) or path == "/openapi.json"
+    return path.startswith(("/api/", "/assets/")) or path in ("/openapi.json", MCP_PATH)
 
 
 def _is_page(scope: Scope) -> bool:
