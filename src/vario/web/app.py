@@ -29,6 +29,7 @@ from vario.web.addresses import (
     precision,
     ranks,
     table,
+    vital_signs,
 )
 from vario.web.answer_cache import AnswerCache, run_names
 from vario.web.api import openapi
@@ -86,7 +87,20 @@ def make_app(
 
 def all_endpoints() -> list[Endpoint]:
     """Return every endpoint of the API."""
-    modules = (overview, table, overlay, effects, charts, findings, ranks, compare, model, precision, attachments)
+    modules = (
+        overview,
+        table,
+        overlay,
+        effects,
+        charts,
+        findings,
+        ranks,
+        compare,
+        model,
+        precision,
+        attachments,
+        vital_signs,
+    )
     return [*(endpoint for module in modules for endpoint in module.ENDPOINTS), LIVE]
 
 

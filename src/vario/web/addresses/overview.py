@@ -95,9 +95,9 @@ class RunRows:
             "cursor": self.cursor,
         }
 
-    def summaries(self) -> tuple[list[RunSummary], int]:
+    def summaries(self, seconds: float = TABLE_SECONDS) -> tuple[list[RunSummary], int]:
         """Return all runs that can be read, newest first, and how many could not be read in time."""
-        rows = self.read(TABLE_SECONDS)["runs"]
+        rows = self.read(seconds)["runs"]
         with self._lock:
             found = [self._known[row["run"]].summary for row in rows if row["run"] in self._known]
         read = [summary for summary in found if summary is not None]

@@ -25,6 +25,8 @@ WRITING_PATHS = (NOTE_PATH, TRASH_PATH, CHARTS_PATH)
 """The addresses at which something is changed, by POST, and only of a server that is writable."""
 MCP_PATH = "/mcp"
 """Where assistants ask, by POST; nothing is changed there."""
+VITAL_SIGNS_PATH = "/metrics"
+"""Where Prometheus reads."""
 OPEN_PATHS = ("/healthz",)
 """Paths that need no token: whether the server is up."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -159,7 +161,7 @@ def _path(scope: Scope) -> str:
 
 
 def _is_for_scripts(path: str) -> bool:
-    return path.startswith(("/api/", "/assets/")) or path in ("/openapi.json", MCP_PATH)
+    return path.startswith(("/api/", "/assets/")) or path in ("/openapi.json", MCP_PATH, VITAL_SIGNS_PATH)
 
 
 def _is_page(scope: Scope) -> bool:
