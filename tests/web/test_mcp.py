@@ -348,17 +348,29 @@ def test_only_questions_are_taken_there(guarded):
     assert post(guarded, " " * (2 << 20), **BEARER)[0] == 413
 
 
-def test_without_its_package_the_error_is_its_install_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "mcp", None)
-    monkeypatch.setitem(sys.modules, "mcp_types", None)
-    monkeypatch.delitem(sys.modules, "vario.web.mcp.protocol")
-    monkeypatch.delattr("vario.web.mcp.protocol")
-    assert main(["mcp", str(tmp_path)]) == 2
-    assert "pip install 'vario[mcp]'" in capsys.readouterr().err
-    with serving(tmp_path) as client:
-        status, body = post(client)
-    assert status == 501
-    assert b"pip install 'vario[mcp]'" in body
+WITHOUT_THE_PACKAGE = """
+import sys
+sys.modules.update(mcp=None, mcp_types=None)
+sys.path[:0] = sys.argv[1:]
+from vario.cli import main
+print(main(["mcp", "."]))
+from web_client import serving
+with serving(".") as client:
+    connection = client.connect()
+    connection.request("POST", "/mcp", "{}", {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    print(response.status)
+    print(response.read().decode(), file=sys.stderr)
+    connection.close()
+"""
+
+
+def test_without_its_package_the_error_is_its_install_line(tmp_path):
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, *sys.path]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["2", "501"]
+    assert done.stderr.count("pip install 'vario[mcp]'") == 2
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path, capsys):

@@ -8,30 +8,27 @@ token.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from pathlib import Path
 
 from vario.cli import arguments as shared
 from vario.cli.output import say
-from vario.core.errors import MissingExtra, RunNotFound
+from vario.core.errors import MissingExtra
 
 EXAMPLES = """
 vario mcp
 vario mcp /data/runs
+vario mcp /data/runs /data/sweeps
 """
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the folder."""
-    shared.add_directory(parser, "a run, or a folder with runs in it or its subfolders")
+    shared.add_directories(parser, "a run, or a folder with runs in it or its subfolders")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer until the assistant goes away."""
-    folder = Path(arguments.directory)
-    if not os.path.isdir(folder):
-        raise RunNotFound(f"{folder}: no such folder. Name a folder of runs by its whole path.")
+    folders = shared.named_folders(arguments.directories)
     try:
         from vario.web.mcp.address import load_protocol
     except ModuleNotFoundError as error:
@@ -44,5 +41,5 @@ def run(arguments: argparse.Namespace) -> int:
     protocol = load_protocol()
     if sys.stdin.isatty():
         say("Waiting for an assistant at stdin. Press Ctrl-C to stop.", to_stderr=True)
-    protocol.serve_stdio(Served(folder))
+    protocol.serve_stdio(Served(folders))
     return 0
