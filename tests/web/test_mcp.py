@@ -27,9 +27,9 @@ TOKEN = "a-token-of-this-test"
 
 
 @asynccontextmanager
-async def over_pipes(folder, mode="auto"):
+async def over_pipes(folder, mode="auto", more=()):
     command = StdioServerParameters(
-        command=sys.executable, args=["-m", "vario", "mcp", str(folder)], env=dict(os.environ)
+        command=sys.executable, args=["-m", "vario", "mcp", str(folder), *more], env=dict(os.environ)
     )
     async with Client(stdio_client(command), mode=mode) as client:
         yield client
@@ -280,6 +280,19 @@ def test_a_damaged_run_is_an_error_of_the_tool_and_others_are_answered(folder, t
         assert [entry["path"] for entry in found["cannot_be_read"]] == ["healthy"]
 
 
+def test_several_folders_are_served_over_pipes(folder, tmp_path):
+    shutil.copytree(folder / "healthy", tmp_path / "more" / "healthy")
+
+    async def listed():
+        async with over_pipes(f"first={folder}", more=[f"second={tmp_path / 'more'}"]) as client:
+            found = (await client.call_tool("list_runs", {"where": "name = healthy"})).structured_content
+            return found, (await client.call_tool("report_run", {"run": "second/healthy"})).structured_content
+
+    found, report = anyio.run(listed)
+    assert {row["run"] for row in found["runs"]} == {"first/healthy", "second/healthy"}
+    assert report["path"] == str(tmp_path / "more" / "healthy")
+
+
 def test_an_unknown_tool_is_an_error_of_the_protocol(guarded):
     async def call():
         async with over_http(guarded.port) as client:
@@ -392,6 +405,13 @@ def test_no_answer_is_longer_than_a_model_can_read(answer):
     found = bounded(answer)
     assert len(json.dumps(found)) < MOST_CHARACTERS + 5000
     assert found["shortened"]
+
+
+def test_of_a_long_text_the_beginning_and_the_end_are_kept():
+    found = bounded({"output": "first\n" + "line\n" * 50_000 + "the error"})
+    assert found["output"].startswith("first\n")
+    assert found["output"].endswith("the error")
+    assert "characters left out" in found["output"]
 
 
 def test_a_short_answer_is_left_as_it_is():

@@ -92,7 +92,7 @@ def test_notes_and_the_trash_are_beside_each_run(folders):
         assert "Serve the folder above it" in told["error"]
 
 
-def test_prometheus_and_assistants_see_them_all(folders):
+def test_prometheus_sees_them_all(folders):
     with serving(folders) as client:
         text = client.ask("/metrics").body.decode()
     assert 'vario_last_step{run="sweep/deeper/two"} 3' in text

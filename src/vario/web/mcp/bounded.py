@@ -11,8 +11,8 @@ from vario.runs.views.status.vitals import SPARK_POINTS, spark_of
 
 MOST_CHARACTERS = 40_000
 """The most characters of an answer as JSON."""
-MOST_TEXT = 8_000
-"""The most characters of one text in it."""
+MOST_TEXT = 20_000
+"""The most characters of one text in it: its beginning and its end."""
 MOST_NAMED = 20
 """The most shortened places that an answer names."""
 LENGTHS = (500, 200, 100, 50, 20, 10, 5, 2, 1)
@@ -60,7 +60,7 @@ def _short(value: Any, length: int, places: list[str], place: str) -> Any:
         if len(value) <= max(200, most):
             return value
         places.append(f"{place}: {most} of {len(value)} characters")
-        return middle_left_out(value, most)
+        return _middle_left_out(value, most)
     if isinstance(value, list):
         if len(value) > length:
             places.append(f"{place}: the first {length} of {len(value)}")
@@ -74,9 +74,7 @@ def _short(value: Any, length: int, places: list[str], place: str) -> Any:
     return value
 
 
-def middle_left_out(text: str, most: int) -> str:
+def _middle_left_out(text: str, most: int) -> str:
     """Return the beginning and the end of a text, of about so many characters together."""
-    if len(text) <= most:
-        return text
     half = most // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"

@@ -21,12 +21,10 @@ from vario.web.addresses.ranks import CHECKSUM_BYTES
 from vario.web.addresses.table import SORT, WHERE
 from vario.web.api.answers import Values
 from vario.web.api.parameters import Parameter
-from vario.web.mcp.bounded import middle_left_out
 from vario.web.mcp.tools import MOST_ENTRIES, RUN, Tool, open_run
 from vario.web.served import Served
 
 MOST_RUNS = 200
-MOST_TEXT = 30_000
 PARTS = ("code", "packages", "diff", "output")
 RANK = Parameter("rank", "The rank (default: the first).", "whole", low=0, high=10**6)
 
@@ -69,8 +67,7 @@ def run_origin(served: Served, values: Values) -> Mapping[str, Any]:
     name, run = open_run(served, values)
     part = values["part"]
     if part in ("diff", "output"):
-        text = run.code_diff if part == "diff" else run.output
-        return {"run": name, part: middle_left_out(text, MOST_TEXT).split("\n")}
+        return {"run": name, part: run.code_diff if part == "diff" else run.output}
     if part == "packages":
         return {"run": name, "packages": [f"{package} {version}" for package, version in run.origin.packages.items()]}
     found = dict(vars(run.origin))
