@@ -77,6 +77,19 @@ def test_a_token_counts_as_long_as_its_line_is_there(runs, tokens):
         assert client.ask("/api/runs", headers=bearer(OWN)).status == 200
 
 
+def test_a_page_that_is_open_hears_no_more_once_its_token_is_revoked(runs, tokens, monkeypatch):
+    monkeypatch.setattr("vario.web.live.streams.BEAT_SECONDS", 0.1)
+    with serving(runs, token=OWN, tokens=TokenFile(tokens)) as client:
+        connection = client.connect()
+        connection.request("GET", "/api/live", headers=bearer(ANN))
+        events = connection.getresponse()
+        assert events.status == 200
+        assert events.readline() == b": beat\n"
+        tokens.write_text(f"bob {BOB}\n")
+        assert events.read().strip(b": beat\n") == b""  # to its end
+        connection.close()
+
+
 def test_a_file_that_is_damaged_later_lets_nobody_in_and_says_so_without_a_token(runs, tokens, caplog):
     with serving(runs, token=OWN, tokens=TokenFile(tokens)) as client:
         tokens.write_text(f"ann {ANN} and more\n")

@@ -18,6 +18,7 @@ from vario.core.errors import ConfigError
 from vario.web.api.answers import JSON, encode
 from vario.web.server.token_page import token_page
 from vario.web.server.users import (
+    IS_ALLOWED,
     LEAST_LETTERS,
     LEAST_TOKEN,
     LOOPBACK,
@@ -135,7 +136,7 @@ class Guard:
             elif _path(scope) in WRITING_PATHS and scope["method"] == "POST" and not user.may_write:
                 answer = refuse(403, f"{user.name} may only read here")
             else:
-                scope[USER] = user
+                scope[USER], scope[IS_ALLOWED] = user, lambda: self._find(given or "") or self._user(scope) is not None
             if given is not None and answer is None:
                 answer, cookie = _without_token(scope, asked), self._cookie(scope, given)
 

@@ -31,6 +31,8 @@ HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 WRITE = "write"
 USER = "vario.user"
 """Where the scope of a request has its user."""
+IS_ALLOWED = "vario.is_allowed"
+"""Where it has a function that says whether its user may still read: a token may be revoked while a page is open."""
 
 
 @dataclass(frozen=True)
