@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -384,6 +385,19 @@ def test_without_its_package_the_error_is_its_install_line(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["2", "501"]
     assert done.stderr.count("pip install 'vario[mcp]'") == 2
+
+
+def test_ctrl_c_ends_it_while_it_waits(tmp_path):
+    command = [sys.executable, "-m", "vario", "mcp", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked}
+        started.stdin.write(json.dumps(request).encode() + b"\n")
+        started.stdin.flush()
+        assert json.loads(started.stdout.readline())["result"]["serverInfo"]["name"] == "vario"
+        started.send_signal(signal.SIGINT)
+        assert started.wait(timeout=30) == -signal.SIGINT
+        assert started.stderr.read() == b""
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path, capsys):

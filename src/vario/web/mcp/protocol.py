@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,7 +97,12 @@ def serve_stdio(served: Served) -> None:
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
-    anyio.run(serve)
+    # A thread that waits for stdin would hold up Python's own way to end; there is nothing to finish.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        anyio.run(serve)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def answer_request(server: Server[Any], scope: Scope, receive: Receive, send: Send) -> None:
