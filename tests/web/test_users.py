@@ -81,15 +81,14 @@ def test_a_token_counts_as_long_as_its_line_is_there(runs, tokens):
 
 def test_a_page_that_is_open_hears_no_more_once_its_token_is_revoked(runs, tokens, monkeypatch):
     monkeypatch.setattr(streams, "BEAT_SECONDS", 0.1)
-    with serving(runs, token=OWN, tokens=TokenFile(tokens)) as client:
-        with closing(client.connect()) as connection:
-            connection.request("GET", "/api/live", headers=bearer(ANN))
-            events = connection.getresponse()
-            assert events.status == 200
-            lines = iter(events.readline, b"")
-            assert any(line == b": beat\n" for line in lines)
-            tokens.write_text(f"bob {BOB}\n")
-            assert {line.strip() for line in lines} <= {b"", b": beat"}, "and it ends"
+    with serving(runs, token=OWN, tokens=TokenFile(tokens)) as client, closing(client.connect()) as connection:
+        connection.request("GET", "/api/live", headers=bearer(ANN))
+        events = connection.getresponse()
+        assert events.status == 200
+        lines = iter(events.readline, b"")
+        assert any(line == b": beat\n" for line in lines)
+        tokens.write_text(f"bob {BOB}\n")
+        assert {line.strip() for line in lines} <= {b"", b": beat"}, "and it ends"
 
 
 def test_a_file_that_is_damaged_later_lets_nobody_in_and_says_so_without_a_token(runs, tokens, caplog):
