@@ -8,7 +8,7 @@ NATIVE := src/vario/backends/native/reduce.so
 # Always write bytecode: without it each test process would compile torch again, which is more than half of its import time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test test-all quick-tests ready page-checks attack audit lowest lint docs site site-serve changelog coverage dist peers mindspore page browser matrix bench world clean
+.PHONY: grafana help demo check test test-all quick-tests ready page-checks attack audit lowest lint docs site site-serve changelog coverage dist peers mindspore page browser matrix bench world clean
 
 help:
 	@echo "make demo   train a small transformer for a minute, live in the dashboard, and break it"
@@ -18,6 +18,7 @@ help:
 	@echo "make attack  damaged and malicious runs, logs, configs and requests: ten times as many as in make test"
 	@echo "make audit  check the pinned packages for known vulnerabilities (needs an advisory service)"
 	@echo "make lowest  tests that need no torch, on the oldest packages that pyproject.toml allows"
+	@echo "make grafana  check the dashboard for Grafana against the types that Grafana publishes (npm)"
 	@echo "make lint   only ruff, mypy and vermin"
 	@echo "make page   build the dashboard from frontend/ (Node 20)"
 	@echo "make docs   regenerate docs/config.md, cli.md, rules.md and frontend/src/api.ts"
@@ -121,7 +122,7 @@ audit: .audit/.ready
 READING_TESTS := $(wildcard $(addsuffix /test_*.py,$(addprefix tests/,rules sinks statistics store runs runs/* \
   runs/views/* reports logs cli)))
 IMPORT_TORCH := $(shell grep -lE '^(import|from) (torch|little_trainings|slowed_trainings|sweep)\b' $(READING_TESTS))
-READING_HALF := $(filter-out $(IMPORT_TORCH) $(addprefix tests/,rules/test_healthy_loops.py runs/table/test_effects.py \
+READING_HALF := $(filter-out $(IMPORT_TORCH) $(addprefix tests/,sinks/test_opentelemetry.py rules/test_healthy_loops.py runs/table/test_effects.py \
     runs/notes/test_notes.py reports/test_progress_plot.py cli/test_convert_and_import.py cli/test_ls_columns.py), \
     $(READING_TESTS)) \
   tests/contract tests/backends/numpy tests/attack tests/web/test_odd_runs.py tests/web/test_slow_reading.py \
@@ -133,7 +134,7 @@ lowest: .lowest/.ready
 
 .lowest/.ready: pyproject.toml tools/lowest_bounds.py
 	test -x .lowest/bin/python || $(PYTHON) -m venv .lowest
-	$(PYTHON) tools/lowest_bounds.py torch transformers tensorboard wandb mlflow trackio > .lowest/requirements.txt
+	$(PYTHON) tools/lowest_bounds.py torch transformers tensorboard wandb mlflow trackio mcp otel > .lowest/requirements.txt
 	.lowest/$(PIP) -r .lowest/requirements.txt $(shell grep -E '^pytest' requirements-dev.txt)
 	.lowest/$(PIP) --no-deps --editable .
 	touch $@
@@ -147,6 +148,10 @@ lint: $(READY)
 
 docs: $(READY)
 	$(BIN)/python tools/make_docs.py
+
+# In a folder of its own: the types are needed for this alone.
+grafana:
+	$(PYTHON) tools/check_grafana.py .grafana
 
 # MkDocs has an environment of its own: it reads vario's sources and imports none of them.
 site: .site/.ready
@@ -270,4 +275,4 @@ world: .world/.ready
 	.world/bin/python tests/world --write docs/world.md
 
 clean:
-	rm -rf .venv .venv-bench .world .audit .site site dist .coverage-tools .lowest .matrix-* .peers .mindspore frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-bench .world .audit .site .grafana site dist .coverage-tools .lowest .matrix-* .peers .mindspore frontend/node_modules src/vario/web/built .mypy_cache .pytest_cache .ruff_cache

@@ -212,8 +212,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "addresses": {"api", "bodies", "reading", "served", "server"},
         "live": {"addresses", "api", "bodies", "reading", "served", "server"},
         "pages": {"addresses", "api", "bodies", "served"},
+        "mcp": {"addresses", "api", "bodies", "reading", "served", "server"},
         "writing": {"addresses", "api", "bodies", "live", "served", "server"},
-        "app": {"addresses", "answer_cache", "api", "live", "pages", "reading", "served", "server", "writing"},
+        "app": {"addresses", "answer_cache", "api", "live", "mcp", "pages", "reading", "served", "server", "writing"},
     },
 }
 """What each room of these folders may import from the others."""
@@ -287,6 +288,7 @@ LATER = {
     "logs.own_runs": "runs",  # logs of other tools are read without pyarrow
     "runs.files.row_files": "core.run_files.dataset",  # pyarrow.dataset takes its time; only SQL needs it
     "runs.run": "runs.notebook_html",  # only a notebook needs it
+    "web.mcp.address": "web.mcp.protocol",  # its package may be missing
 }
 """Imports of our own inside functions: who imports what, and why not at the top of the file."""
 

@@ -26,6 +26,11 @@ def test_the_installed_package_has_all_that_the_checkout_has(unpacked):
     assert (unpacked / "vario" / "backends" / "native" / "reduce.c").exists()
 
 
+def test_the_dashboard_for_grafana_travels_with_the_package(unpacked):
+    packaged = unpacked / "vario" / "demo_text" / "grafana" / "vario.json"
+    assert packaged.read_bytes() == (ROOT / "docs" / "grafana" / "vario.json").read_bytes()
+
+
 def test_a_wheel_with_the_library_is_for_this_machine_alone(unpacked):
     library = unpacked / "vario" / "backends" / "native" / "reduce.so"
     tags = next(unpacked.glob("vario-*.dist-info/WHEEL")).read_text(encoding="utf8")

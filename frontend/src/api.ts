@@ -743,6 +743,8 @@ export interface RunRow {
   title: string;
   tags: string[];
   note: string;
+  /** Who changed any of this last; empty if unknown. */
+  note_by: string;
   is_starred: boolean;
   is_archived: boolean;
   /** Its path below the served folder, which identifies it in all other requests. */

@@ -178,9 +178,9 @@ class Config:
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
 
     live: Sequence[str] | Mapping[str, Any] = ()
-    """Other tools that get chosen numbers while the run is recorded, any of tensorboard, wandb, mlflow, trackio: names,
-    or a table with options (`wandb = {project = "x", series = ["loss", "gradient|*|norm"], every = 10}`). See
-    docs/live-sinks.md."""
+    """Other tools that get chosen numbers while the run is recorded, any of tensorboard, wandb, mlflow, trackio,
+    opentelemetry: names, or a table with options (`wandb = {project = "x", series = ["loss", "gradient|*|norm"], every
+    = 10}`). See docs/live-sinks.md."""
 
     def __post_init__(self) -> None:
         for key in (*LISTS, "targets", "attention", "experts", "communication", "ranks"):

@@ -58,6 +58,7 @@ OPERATIONS = [
     "/api/origin",
     "/api/attachments",
     "/api/precision",
+    "/metrics",
     "/api/distribution",
     "/api/channels",
     "/api/attached",
@@ -86,7 +87,8 @@ MODES = [
     for path in OPERATIONS
     for mode in schemathesis.GenerationMode
     # Without parameters there is nothing to get wrong.
-    if path not in ("/api/runs", "/api/columns", "/api/charts") or mode is schemathesis.GenerationMode.POSITIVE
+    if path not in ("/api/runs", "/api/columns", "/api/charts", "/metrics")
+    or mode is schemathesis.GenerationMode.POSITIVE
 ]
 
 

@@ -65,10 +65,20 @@ class Client:
 
 
 @contextmanager
-def serving(folder, token=None, hosts=("localhost", "127.0.0.1"), root_path="", is_writable=False, **changes):
-    """A server on a free port, in a thread."""
+def serving(
+    folder,
+    token=None,
+    hosts=("localhost", "127.0.0.1"),
+    root_path="",
+    is_writable=False,
+    tokens=None,
+    proxy=None,
+    **changes,
+):
+    """A server on a free port, in a thread; of one folder, or of several by name."""
     listening = listen("127.0.0.1", 0)
-    app = make_app(Path(folder), token, hosts, is_writable)
+    folders = folder if isinstance(folder, dict) else Path(folder)
+    app = make_app(folders, token, hosts, is_writable, tokens, proxy)
     config = server_config(app, root_path, log_level="error", timeout_graceful_shutdown=1, **changes)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening.socket]})

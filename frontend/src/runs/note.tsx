@@ -52,6 +52,7 @@ export function NoteDialog(props: { row: RunRow; onClose: () => void; onChanged:
           Note
           <textarea rows={4} value={text} onInput={(event) => setText(event.currentTarget.value)} />
         </label>
+        {row.note_by && <p class="foot-note">Last changed by {row.note_by}</p>}
         {error && (
           <p class="red-text" role="alert">
             {error}

@@ -71,7 +71,7 @@ export function Row(props: RowProps) {
               {row.is_starred ? "★" : "☆"}
             </button>
           )}
-          <a {...link({ ...CLEARED, run: row.run, screen: "home" })} title={row.note || undefined}>
+          <a {...link({ ...CLEARED, run: row.run, screen: "home" })} title={row.note && (row.note_by ? `${row.note} (${row.note_by})` : row.note)}>
             {color && <i class="runs-tint" style={{ background: color }} aria-hidden="true" />}
             {row.title}
           </a>

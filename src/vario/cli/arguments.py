@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vario.core.errors import RunNotFound
+from vario.core.errors import ConfigError, RunNotFound
 
 if TYPE_CHECKING:
     from vario.runs.run import Run
@@ -28,6 +30,37 @@ def add_directory(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the folder of runs to read."""
     told = f"{what} (default: {DEFAULT_DIRECTORY})"
     parser.add_argument("directory", metavar="DIR", nargs="?", default=DEFAULT_DIRECTORY, help=told)
+
+
+def add_directories(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the folders of runs to serve."""
+    parser.add_argument(
+        "directories",
+        metavar="DIR",
+        nargs="*",
+        help=f"{what}; of several, each may have a name: NAME=DIR (default: {DEFAULT_DIRECTORY})",
+    )
+
+
+def named_folders(directories: Sequence[str]) -> Path | dict[str, Path]:
+    """Return the folder, or several by name; raises RunNotFound for one that is missing."""
+    found: dict[str, Path] = {}
+    for text in directories or [DEFAULT_DIRECTORY]:
+        name, equals, place = text.partition("=")
+        folder = Path(text if os.path.isdir(text) or not equals else place)
+        if not os.path.isdir(folder):
+            raise RunNotFound(f"{folder}: no such folder. Start a run with `vario run`, or name another folder.")
+        if len(directories) < 2:
+            return folder
+        name = folder.resolve().name if os.path.isdir(text) else name
+        if name in found:
+            raise ConfigError(f"two folders are called '{name}'. Name them: {name}1={found[name]} {name}2={folder}")
+        if not name or name.startswith(".") or set(name) & set('/\\"\0') or not name.isprintable():
+            raise ConfigError(
+                f"'{name}' is no name for a folder of runs. Write NAME={folder}, with letters and digits."
+            )
+        found[name] = folder
+    return found
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

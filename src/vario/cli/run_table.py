@@ -17,12 +17,10 @@ if TYPE_CHECKING:
     from vario.runs.table.summary import RunSummary
     from vario.runs.table.table import Table
 
-USUAL = ("state", "started", "duration", "step", "loss", "alerts")
-
 
 def print_table(arguments: argparse.Namespace, directory: Path) -> int:
     """Print the runs of a folder as `vario ls` was asked to."""
-    from vario.runs.table.table import check_sort, make_table
+    from vario.runs.table.table import USUAL, check_sort, make_table, rows_json
 
     runs = [run for run in read_runs(directory) if arguments.all or not run.note.is_archived]
     if not runs and not (arguments.json or arguments.csv):
@@ -119,12 +117,6 @@ def read_run(folder: Path, label: str) -> RunSummary:
     from vario.runs.table.summary import read_summary
 
     return read_summary(Run(folder), label)
-
-
-def rows_json(table: Table) -> list[dict[str, Any]]:
-    """Return the rows of a table as JSON values."""
-    keys = [column.key for column in table.columns]
-    return [{"run": row.run, "name": row.name, **dict(zip(keys, row.values, strict=True))} for row in table.rows]
 
 
 def _grouped_json(table: Table) -> list[dict[str, Any]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from vario.core.errors import ConfigError
+from vario.core.exposition import Sample, family
 from vario.notices.message import Message
 from vario.notices.secrets import check_text, reveal
 
@@ -60,35 +62,25 @@ class Prometheus:
             self._write()
 
     def _write(self) -> None:
+        incidents = [
+            ({"run": run, "severity": severity, "rule": rule, **self._labels}, count)
+            for (run, severity, rule), count in sorted(self._incidents.items())
+        ]
+        alerts = [
+            ({"run": run, "rule": rule, **self._labels}, count) for (run, rule), count in sorted(self._alerts.items())
+        ]
         lines = [
-            *_family("vario_incidents_total", "counter", "Incidents sent, by severity and leading rule."),
-            *(
-                self._sample("vario_incidents_total", count, run=run, severity=severity, rule=rule)
-                for (run, severity, rule), count in sorted(self._incidents.items())
+            *family("incidents_total", "counter", "Incidents sent, by severity and leading rule.", incidents),
+            *family("alerts_total", "counter", "Alerts in these incidents, by rule.", alerts),
+            *family(
+                "last_incident_step", "gauge", "Step at which the last incident began.", self._of(self._last_incident)
             ),
-            *_family("vario_alerts_total", "counter", "Alerts in these incidents, by rule."),
-            *(
-                self._sample("vario_alerts_total", count, run=run, rule=rule)
-                for (run, rule), count in sorted(self._alerts.items())
-            ),
-            *_family("vario_last_incident_step", "gauge", "Step at which the last incident began."),
-            *(self._sample("vario_last_incident_step", step, run=run) for run, step in self._last_incident.items()),
-            *_family("vario_last_step", "gauge", "Last step recorded."),
-            *(self._sample("vario_last_step", step, run=run) for run, step in self._last_step.items()),
+            *family("last_step", "gauge", "Last step recorded.", self._of(self._last_step)),
         ]
         # The collector may read at any time: it sees either the whole new file or the old one.
         half = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         half.write_text("\n".join(lines) + "\n", encoding="utf8")
         os.replace(half, self._path)
 
-    def _sample(self, name: str, value: int, **labels: str) -> str:
-        shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in {**labels, **self._labels}.items())
-        return f"{name}{{{shown}}} {value}"
-
-
-def _family(name: str, kind: str, meaning: str) -> list[str]:
-    return [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    def _of(self, steps: Mapping[str, int]) -> list[Sample]:
+        return [({"run": run, **self._labels}, step) for run, step in steps.items()]

@@ -17,6 +17,7 @@ from vario.core.machine_options import machine_options
 from vario.core.run_header import RunHeader
 from vario.core.text import unknown
 from vario.sinks import SINKS, Sink
+from vario.sinks.alerts import Alerts
 from vario.sinks.live.live_sink import LiveSink
 from vario.sinks.machine import MachineReadings
 from vario.sinks.origin.sink import Origin
@@ -59,6 +60,13 @@ def make_sinks(config: Config) -> dict[str, Sink]:
             raise ConfigError(unknown("live", name, known))
         made[name] = kind(options)
     return made
+
+
+def tell_live_sinks(sinks: Mapping[str, Sink], alerts: Alerts) -> None:
+    """Let live sinks know of incidents."""
+    for sink in sinks.values():
+        if isinstance(sink, LiveSink):
+            alerts.on_incident(sink.incident_came)
 
 
 def open_sinks(sinks: Mapping[str, Sink], header: RunHeader) -> RunHeader:

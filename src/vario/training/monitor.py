@@ -38,7 +38,7 @@ from vario.training.attachments import KeepsAttachments
 from vario.training.budget import keep_within
 from vario.training.costs import Costs, is_sparse
 from vario.training.failures import Failures
-from vario.training.folders import make_sinks, open_sinks, run_folder
+from vario.training.folders import make_sinks, open_sinks, run_folder, tell_live_sinks
 from vario.training.forks import let_go_in_forks
 from vario.training.found_params import FoundParams
 from vario.training.header import run_header
@@ -97,6 +97,7 @@ class Monitor(KeepsAttachments):
             self.alerts = Alerts(chosen, self.switch_off, writes="store" in config.sinks)
             self.sinks.update(reactions=self._reactions, alerts=self.alerts)
             self.alerts.on_incident(self._reactions.came)
+            tell_live_sinks(self.sinks, self.alerts)
             self.alerts.on_joined(self._reactions.joined)
             self.on_step_recorded(self.guarded("actions", self._reactions.step_recorded))
         summaries = self._backend.summaries(config.eps, columns_needed(config.statistics))

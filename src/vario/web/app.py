@@ -29,16 +29,19 @@ from vario.web.addresses import (
     precision,
     ranks,
     table,
+    vital_signs,
 )
 from vario.web.answer_cache import AnswerCache, run_names
 from vario.web.api import openapi
 from vario.web.api.answers import JSON, Answer, Endpoint, encode
 from vario.web.api.parameters import read_query
 from vario.web.live.streams import LIVE, Streams, live
+from vario.web.mcp import address as mcp_address
 from vario.web.pages import assets, gallery
 from vario.web.reading import Readers, TooSlow
 from vario.web.served import Served
 from vario.web.server.security import Guard, refuse
+from vario.web.server.users import OWNER, USER, Proxy, TokenFile
 
 READERS = 3
 """The number of responses computed at the same time; others wait."""
@@ -46,14 +49,20 @@ LEAST_ZIPPED_BYTES = 1000
 
 
 def make_app(
-    folder: Path, token: str | None = None, hosts: Iterable[str] | None = None, is_writable: bool = False
+    folders: Path | Mapping[str, Path],
+    token: str | None = None,
+    hosts: Iterable[str] | None = None,
+    is_writable: bool = False,
+    tokens: TokenFile | None = None,
+    proxy: Proxy | None = None,
 ) -> Starlette:
-    """Build the dashboard for all runs below a folder.
+    """Build the dashboard for all runs below a folder, or below several by name.
 
     Without a `token` anybody who can reach it may read; `hosts` are the host names it accepts, None for any. If it is
-    writable, notes on runs can be changed; runs themselves never are.
+    writable, notes on runs can be changed; runs themselves never are. `tokens` let others in by name, and so does a
+    `proxy` that is trusted.
     """
-    served = Served(folder, is_writable)
+    served = Served(folders, is_writable)
     cache = AnswerCache()
     streams = Streams(served, Readers(READERS))
     found = all_endpoints()
@@ -61,6 +70,7 @@ def make_app(
     # Built on the first request: it takes longer than everything else here.
     document = functools.cache(lambda: openapi.document(found))
     routes += writing.routes(streams)
+    routes.append(mcp_address.route(served, streams.readers))
     routes += [
         Route("/openapi.json", _constant(lambda: encode(document()), JSON)),
         Route("/api", _constant(lambda: openapi.page(document()).encode(), "text/html; charset=utf-8")),
@@ -71,7 +81,7 @@ def make_app(
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(Guard, token=token, hosts=hosts, is_writable=is_writable),
+            Middleware(Guard, token=token, hosts=hosts, is_writable=is_writable, tokens=tokens, proxy=proxy),
             Middleware(GZipMiddleware, minimum_size=LEAST_ZIPPED_BYTES, compresslevel=1),
         ],
         exception_handlers={HTTPException: _http_error, VarioError: _own_error},
@@ -84,7 +94,20 @@ def make_app(
 
 def all_endpoints() -> list[Endpoint]:
     """Return every endpoint of the API."""
-    modules = (overview, table, overlay, effects, charts, findings, ranks, compare, model, precision, attachments)
+    modules = (
+        overview,
+        table,
+        overlay,
+        effects,
+        charts,
+        findings,
+        ranks,
+        compare,
+        model,
+        precision,
+        attachments,
+        vital_signs,
+    )
     return [*(endpoint for module in modules for endpoint in module.ENDPOINTS), LIVE]
 
 
@@ -94,7 +117,8 @@ def _handler(endpoint: Endpoint, cache: AnswerCache, streams: Streams) -> Callab
         if endpoint.is_stream:
             return await live(streams, values, request)
         what = ", ".join(run_names(values)) or endpoint.path
-        answer = await streams.readers.read(what, _answer, endpoint, streams.served, cache, values)
+        served = streams.served if request.scope.get(USER, OWNER).may_write else streams.served.for_reading()
+        answer = await streams.readers.read(what, _answer, endpoint, served, cache, values)
         # Numbers hardly compress, and compressing takes longer than sending.
         headers = {} if answer.media.startswith(("application/json", "text/")) else {"content-encoding": "identity"}
         if answer.file_name is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +42,13 @@ class LeftOut:
 
 
 class Served:
-    """The runs under one folder."""
+    """The runs under one folder, or under several with a name each, which then begins the names of their runs."""
 
-    def __init__(self, folder: Path, is_writable: bool = False) -> None:
-        self.folder = folder.resolve()
+    def __init__(self, folders: Path | Mapping[str, Path], is_writable: bool = False) -> None:
+        named = folders if isinstance(folders, Mapping) else {"": folders}
+        self.roots = {name: folder.resolve() for name, folder in named.items()}
+        self.folder = next(iter(self.roots.values()))
+        """The first folder, beside whose runs is kept what concerns all."""
         self.is_writable = is_writable
         """Whether notes on runs can be changed."""
         self._free: list[tuple[str, Stamp, Run]] = []
@@ -61,22 +65,49 @@ class Served:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
-        return self.folder.name or str(self.folder)
+        """The folder's name, or the names of all."""
+        return ", ".join(self.roots) if "" not in self.roots else self.folder.name or str(self.folder)
+
+    def for_reading(self) -> Served:
+        """Return the same runs, of which nothing can be changed: for a user who may only read."""
+        found = copy.copy(self)
+        found.is_writable = False
+        return found
+
+    def split(self, name: str) -> tuple[Path, str]:
+        """Return the folder that a run's name begins with, and the path of the run below it."""
+        if "" in self.roots:
+            return self.folder, name
+        first, _, rest = name.partition("/")
+        if first not in self.roots:
+            raise RunNotFound(f"run: '{name[:80]}' is in no served folder. {suggestion(first[:80], self.roots)}")
+        return self.roots[first], rest or "."
+
+    def place(self, name: str) -> Path:
+        """Return where a run is, or would be; `path_of` checks it."""
+        root, rest = self.split(name)
+        return root / rest
 
     def names(self) -> tuple[list[str], list[LeftOut]]:
         """Return all runs below, relative to the folder, and what was skipped."""
         left_out: list[LeftOut] = []
-        found = sorted(self._walk(left_out))
-        return found, left_out
+        found = [
+            name if not root else root if name == "." else f"{root}/{name}"
+            for root, folder in self.roots.items()
+            for name in _walk(folder, f"{root}/" if root else "", left_out)
+        ]
+        return sorted(found), left_out
 
     def path_of(self, name: str) -> Path:
         """Return the folder of a run by its relative name; raises if it is not a run below the served folder."""
         parts = Path(name).parts
-        if Path(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name or len(parts) > DEPTH + 1:
+        if Path(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name:
             raise LeadsOut(f"run: '{name}' is not a path below the served folder")
-        place = self.folder / name
-        if not _is_inside(place, self.folder):
+        root, rest = self.split(name)
+        if len(Path(rest).parts) > DEPTH + 1:
+            raise LeadsOut(f"run: '{name}' is not a path below the served folder")
+        place = root / rest
+        if not _is_inside(place, root):
             raise LeadsOut(f"run: '{name}' leads out of the served folder")
         try:
             if is_run(place):
@@ -89,12 +120,12 @@ class Served:
     def stamp(self, name: str) -> Stamp:
         """Return a value that changes whenever a run's files do; raises if a link in the run leads out of the
         folder."""
-        return tuple(sorted(_entries(self.path_of(name), self.folder)))
+        return tuple(sorted(_entries(self.path_of(name), self.split(name)[0])))
 
     def changed(self, name: str) -> int:
         """Return when a run's folder last changed, in nanoseconds."""
         try:
-            return os.stat(self.folder / name).st_mtime_ns
+            return os.stat(self.place(name)).st_mtime_ns
         except OSError:
             return 0
 
@@ -103,8 +134,8 @@ class Served:
         found: dict[str, tuple[str | None, RunNote]] = {}
         books: dict[Path, dict[str, tuple[str | None, RunNote]]] = {}
         for name in names:
-            place = self.folder / name
-            if name == "." or not place.name:
+            place = self.place(name)
+            if place in self.roots.values() or not place.name:
                 continue
             book = books.get(place.parent)
             if book is None:
@@ -118,7 +149,7 @@ class Served:
         path = self.path_of(name)
         for entry in _listed(path):
             if entry.is_symlink():
-                _entry(entry, "", self.folder)
+                _entry(entry, "", self.split(name)[0])
         return read_run_json(path)
 
     @contextmanager
@@ -149,37 +180,39 @@ class Served:
             at = next((at for at, found in enumerate(self._free) if found[:2] == (name, header)), None)
             run = None if at is None else self._free.pop(at)[2]
         # A known stamp means that its path was checked.
-        run = run or Run(self.folder / name if stamp else self.path_of(name))
+        run = run or Run(self.place(name) if stamp else self.path_of(name))
         borrowed[name] = (header, run)
         return run
 
-    def _walk(self, left_out: list[LeftOut]) -> Iterator[str]:
-        if is_run(self.folder):
-            yield "."
-            return
-        waiting = [(self.folder, 0)]
-        num_folders = 0
-        while waiting and num_folders < MOST_FOLDERS:
-            folder, depth = waiting.pop()
-            num_folders += 1
-            for entry in _listed(folder):
-                path = Path(entry.path)
-                name = str(path.relative_to(self.folder))
-                try:
-                    if entry.name.startswith(".") or not entry.is_dir():
-                        continue
-                    if entry.is_symlink():
-                        if not _is_inside(path, self.folder) and is_run(path):
-                            left_out.append(LeftOut(name, "a link that leads out of the served folder"))
-                    elif is_run(path):
-                        if is_text(name):
-                            yield name
-                        else:
-                            left_out.append(LeftOut(name, "its name is not valid UTF-8. Rename the folder."))
-                    elif depth < DEPTH:
-                        waiting.append((path, depth + 1))
-                except OSError as error:
-                    left_out.append(LeftOut(name, str(error)))
+
+def _walk(root: Path, prefix: str, left_out: list[LeftOut]) -> Iterator[str]:
+    """The runs below a folder, relative to it; `prefix` begins the names of what is skipped."""
+    if is_run(root):
+        yield "."
+        return
+    waiting = [(root, 0)]
+    num_folders = 0
+    while waiting and num_folders < MOST_FOLDERS:
+        folder, depth = waiting.pop()
+        num_folders += 1
+        for entry in _listed(folder):
+            path = Path(entry.path)
+            name = str(path.relative_to(root))
+            try:
+                if entry.name.startswith(".") or not entry.is_dir():
+                    continue
+                if entry.is_symlink():
+                    if not _is_inside(path, root) and is_run(path):
+                        left_out.append(LeftOut(prefix + name, "a link that leads out of the served folder"))
+                elif is_run(path):
+                    if is_text(name):
+                        yield name
+                    else:
+                        left_out.append(LeftOut(prefix + name, "its name is not valid UTF-8. Rename the folder."))
+                elif depth < DEPTH:
+                    waiting.append((path, depth + 1))
+            except OSError as error:
+                left_out.append(LeftOut(prefix + name, str(error)))
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:

@@ -22,6 +22,7 @@ from vario.web.api.parameters import BadParameter
 from vario.web.live.streams import Streams
 from vario.web.served import Served
 from vario.web.server.security import CHARTS_PATH, NOTE_PATH, TRASH_PATH, refuse
+from vario.web.server.users import OWNER, USER
 
 MOST_BYTES = 1 << 17
 
@@ -35,7 +36,9 @@ def routes(streams: Streams) -> list[Route]:
     ]
 
 
-def _handler(streams: Streams, change: Callable[[Served, Mapping[str, Any]], Mapping[str, Any]]) -> Callable[..., Any]:
+def _handler(
+    streams: Streams, change: Callable[[Served, Mapping[str, Any], str], Mapping[str, Any]]
+) -> Callable[..., Any]:
     async def handle(request: Request) -> Response:
         if not streams.served.is_writable:
             return refuse(403, "this server is read-only. Start it with `vario serve --no-read-only` to change notes.")
@@ -44,7 +47,8 @@ def _handler(streams: Streams, change: Callable[[Served, Mapping[str, Any]], Map
             body += piece
             if len(body) > MOST_BYTES:
                 return refuse(413, f"more than {MOST_BYTES} bytes")
-        told = await streams.readers.read("notes", change, streams.served, _read(body))
+        by = request.scope.get(USER, OWNER).name
+        told = await streams.readers.read("notes", change, streams.served, _read(body), by)
         return Response(encode(told), media_type=JSON)
 
     return handle
@@ -60,20 +64,20 @@ def _read(body: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _note(served: Served, told: Mapping[str, Any]) -> Mapping[str, Any]:
+def _note(served: Served, told: Mapping[str, Any], by: str) -> Mapping[str, Any]:
     run = _own_folder(served, told)
-    note = write_note(run, {key: value for key, value in told.items() if key != "run"})
+    note = write_note(run, {key: value for key, value in told.items() if key != "run"}, by)
     return {"run": told["run"], "note": note}
 
 
-def _trash(served: Served, told: Mapping[str, Any]) -> Mapping[str, Any]:
+def _trash(served: Served, told: Mapping[str, Any], by: str) -> Mapping[str, Any]:
     run = _own_folder(served, told)
     if told.get("confirm") != run.name:
         raise BadParameter("confirm", "repeat the name of the run's folder to move it to the trash")
-    return {"run": told["run"], "trash": str(move_to_trash(run).relative_to(served.folder))}
+    return {"run": told["run"], "trash": str(move_to_trash(run).relative_to(served.split(told["run"])[0]))}
 
 
-def _charts(served: Served, told: Mapping[str, Any]) -> bodies.StoredCharts:
+def _charts(served: Served, told: Mapping[str, Any], by: str) -> bodies.StoredCharts:
     if is_run(served.folder):
         raise RunError("the served folder is a run, and charts are kept beside runs. Serve the folder above it.")
     arrangement = checked_arrangement(told)
@@ -89,6 +93,6 @@ def _own_folder(served: Served, told: Mapping[str, Any]) -> Path:
     run = served.path_of(name)
     if any(part.startswith(".") for part in Path(name).parts if part != "."):
         raise RunError(f"'{name}' is not in the list of runs")
-    if name == "." or run == served.folder:
+    if run in served.roots.values():
         raise RunError("the served folder is this run, and notes are kept beside a run. Serve the folder above it.")
     return run

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from vario.cli import arguments as shared
 from vario.cli.output import say
-from vario.core.errors import ConfigError, MissingExtra, RunNotFound
+from vario.core.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from vario.web.server.listening import Listening
@@ -26,6 +26,8 @@ EXAMPLES = """
 vario serve
 vario serve outputs --port 9000 --no-browser
 vario serve --uds dashboard.sock
+vario serve /data/runs /data/sweeps
+vario serve --token-file tokens.txt --host 0.0.0.0
 vario serve --port 0 --json
 vario vario_runs/demo
 """
@@ -36,7 +38,7 @@ SCREEN_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the folder and the address."""
-    shared.add_directory(parser, "a run, or a folder with runs in it or its subfolders")
+    shared.add_directories(parser, "a run, or a folder with runs in it or its subfolders")
     parser.add_argument("--port", type=int, metavar="N", help="port (default: the first free one from 8765)")
     parser.add_argument(
         "--host", metavar="H", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
@@ -46,12 +48,27 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-token", dest="token", action="store_false", help="require no token; loopback only")
     parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="more tokens, of people who may only read: a line NAME TOKEN each; read again when it changes",
+    )
+    parser.add_argument(
+        "--trust-header", metavar="NAME", help="the header in which a proxy says who asks, such as X-Remote-User"
+    )
+    parser.add_argument(
+        "--proxy",
+        metavar="ADDRESS",
+        action="append",
+        default=[],
+        help="the address or network from which that proxy connects; repeatable",
+    )
+    parser.add_argument(
         "--root-path", metavar="P", default="", help="prefix under which a proxy serves it, such as /vario"
     )
     parser.add_argument(
         "--read-only",
         action=argparse.BooleanOptionalAction,
-        help="refuse changes of notes on runs (default: only where other machines can connect)",
+        help="refuse changes of notes on runs (default: only where other machines or a proxy can connect)",
     )
     parser.add_argument("--no-browser", dest="browser", action="store_false", help="print the link only")
     parser.add_argument("--json", action="store_true", help="print the link as one line of JSON")
@@ -61,32 +78,41 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted."""
     try:
         from vario.web import app
-        from vario.web.server import security
+        from vario.web.server import security, users
         from vario.web.server.listening import listen, listen_on_path, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("starlette", "uvicorn", "anyio"):
             raise MissingExtra("the dashboard", "web") from error
         raise
-    folder = Path(arguments.directory)
-    if not os.path.isdir(folder):
-        raise RunNotFound(f"{folder}: no such folder. Start a run with `vario run`, or name another folder.")
+    folders = shared.named_folders(arguments.directories)
     is_private = arguments.uds is not None or security.is_loopback(arguments.host)
     if not arguments.token and not is_private:
         raise ConfigError(f"--no-token: {arguments.host} can be reached from other machines, so a token is required")
+    if arguments.token_file is not None and not arguments.token:
+        raise ConfigError("--token-file: with --no-token nobody needs one. Leave out one of the two.")
+    tokens = None if arguments.token_file is None else users.TokenFile(Path(arguments.token_file))
+    proxy = users.make_proxy(arguments.trust_header, arguments.proxy)
     token = security.make_token(os.environ.get(TOKEN_VARIABLE), is_private) if arguments.token else None
     root_path = checked_root(arguments.root_path)
     host = "localhost" if arguments.uds is not None else arguments.host
     listening = listen_on_path(Path(arguments.uds)) if arguments.uds is not None else listen(host, arguments.port)
     # Ctrl-C is the normal way to end it, not an error.
     with contextlib.suppress(KeyboardInterrupt):
-        _tell(arguments, folder, listening, token, root_path)
-        is_writable = is_private if arguments.read_only is None else not arguments.read_only
-        made = app.make_app(folder, token, security.known_hosts(host), is_writable)
+        _tell(arguments, folders, listening, token, root_path)
+        is_alone = is_private and proxy is None
+        is_writable = is_alone if arguments.read_only is None else not arguments.read_only
+        made = app.make_app(folders, token, security.known_hosts(host), is_writable, tokens, proxy)
         serve(made, listening, root_path)
     return 0
 
 
-def _tell(arguments: argparse.Namespace, folder: Path, listening: Listening, token: str | None, root_path: str) -> None:
+def _tell(
+    arguments: argparse.Namespace,
+    folders: Path | dict[str, Path],
+    listening: Listening,
+    token: str | None,
+    root_path: str,
+) -> None:
     """Print the link, and open it if someone is at the terminal."""
     if listening.passed_over is not None:
         print(f"Port {listening.passed_over} is in use; using {listening.port}.", file=sys.stderr)
@@ -95,7 +121,8 @@ def _tell(arguments: argparse.Namespace, folder: Path, listening: Listening, tok
         link = {"url": url, "host": listening.host, "port": listening.port, "uds": arguments.uds, "token": token}
         print(json.dumps(link), flush=True)
     else:
-        say(f"Dashboard for {folder}:\n\n  {url}\n\nPress Ctrl-C to stop.")
+        names = str(folders) if isinstance(folders, Path) else ", ".join(map(str, folders.values()))
+        say(f"Dashboard for {names}:\n\n  {url}\n\nPress Ctrl-C to stop.")
     if arguments.browser and listening.path is None and _has_browser():
         import webbrowser
 

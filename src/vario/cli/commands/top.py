@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not directory.is_dir():
         raise RunNotFound(f"{directory}: no such folder. Start a run with `vario run`, or name another folder.")
     if arguments.json:
-        from vario.cli.run_table import USUAL, read_runs, rows_json
-        from vario.runs.table.table import make_table
+        from vario.cli.run_table import read_runs
+        from vario.runs.table.table import USUAL, make_table, rows_json
 
         output.print_json(rows_json(make_table(read_runs(directory), list(USUAL), arguments.where)))
         return 0

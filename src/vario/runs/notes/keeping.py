@@ -18,13 +18,13 @@ from vario.runs.notes.notes import FILE, FORMAT, RunNote, changed_note, note_of,
 TRASH = "trash"
 
 
-def write_note(run: Path, changes: Mapping[str, Any]) -> RunNote:
-    """Change the note of a run; returns it."""
+def write_note(run: Path, changes: Mapping[str, Any], by: str = "") -> RunNote:
+    """Change the note of a run; returns it. `by` is who does so, where that is known."""
     folder, name = run.parent, run.name
     run_id = _id(run)
     with beside(folder) as descriptor:
         notes = stored_notes(folder)
-        note = changed_note(note_of(notes, name, run_id), changes)
+        note = dataclasses.replace(changed_note(note_of(notes, name, run_id), changes), by=by)
         notes[name] = (run_id, note)
         _write(descriptor, notes)
     return note

@@ -30,6 +30,7 @@ SHAPE: dict[str, Any] = {
             "text": Maybe(str),
             "is_starred": Maybe(bool),
             "is_archived": Maybe(bool),
+            "by": Maybe(str),
         }
     ),
 }
@@ -45,11 +46,13 @@ class RunNote:
     text: str = ""
     is_starred: bool = False
     is_archived: bool = False
+    by: str = ""
+    """Who changed it last, if a server knew."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was said."""
-        return self == NO_NOTE
+        return dataclasses.replace(self, by="") == NO_NOTE
 
 
 NO_NOTE = RunNote()
@@ -87,12 +90,13 @@ def _note(entry: Mapping[str, Any]) -> RunNote:
         str(entry.get("text") or "")[:MOST_NOTE],
         bool(entry.get("is_starred")),
         bool(entry.get("is_archived")),
+        str(entry.get("by") or "")[:MOST_NAME],
     )
 
 
 def changed_note(note: RunNote, changes: Mapping[str, Any]) -> RunNote:
     """Return a note with some fields changed; raises ConfigError for a field or value that cannot be."""
-    known = {field.name: field.type for field in dataclasses.fields(RunNote)}
+    known = [field.name for field in dataclasses.fields(RunNote) if field.name != "by"]
     checked: dict[str, Any] = {}
     for key, value in changes.items():
         if key not in known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from vario.core.errors import ConfigError
 from vario.runs.table.columns import Column, Columns, Value, order_key
 from vario.runs.table.filters import parse_filter
 from vario.runs.table.summary import RunSummary
+
+USUAL = ("state", "started", "duration", "step", "loss", "alerts")
+"""The columns of a table for which none were chosen."""
 
 
 @dataclass(frozen=True)
@@ -126,3 +130,9 @@ def check_sort(text: str) -> list[str]:
     if len(found) > 8:
         raise ConfigError(f"sort: {len(found)} columns; the limit is 8")
     return found
+
+
+def rows_json(table: Table) -> list[dict[str, Any]]:
+    """Return the rows of a table as JSON values."""
+    keys = [column.key for column in table.columns]
+    return [{"run": row.run, "name": row.name, **dict(zip(keys, row.values, strict=True))} for row in table.rows]

@@ -63,6 +63,8 @@ class ChosenSeries:
         self._is_number: dict[str, bool] = {}
         self._rows: dict[str, tuple[Sequence[str], list[tuple[list[int], list[str], Statistic]]]] = {}
         self._is_full = False
+        self.parts: dict[str, tuple[str, str, str]] = {}
+        """Quantity, target and statistic of each name that is one of a tensor's."""
 
     def keep_recorded(self, statistics: Sequence[str] | None) -> None:
         """Drop statistics whose columns are not computed; raises ConfigError for one that was named."""
@@ -115,11 +117,11 @@ class ChosenSeries:
         for wish in self._wishes:
             if wish.quantity.fullmatch(quantity):
                 rows = [at for at, target in enumerate(targets) if wish.target.fullmatch(target)][:MOST_SERIES]
-                names = [f"{quantity}/{targets[at]}" for at in rows]
-                found += [
-                    (rows, [f"{name}/{statistic.name}" for name in names], statistic)
-                    for statistic in (wish.statistics if rows else ())
-                ]
+                for statistic in wish.statistics if rows else ():
+                    parts = [(quantity, targets[at], statistic.name) for at in rows]
+                    names = ["/".join(each) for each in parts]
+                    self.parts.update(zip(names, parts, strict=True))
+                    found.append((rows, names, statistic))
         self._rows[quantity] = targets, found
         return found
 

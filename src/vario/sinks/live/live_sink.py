@@ -16,6 +16,7 @@ from vario.core.errors import ConfigError, MissingExtra
 from vario.core.records import StepRecord
 from vario.core.run_header import RunHeader
 from vario.core.text import unknown
+from vario.rules.api.alerts import Incident
 from vario.sinks import PartsOff
 from vario.sinks.live.chosen import DEFAULT_SERIES, ChosenSeries, Values
 
@@ -51,7 +52,9 @@ class LiveSink(ABC):
     options: ClassVar[Mapping[str, tuple[type, ...]]] = {}
     """Its own options, and their types."""
     package: ClassVar[str | None] = None
-    """The package it needs; its extra has the same name as the sink."""
+    """The package it needs."""
+    extra: ClassVar[str | None] = None
+    """The extra that installs it, if it has another name than the sink."""
     name: ClassVar[str]
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
@@ -83,7 +86,7 @@ class LiveSink(ABC):
         if self.chosen.get("every", 1) < 1 or not self.chosen.get("seconds", SECONDS) >= 0:
             raise ConfigError(f"live.{self.name}: expected `every` of at least 1 and `seconds` of at least 0")
         if self.package is not None and not _is_installed(self.package):
-            raise MissingExtra(f"live.{self.name}", self.name)
+            raise MissingExtra(f"live.{self.name}", self.extra or self.name)
 
     # What a sink does, on the writer's thread
 
@@ -101,12 +104,19 @@ class LiveSink(ABC):
         if self._error is not None:
             raise self._error
         moment = record.scalars.time
-        for name, value in self._series.values(record).items():
+        for name, value in {**self.always(record), **self._series.values(record)}.items():
             self._pending[name] = record.step, moment, value
         now = time.monotonic()
         if record.step >= self._next_step and now - self._passed_at >= self._seconds:
             self._passed_at, self._next_step = now, (record.step // self._every + 1) * self._every
             self._pass_on()
+
+    def always(self, record: StepRecord) -> Values:
+        """Return numbers that are forwarded whatever was chosen."""
+        return {}
+
+    def incident_came(self, incident: Incident) -> None:  # noqa: B027 - most tools have no place for it
+        """Take note of an incident; called on the writer's thread, and never waits."""
 
     def note(self, parts_off: PartsOff, num_refused: int) -> None:  # noqa: B027 - most tools have no place for it
         """Do nothing: what failed is in the run."""
@@ -182,5 +192,8 @@ class LiveSink(ABC):
 
 def _is_installed(package: str) -> bool:
     """Whether a package can be imported. A folder of that name in the working directory, as W&B makes one, is none."""
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # what it is a part of is missing
+        return False
     return spec is not None and spec.origin is not None

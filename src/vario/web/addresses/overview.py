@@ -59,8 +59,8 @@ class RunRows:
         self._reading = threading.Lock()
         self._is_ended = False
         self._notes: dict[str, tuple[str | None, RunNote]] = {}
-        self._stored: SummaryFile | None = None
-        """Read with the first run."""
+        self._stored: dict[Path, SummaryFile] = {}
+        """Of each served folder; read with its first run."""
 
     def end(self) -> None:
         """Stop reading runs."""
@@ -95,9 +95,9 @@ class RunRows:
             "cursor": self.cursor,
         }
 
-    def summaries(self) -> tuple[list[RunSummary], int]:
+    def summaries(self, seconds: float = TABLE_SECONDS) -> tuple[list[RunSummary], int]:
         """Return all runs that can be read, newest first, and how many could not be read in time."""
-        rows = self.read(TABLE_SECONDS)["runs"]
+        rows = self.read(seconds)["runs"]
         with self._lock:
             found = [self._known[row["run"]].summary for row in rows if row["run"] in self._known]
         read = [summary for summary in found if summary is not None]
@@ -162,16 +162,22 @@ class RunRows:
         return self._note(name, changed, stamp, row, known.summary)
 
     def _summary(self, name: str, read: Callable[[], RunSummary]) -> RunSummary:
-        if self._stored is None:
-            self._stored = SummaryFile(self._served.folder)
-        return self._stored.read(name, name, self._served.folder / name, read)
+        root, rest = self._served.split(name)
+        if root not in self._stored:
+            self._stored[root] = SummaryFile(root)
+        return self._stored[root].read(rest, name, root / rest, read)
 
     def _save(self, names: Sequence[str], num_runs: int) -> None:
         """Store the summaries once all runs are read, so that the next server has them at once."""
-        if self._stored is None or not self._served.is_writable or len(names) < num_runs:
+        if not self._served.is_writable or len(names) < num_runs:
             return
+        below: dict[Path, list[str]] = {}
+        for name in names:
+            root, rest = self._served.split(name)
+            below.setdefault(root, []).append(rest)
         with self._reading:
-            self._stored.save(names)
+            for root, stored in self._stored.items():
+                stored.save(below.get(root, []))
 
     def _note(
         self, name: str, changed: int, stamp: Stamp, row: bodies.RunRow, summary: RunSummary | None = None
@@ -254,6 +260,7 @@ def _noted(summary: RunSummary) -> bodies.Noted:
         "title": summary.title,
         "tags": note.tags,
         "note": note.text,
+        "note_by": note.by,
         "is_starred": note.is_starred,
         "is_archived": note.is_archived,
     }
@@ -268,6 +275,7 @@ def _short_row(served: Served, name: str) -> bodies.RunRow:
         "title": Path(name).name if name != "." else served.name,
         "tags": (),
         "note": "",
+        "note_by": "",
         "is_starred": False,
         "is_archived": False,
         "group": header.get("group"),
@@ -313,7 +321,7 @@ def rows_of(served: Served) -> RunRows:
 
 def runs(served: Served, values: Mapping[str, Any]) -> bodies.RunList:
     """Return all runs below the served folder."""
-    return rows_of(served).read()
+    return {**rows_of(served).read(), "is_writable": served.is_writable}
 
 
 def run(served: Served, values: Mapping[str, Any]) -> bodies.RunHome:

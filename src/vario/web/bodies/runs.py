@@ -37,6 +37,8 @@ class Noted(TypedDict):
     """The name it was given, or its folder's."""
     tags: Sequence[str]
     note: str
+    note_by: str
+    """Who changed any of this last; empty if unknown."""
     is_starred: bool
     is_archived: bool
 

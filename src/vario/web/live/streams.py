@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Literal
 
 from starlette.requests import Request
@@ -25,6 +25,7 @@ from vario.web.live.watching import MOST_CELLS, MOST_COLUMNS, Look, RunLooks, Wa
 from vario.web.reading import Readers
 from vario.web.served import Served
 from vario.web.server.security import refuse
+from vario.web.server.users import IS_ALLOWED
 
 BEAT_SECONDS = 15.0
 MOST_STREAMS = 64
@@ -90,7 +91,16 @@ async def live(streams: Streams, values: Mapping[str, Any], request: Request) ->
     except BaseException:
         streams.num_open -= 1
         raise
-    return _Stream(streams, events)
+    return _Stream(streams, _while_allowed(events, request.scope.get(IS_ALLOWED, lambda: True)))
+
+
+async def _while_allowed(events: AsyncGenerator[bytes, None], is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Events until the token they were asked for with is revoked; at the latest the next beat notices."""
+    async with aclosing(events):
+        async for event in events:
+            if not is_allowed():
+                return
+            yield event
 
 
 class _Stream(StreamingResponse):
@@ -107,7 +117,7 @@ class _Stream(StreamingResponse):
             self._streams.num_open -= 1
 
 
-async def _events(streams: Streams, values: Mapping[str, Any], request: Request) -> AsyncIterator[bytes]:
+async def _events(streams: Streams, values: Mapping[str, Any], request: Request) -> AsyncGenerator[bytes, None]:
     told = request.headers.get("last-event-id") or values["cursor"]
     if values["run"] is None:
         if values["quantity"] or values["series"]:
@@ -151,7 +161,7 @@ class _Page:
         elif self._quantity not in (known := [*recorded, *run.config.get("quantities", ())]):
             raise BadParameter("quantity", f"unknown '{self._quantity}'. {suggestion(self._quantity, known)}")
 
-    async def events(self, once: bool) -> AsyncIterator[bytes]:
+    async def events(self, once: bool) -> AsyncGenerator[bytes, None]:
         """Yield events until the run or the page is gone."""
         seen: Look | None = None
         async with self._streams.watching(self._name) as watcher:
@@ -238,7 +248,7 @@ class _Page:
                 }
 
 
-async def _of_list(streams: Streams, cursor: str, once: bool) -> AsyncIterator[bytes]:
+async def _of_list(streams: Streams, cursor: str, once: bool) -> AsyncGenerator[bytes, None]:
     async with streams.row_watcher as watcher:
         while not streams.is_ending:
             latest = watcher.latest

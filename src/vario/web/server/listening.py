@@ -137,6 +137,8 @@ def server_config(app: Starlette, root_path: str = "", **changes: Any) -> uvicor
         "log_level": "warning",
         "access_log": False,
         "server_header": False,
+        # Who connects is who is at the other end: what a header says counts only from a proxy that is trusted.
+        "proxy_headers": False,
         "lifespan": "off",
         "timeout_graceful_shutdown": SHUTDOWN_SECONDS,
         "h11_max_incomplete_event_size": 1 << 16,

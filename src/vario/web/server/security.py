@@ -17,18 +17,34 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vario.core.errors import ConfigError
 from vario.web.api.answers import JSON, encode
 from vario.web.server.token_page import token_page
+from vario.web.server.users import (
+    IS_ALLOWED,
+    LEAST_LETTERS,
+    LEAST_TOKEN,
+    LOOPBACK,
+    OWNER,
+    TOKEN_LETTERS,
+    USER,
+    Proxy,
+    TokenFile,
+    User,
+    is_from,
+    is_weak,
+)
 
 COOKIE = "vario_token"
 NO_TOKEN = "missing or wrong token. Open the link that `vario serve` printed, or send the token as a bearer token."
 NOTE_PATH, TRASH_PATH, CHARTS_PATH = "/api/note", "/api/trash", "/api/charts"
 WRITING_PATHS = (NOTE_PATH, TRASH_PATH, CHARTS_PATH)
-"""The only addresses that take anything but GET, and only of a server that is writable."""
+"""The addresses at which something is changed, by POST, and only of a server that is writable."""
+MCP_PATH = "/mcp"
+"""Where assistants ask, by POST; nothing is changed there."""
+VITAL_SIGNS_PATH = "/metrics"
+"""Where Prometheus reads."""
 OPEN_PATHS = ("/healthz",)
 """Paths that need no token: whether the server is up."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]{1,5})?")
-LEAST_TOKEN, LEAST_LETTERS = 24, 10
-"""The shortest token, and the fewest different characters, if other machines can reach the server."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -51,9 +67,9 @@ def make_token(fixed: str | None = None, is_private: bool = True) -> str:
     """
     if not fixed:
         return secrets.token_urlsafe(32)
-    if not re.fullmatch(r"[A-Za-z0-9_.~-]+", fixed):
+    if not TOKEN_LETTERS.fullmatch(fixed):
         raise ConfigError("VARIO_TOKEN: use only letters, digits and - _ . ~")
-    if not is_private and (len(fixed) < LEAST_TOKEN or len(set(fixed)) < LEAST_LETTERS):
+    if not is_private and is_weak(fixed):
         raise ConfigError(
             f"VARIO_TOKEN: too easy to guess. It needs {LEAST_TOKEN} characters, {LEAST_LETTERS} of them "
             f"different. Unset it to get a random one."
@@ -83,11 +99,24 @@ def known_hosts(host: str) -> frozenset[str] | None:
 class Guard:
     """Lets through requests with the right origin and token; adds the headers of every response."""
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] | None, is_writable: bool = False) -> None:
-        """`hosts` are the accepted host names; None for any. If writable, notes on runs can be changed."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str | None,
+        hosts: Iterable[str] | None,
+        is_writable: bool = False,
+        tokens: TokenFile | None = None,
+        proxy: Proxy | None = None,
+    ) -> None:
+        """`hosts` are the accepted host names; None for any. If writable, notes on runs can be changed.
+
+        Without a `token` everybody may read; `tokens` are those of other people, and `proxy` may name who asks.
+        """
         self._is_writable = is_writable
         self._app = app
         self._token = token
+        self._tokens = tokens
+        self._proxy = proxy
         self._hosts = None if hosts is None else frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,12 +127,18 @@ class Guard:
 
         answer = self._refusal(scope)
         cookie = None
-        if answer is None and self._token is not None and _path(scope) not in OPEN_PATHS:
+        if answer is None and _path(scope) not in OPEN_PATHS:
             asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-            if any(key == "token" and self._is_right(value) for key, value in asked):
-                answer, cookie = _without_token(scope, asked), _cookie(scope, self._token)
-            elif not self._is_known(scope):
+            given = next((value for key, value in asked if key == "token" and self._find(value) is not None), None)
+            user = self._user(scope) if given is None else self._find(given)
+            if user is None:
                 answer = token_page(asked) if _is_page(scope) else refuse(401, NO_TOKEN)
+            elif _path(scope) in WRITING_PATHS and scope["method"] == "POST" and not user.may_write:
+                answer = refuse(403, f"{user.name} may only read here")
+            else:
+                scope[USER], scope[IS_ALLOWED] = user, lambda: self._find(given or "") or self._user(scope) is not None
+            if given is not None and answer is None:
+                answer, cookie = _without_token(scope, asked), self._cookie(scope, given)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -129,7 +164,8 @@ class Guard:
         is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if is_foreign and headers.get("sec-fetch-mode") != "navigate":
             return refuse(403, "requests from another site are not allowed")
-        if scope["method"] == "POST" and self._is_writable and _path(scope) in WRITING_PATHS:
+        path = _path(scope)
+        if scope["method"] == "POST" and (path == MCP_PATH or (self._is_writable and path in WRITING_PATHS)):
             # A form of another site cannot send JSON, and a script of one is refused above.
             is_json = headers.get("content-type", "").partition(";")[0].strip() == JSON
             return None if is_json else refuse(415, "expected JSON")
@@ -139,15 +175,29 @@ class Guard:
             return answer
         return None
 
-    def _is_known(self, scope: Scope) -> bool:
+    def _user(self, scope: Scope) -> User | None:
+        """Who asks, by what the proxy says, a bearer token or the cookie; the owner if no token is needed."""
         headers = Headers(scope=scope)
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         kept = cookie_parser(headers.get("cookie", "")).get(_cookie_name(scope), "")
-        return (scheme.lower() == "bearer" and self._is_right(bearer.strip())) or self._is_right(kept)
+        found = None if self._proxy is None else self._proxy.user(scope)
+        if found is None and scheme.lower() == "bearer":
+            found = self._find(bearer.strip())
+        found = self._find(kept) if found is None and kept else found
+        return OWNER if found is None and self._token is None else found
 
-    def _is_right(self, given: str) -> bool:
-        assert self._token is not None
-        return hmac.compare_digest(given.encode("utf8", "replace"), self._token.encode())
+    def _find(self, given: str) -> User | None:
+        """Whose token this is."""
+        if self._token is not None and hmac.compare_digest(given.encode("utf8", "replace"), self._token.encode()):
+            return OWNER
+        return None if self._tokens is None else self._tokens.find(given)
+
+    def _cookie(self, scope: Scope, token: str) -> str:
+        forwarded = Headers(scope=scope).get("x-forwarded-proto", "")
+        is_from_proxy = is_from(scope, (*LOOPBACK, *(() if self._proxy is None else self._proxy.addresses)))
+        is_secure = scope.get("scheme") == "https" or (is_from_proxy and forwarded == "https")
+        secure = "; Secure" if is_secure else ""
+        return f"{_cookie_name(scope)}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
 def _path(scope: Scope) -> str:
@@ -156,7 +206,7 @@ def _path(scope: Scope) -> str:
 
 
 def _is_for_scripts(path: str) -> bool:
-    return path.startswith(("/api/", "/assets/")) or path == "/openapi.json"
+    return path.startswith(("/api/", "/assets/")) or path in ("/openapi.json", MCP_PATH, VITAL_SIGNS_PATH)
 
 
 def _is_page(scope: Scope) -> bool:
@@ -172,11 +222,6 @@ def _without_token(scope: Scope, asked: list[tuple[str, str]]) -> Response | Non
     rest = urlencode([(key, value) for key, value in asked if key != "token"])
     # Relative: it works below any prefix of a proxy.
     return RedirectResponse(f"./{path.rpartition('/')[2]}{'?' + rest if rest else ''}", status_code=303)
-
-
-def _cookie(scope: Scope, token: str) -> str:
-    secure = "; Secure" if scope.get("scheme") == "https" else ""
-    return f"{_cookie_name(scope)}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
 def _cookie_name(scope: Scope) -> str:

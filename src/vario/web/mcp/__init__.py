@@ -1,0 +1,1 @@
+"""The same answers as tools for an assistant, by the Model Context Protocol."""
