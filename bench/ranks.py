@@ -164,9 +164,7 @@ def main() -> None:
             print(f"written in {time.perf_counter() - began:.0f} s")
         size = sum(file.stat().st_size for file in job.path.rglob("*") if file.is_file())
         files = sum(1 for file in job.path.rglob("*") if file.is_file())
-        print(
-            f"{chosen.ranks} ranks, {chosen.steps} steps, {chosen.targets} targets: {files:,} files, {size / 1e6:.0f} MB"
-        )
+        print(f"{job.ranks} ranks, {job.steps} steps, {len(job.names)} targets: {files:,} files, {size / 1e6:.0f} MB")
         print(f"bad rank {job.bad}, replicas differ on {job.apart}, slow rank {job.slow}")
         for title, words in QUESTIONS.items():
             seconds, cpu, peak, said = ask([word.format(folder=folder, run=job.path) for word in words])

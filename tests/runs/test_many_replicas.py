@@ -1,8 +1,8 @@
 """Series of a tensor that very many ranks have alike: not all of them are read."""
 
-import made_runs
 import numpy as np
 
+import made_runs
 import vario
 from vario.runs.reader import MANY_REPLICAS
 

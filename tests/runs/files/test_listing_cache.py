@@ -3,7 +3,6 @@
 import json
 
 import made_runs
-
 import vario
 from vario.runs.files.listing_cache import listings_cached
 
