@@ -2,7 +2,7 @@
 
     python bench/ranks.py                  1,024 ranks of 64 steps, 24 targets
     python bench/ranks.py --ranks 256 --steps 256
-    python bench/ranks.py --follow         a run that grows by a step a second: does `vario follow` keep up?
+    python bench/ranks.py --follow 60      what `vario follow` costs while 60 steps are written, one every few seconds
 
 One rank has a NaN, one has replicas that differ, one is slow. Each question is asked in a process of its own, on no
 more than two cores.
@@ -11,6 +11,7 @@ more than two cores.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import resource
 import shutil
@@ -62,6 +63,8 @@ class Job:
         self.names = tuple(f"layers.{number}.weight" for number in range(targets))
         self.bad, self.apart, self.slow = ranks // 2, ranks // 3, ranks - 5
         self.started = time.time() - steps * STEP_SECONDS
+        self.is_live = False
+        """Whether steps end when they are written."""
 
     def open(self, rank: int) -> list[Store | Alerts]:
         """Return what writes one rank, open: the store, and the rules."""
@@ -104,7 +107,8 @@ class Job:
             "update_seconds": 0.05,
             "wait_seconds": 0.01,
         }
-        return StepRecord(step, tuple(frames), Scalars(step, self.started + step * STEP_SECONDS, numbers))
+        ended = time.time() if self.is_live else self.started + step * STEP_SECONDS
+        return StepRecord(step, tuple(frames), Scalars(step, ended, numbers))
 
     def write(self) -> None:
         """Write the whole run, rank after rank."""
@@ -130,6 +134,31 @@ class Job:
         return rows
 
 
+def write_slowly(job: Job, steps: int, seconds: float) -> None:
+    """Write all ranks step by step, as ranks that train side by side do."""
+    job.is_live, job.started = True, time.time()
+    stores = [job.open(rank)[0] for rank in range(job.ranks)]
+    for step in range(steps):
+        began = time.perf_counter()
+        for rank, store in enumerate(stores):
+            store.write(job.record(rank, step))
+        time.sleep(max(0.0, seconds - (time.perf_counter() - began)))
+    for store in stores:
+        store.close("finished", None)
+
+
+def follow(job: Job, steps: int, seconds: float) -> None:
+    """Follow a run while it is written, and print what that took."""
+    writer = multiprocessing.get_context("fork").Process(target=write_slowly, args=(job, steps, seconds))
+    writer.start()
+    while not (job.path / f"rank{job.ranks - 1}").exists():
+        time.sleep(0.5)
+    took, cpu, peak, said = ask(["follow", str(job.path), "--interval", "1"], limit=3600)
+    writer.join()
+    print(f"vario follow: {cpu / steps:.2f} s of CPU for each of {steps} steps, {took:.0f} s, {peak:.0f} MB")
+    print("\n".join("    " + line for line in said.splitlines()[:14]))
+
+
 def ask(words: list[str], limit: int = 600) -> tuple[float, float, float, str]:
     """Run one command: seconds, seconds of CPU, highest memory in MB, and the end of what it printed."""
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -152,12 +181,19 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--targets", type=int, default=24)
+    parser.add_argument("--follow", type=int, metavar="STEPS", help="follow a run while this many steps are written")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="between two steps of it, as far as writing is that quick"
+    )
     parser.add_argument("--folder", type=Path, help="keep the run here, and use it if it is there")
     chosen = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="vario-ranks-"))
     job = Job(folder, chosen.ranks, chosen.steps, chosen.targets)
     try:
+        if chosen.follow:
+            follow(job, chosen.follow, chosen.seconds)
+            return
         if not job.path.exists():
             began = time.perf_counter()
             job.write()

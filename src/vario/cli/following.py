@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vario.cli import output
-from vario.reports.follow_text import incident_line, trouble_line
+from vario.reports.follow_text import incident_line, trouble_line, trouble_lines
 from vario.rules.api.alerts import SEVERITIES, Incident
 from vario.rules.api.detector import QUIET_STEPS
 from vario.runs.live.run_watch import News, RunWatch
@@ -75,8 +75,12 @@ class Speaker:
         for incident in news.told_by_ranks if self._tells_ranks else ():
             if not any(_covers(told, incident) for told in self._told.get(path, ())):
                 self._line(path, "incident", incident.to_json(), incident_line(incident))
-        for trouble in news.troubles:
-            self._line(path, "rank", output.plain(trouble), trouble_line(trouble), again=True)
+        if self._is_json:
+            for trouble in news.troubles:
+                self._line(path, "rank", output.plain(trouble), trouble_line(trouble), again=True)
+            return
+        for line in trouble_lines(news.troubles):
+            self._line(path, "rank", {}, line, again=True)
 
     def remark(self, path: Path, event: str, text: str) -> None:
         """Print a remark about the watching itself."""

@@ -22,7 +22,7 @@ def ranks_text(summary: RunSummary) -> str:
     if len(hosts) > HOSTS_NAMED:
         return f"{recorded}, on {len(hosts)} hosts"
     if len(hosts) > 1:
-        return ", ".join([recorded, *(f"{_ranges(ranks)} on {host}" for host, ranks in hosts.items())])
+        return ", ".join([recorded, *(f"{rank_ranges(ranks)} on {host}" for host, ranks in hosts.items())])
     return ", ".join([recorded, *(f"on {host}" for host in hosts)])
 
 
@@ -34,13 +34,13 @@ def ranks_in_trouble(states: Sequence[RankState]) -> str:
     for trouble in dict.fromkeys(state.state for state in alone):
         found = [state for state in alone if state.state == trouble]
         if len(found) > RANKS_NAMED:
-            parts.append(f"ranks {_ranges(sorted(state.rank for state in found))} {trouble}")
+            parts.append(f"ranks {rank_ranges(sorted(state.rank for state in found))} {trouble}")
         else:
             parts += [f"rank {state.rank} {trouble} on {state.host}{_after(state.last_step)}" for state in found]
     victims = sorted(state.rank for state in failed if state.victim_of is not None)
     if victims:
         first = failed[0].rank
-        parts.append(f"rank {first} took down rank{'s' if len(victims) > 1 else ''} {_ranges(victims)}")
+        parts.append(f"rank {first} took down rank{'s' if len(victims) > 1 else ''} {rank_ranges(victims)}")
     return "; ".join(parts)
 
 
@@ -48,7 +48,7 @@ def _after(step: int | None) -> str:
     return " before its first step" if step is None else f" after step {step}"
 
 
-def _ranges(ranks: Sequence[int]) -> str:
+def rank_ranges(ranks: Sequence[int]) -> str:
     """Abbreviate numbers: 0-3, 6."""
     pieces: list[list[int]] = []
     for rank in ranks:
