@@ -31,6 +31,8 @@ GRAPH_SINCE, GRAPH_UNSEEN = "graph_since/", "graph_unseen/"
 
 COMPANION_CHANGE, COMPANION_SINCE = "companion_change/", "companion_since/"
 """The same about models that run beside the watched one; see companion_watch."""
+COMPANION_COPIED = "companion_copied"
+"""Logged where such a model, after keeping still, has taken over the watched one's weights."""
 
 GRADIENT_SHIFT = "gradient_shift/"
 """Prefix of plain numbers about gradients of which many have changed lastingly at once; see gradient_shift."""
