@@ -25,6 +25,9 @@ INPUT_CHANGE, INPUT_WAS, INPUT_SINCE = "input_change/", "input_was/", "input_sin
 """Prefixes of plain numbers about inputs of the model that have changed, what they were before, and the step in which
 that began; see input_watch."""
 
+INPUT_NON_FINITE = "input_non_finite/"
+"""Prefix of how many elements of an input of the model are NaN or positive infinity, where gradients are too."""
+
 GRAPH_CHANGE, GRAPH_WAS = "graph_change/", "graph_was/"
 GRAPH_SINCE, GRAPH_UNSEEN = "graph_since/", "graph_unseen/"
 """The same about what the loss is computed by: `constant:DivBackward0:factor@layer` and the like; see graph_watch."""

@@ -301,6 +301,12 @@ class InputSamples(Protocol):
     def input_samples(self, inputs: Any) -> Sequence[tuple[str, Later]]:
         """Start reading a sample of each tensor in a model's inputs, the same elements each time: name and numbers."""
 
+    def held_inputs(self, inputs: Any) -> Callable[[], Sequence[tuple[str, int]]]:
+        """Return what counts, in the inputs on the host that still exist then, elements that are NaN or +Inf, by name.
+
+        Inputs without such elements are left out. Nothing is kept alive.
+        """
+
 
 class Losses(Protocol):
     """The loss, found without logging by the script."""

@@ -32,7 +32,7 @@ from vario.backends.torch.optimizer import clipping
 from vario.backends.torch.optimizer.update_rows import UpdateRows
 from vario.backends.torch.reduce import host_copy
 from vario.backends.torch.reduce.distributions import TorchDistributions
-from vario.backends.torch.reduce.input_samples import input_samples
+from vario.backends.torch.reduce.input_samples import held_inputs, input_samples
 from vario.backends.torch.reduce.row_hashes import row_hashes
 from vario.backends.torch.reduce.sketches import TorchSketch
 from vario.backends.torch.reduce.summaries import TorchSummaries
@@ -289,6 +289,10 @@ class TorchModel(TrainingLoop):
     def input_samples(self, inputs: Any) -> Sequence[tuple[str, Later]]:
         """Start reading a sample of each tensor in a model's inputs, the same elements each time: name and numbers."""
         return input_samples(inputs)
+
+    def held_inputs(self, inputs: Any) -> Callable[[], Sequence[tuple[str, int]]]:
+        """Return what counts elements of the model's inputs that are NaN or +Inf, in those that still exist then."""
+        return held_inputs(inputs)
 
     def on_timed(self, call: Callable[[str, float, float], None]) -> None:
         """Call `call` with what the loop does besides training passes and updates, and its two ends."""
