@@ -59,7 +59,9 @@ class Tripwire:
         self._close_from = -_PAUSE
         self._was_hint = False
         self._inputs: dict[str, Callable[[], Sequence[tuple[str, int]]]] = {}
-        """What counts non-finite elements in the latest inputs of each model."""
+        """What counts non-finite elements in the inputs of each model, from its first pass in a step."""
+        self._held: dict[str, int] = {}
+        """That step."""
 
     def attach(
         self, gradient: QuantityObserver, guarded: Callable[[str, Callable[..., None]], Callable[..., None]]
@@ -77,8 +79,9 @@ class Tripwire:
         self.look_closer(is_hint=incident.severity == "note")
 
     def _pass_began(self, root: str, inputs: Inputs) -> None:
-        if self._samples is not None:
-            self._inputs[root] = self._samples.held_inputs(inputs)
+        # Of a model that is called many times in a step, the first call gets the batch.
+        if self._samples is not None and self._held.get(root) != (step := self._backend.clock.step):
+            self._held[root], self._inputs[root] = step, self._samples.held_inputs(inputs)
 
     def _look_at_inputs(self) -> None:
         """Log what of the batch is not finite, while it is still there."""

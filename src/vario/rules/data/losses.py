@@ -79,16 +79,19 @@ def loss_shift(step: Step, threshold: float = 9.8, share: float = 0.1) -> Iterat
     is_far = abs(found.size) > share * found.level and not _has_moved_so_far(step, name, found.size)
     copies = step.memory.get("loss_shift copies", Last)
     if is_far and not since - 2 <= copies.one("step", "copy") <= since + COPY_SEEN_WITHIN:
+        # The line through a loss that falls ever more slowly leads below zero, where no such loss gets.
+        lowest = min(filter(math.isfinite, newest))
+        usual = max(found.usual, lowest) if lowest > 0 else found.usual
         yield Finding(
             f"{name} has {'risen' if found.size > 0 else 'fallen'} to {number(found.value)} and stays there, "
-            f"expected {number(found.usual)}",
+            f"expected {number(usual)}",
             "scalar",
             name,
             found.value,
-            low=found.usual - 3 * found.noise,
-            high=found.usual + 3 * found.noise,
+            low=usual - 3 * found.noise,
+            high=usual + 3 * found.noise,
             scope="batch",
-            strength=abs(found.size) / max(abs(found.usual), 1e-12),
+            strength=abs(found.size) / max(abs(usual), 1e-12),
             since=since,
             cause="" if step.has_looked("activation", since) else UNSEEN.format(since),
         )
