@@ -16,10 +16,8 @@ import numpy as np
 
 from vario.backends.protocols.backend import Backend
 from vario.backends.protocols.capabilities import InputSamples
-from vario.backends.protocols.events import Inputs
 from vario.backends.protocols.gradients import Gradients
 from vario.core.quantities import GRADIENT_CHANGE, GRADIENT_NORM, INPUT_NON_FINITE
-from vario.core.records import ROOT
 from vario.rules.api.alerts import Incident
 from vario.rules.api.joint_shift import EVERY, GradientShift, shift_name
 from vario.training.costs import Costs
@@ -58,10 +56,6 @@ class Tripwire:
         self._was_finite = True
         self._close_from = -_PAUSE
         self._was_hint = False
-        self._inputs: dict[str, Callable[[], Sequence[tuple[str, int]]]] = {}
-        """What counts non-finite elements in the inputs of each model, from its first pass in a step."""
-        self._held: dict[str, int] = {}
-        """That step."""
 
     def attach(
         self, gradient: QuantityObserver, guarded: Callable[[str, Callable[..., None]], Callable[..., None]]
@@ -71,23 +65,15 @@ class Tripwire:
         self._gradient = gradient
         self._backend.on_backward_ended(guarded("tripwire", self._backward_ended), even_light=True)
         self._samples = self._backend.offer(InputSamples)
-        if self._samples is not None:
-            self._backend.on_pass_began(guarded("inputs", self._pass_began), even_light=True)
 
     def incident_came(self, incident: Incident) -> None:
         """Record more because a rule found something. Called on the writer thread."""
         self.look_closer(is_hint=incident.severity == "note")
 
-    def _pass_began(self, root: str, inputs: Inputs) -> None:
-        # Of a model that is called many times in a step, the first call gets the batch.
-        if self._samples is not None and self._held.get(root) != (step := self._backend.clock.step):
-            self._held[root], self._inputs[root] = step, self._samples.held_inputs(inputs)
-
     def _look_at_inputs(self) -> None:
         """Log what of the batch is not finite, while it is still there."""
-        for root, count in self._inputs.items():
-            for name, number in count():
-                self._gradient.log(f"{INPUT_NON_FINITE}{root or ROOT}:{name}", float(number))
+        for name, number in () if self._samples is None else self._samples.non_finite_inputs():
+            self._gradient.log(INPUT_NON_FINITE + name, float(number))
 
     def _backward_ended(self, gradients: Gradients) -> None:
         if self._gradient.watching:

@@ -301,11 +301,11 @@ class InputSamples(Protocol):
     def input_samples(self, inputs: Any) -> Sequence[tuple[str, Later]]:
         """Start reading a sample of each tensor in a model's inputs, the same elements each time: name and numbers."""
 
-    def held_inputs(self, inputs: Any) -> Callable[[], Sequence[tuple[str, int]]]:
-        """Return what counts, in the inputs on the host that still exist then, elements that are NaN or +Inf, by name.
+    def hold_inputs(self, root: str, inputs: Any) -> None:
+        """Remember what a model is called with, without keeping it alive."""
 
-        Inputs without such elements are left out. Nothing is kept alive.
-        """
+    def non_finite_inputs(self) -> Sequence[tuple[str, int]]:
+        """Count elements that are NaN or +Inf in the inputs on the host that still exist, where there are any."""
 
 
 class Losses(Protocol):
