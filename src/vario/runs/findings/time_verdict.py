@@ -226,8 +226,8 @@ def _advice(kind: Kind, facts: _Facts) -> str:
             "background (torch.distributed.checkpoint.async_save)."
         ),
         "monitor": (
-            "Record fewer `quantities` or `targets`, or set longer intervals (`every`). In steps of a few milliseconds "
-            "the fixed cost of following them weighs most."
+            "Record fewer `quantities` or `targets`, or record them more rarely: `every`, or a budget, `overhead`. Of "
+            "steps that take a few milliseconds, the fixed cost of following them is most."
         ),
         "rest": (
             "Look at what runs between forward, backward and update: the loss, clipping, copies to the host (.item(), "
