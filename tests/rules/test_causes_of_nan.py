@@ -82,3 +82,51 @@ def test_a_gradient_that_ranks_have_added_up_accuses_no_rank(quantity, ranks, ex
     course = Course(["non_finite"], ranks=ranks)
     alerts = course.step((quantity, {"w": summary(nans=1)}), scalars={"loss": 1.5})
     assert {alert.cause for alert in alerts} == {expected}
+
+
+def broken_batch(tmp_path, step, bad):
+    """A loop in which one element of one batch is not finite, long after intervals have become long."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    every = {"activation": 100, "activation_gradient": 100, "weight": 100, "update": 100}
+    options = {"every": every, "overhead": "2%", "strict": True}
+    with vario.watch(model, optimizer, directory=tmp_path, name="run", **options) as monitor:
+        for number in range(step + 8):
+            x = torch.randn(48, 64)
+            if number == step:
+                x[7, 11] = bad
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), torch.randint(0, 4, (48,))).backward()
+            optimizer.step()
+    return vario.diagnose(vario.open_run(monitor.path)).first
+
+
+@pytest.mark.parametrize(("step", "bad"), [(130, float("nan")), (130, float("inf")), (100, float("nan"))])
+def test_a_batch_that_is_not_finite_is_named_as_the_root_cause(tmp_path, step, bad):
+    first = broken_batch(tmp_path, step, bad)
+    assert first.step == first.lead.step == step
+    assert first.severity == "page"
+    assert "input" in first.cause
+    assert "already non-finite" in first.cause
+
+
+def test_what_weights_spread_in_the_next_steps_is_no_root_cause(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with vario.watch(
+        model, optimizer, directory=tmp_path, name="run", every={"activation": 100}, overhead="2%"
+    ) as monitor:
+        for number in range(140):
+            loss = model(torch.randn(16, 8)).square().mean()
+            if number == 130:
+                loss = loss + (loss * 0).log() * 0
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    run = vario.open_run(monitor.path)
+    first = vario.diagnose(run).first
+    assert first.lead.step == 130
+    assert first.cause.startswith("the forward pass or the loss function, before the backward pass")
+    assert {alert.step for alert in run.alerts if alert.rule == "non_finite" and alert.quantity != "scalar"} == {130}

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import vario
 
@@ -104,3 +105,25 @@ def sync(beside, model, step):
 )
 def test_usual_companions_are_silent(tmp_path, beside, each_step):
     assert not distil(tmp_path, beside, each_step)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_loss_that_moves_as_its_target_network_is_copied_is_no_shift(tmp_path, copies):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+    target = copy.deepcopy(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    with vario.watch(model, optimizer, directory=tmp_path, name="run", strict=True) as monitor:
+        for step in range(140):
+            x, later = torch.randn(64, 4), torch.randn(64, 4)
+            reward = 1.0 if copies or step < 100 else 3.0
+            with torch.no_grad():
+                wanted = reward + 0.1 * x[:, 0] + 0.9 * target(later).max(1).values
+            loss = F.smooth_l1_loss(model(x).gather(1, (x[:, :1] > 0).long()).squeeze(1), wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if copies and step == 100:
+                target.load_state_dict(model.state_dict())
+    said = [alert.rule for alert in vario.open_run(monitor.path).alerts]
+    assert ("loss_shift" in said) is not copies

@@ -756,6 +756,15 @@ def test_loss_shift_needs_a_level_that_stays_and_is_not_alarmed_by_learning():
     assert "data" in course.incidents()[0].cause
 
 
+def test_a_loss_that_was_never_negative_is_not_expected_to_be():
+    course = Course(["loss_shift"])
+    said = []
+    for step in range(100):
+        said += course.step(scalars={"loss": (4.0 * np.exp(-step / 12) if step < 60 else 9.0) + 0.01})
+    [alert] = said
+    assert "stays there, expected 0.0" in alert.text
+
+
 def test_a_fall_that_flattens_is_no_shift():
     course = Course(["loss_shift"])
     for step in range(100):

@@ -122,3 +122,30 @@ def test_a_new_head_on_a_network_that_is_not_trained_is_silent(tmp_path):
             loss.backward()
             optimizer.step()
     assert not vario.open_run(monitor.path).alerts
+
+
+class Tied(torch.nn.Module):
+    """Ids in, logits out of the table that looked the ids up, which is far too wide for that."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(64, 192)
+
+    def forward(self, ids):
+        return self.table(ids) @ self.table.weight.T
+
+
+@needs_loss_targets
+def test_ids_are_no_inputs_that_should_be_normalised(tmp_path):
+    torch.manual_seed(0)
+    model = Tied()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with vario.watch(model, optimizer, directory=tmp_path, name="run", strict=True) as monitor:
+        for _ in range(6):
+            ids = torch.randint(0, 64, (8, 17))
+            optimizer.zero_grad()
+            F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+            optimizer.step()
+    [alert] = said(vario.open_run(monitor.path), "start_above_chance")
+    assert "not normalised" not in alert.cause
+    assert "initialisation" in alert.cause

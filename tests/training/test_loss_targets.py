@@ -176,6 +176,7 @@ def pairs(outputs, targets):
         (classes, lambda out, y: F.nll_loss(out.softmax(-1), y), 5, "probabilities"),
         (one, lambda out, y: (out - y).square().mean(), 1, "broadcast"),
         (one, lambda out, y: (y - out).abs().mean(), 1, "broadcast"),
+        (one, lambda out, y: 0.01 * out.exp().mean() + 0.1 * (out - y).square().mean(), 1, "broadcast"),
         (signed, lambda out, y: F.mse_loss(out.sigmoid(), y), 5, "beyond_0_1"),
     ],
 )
@@ -201,6 +202,7 @@ def test_a_loss_function_that_gets_what_it_is_not_made_for(tmp_path, batch, crit
         (one, lambda out, y: F.mse_loss(out[:, 0], y), 1),
         (one, lambda out, y: (out[:, 0] - y).square().mean(), 1),
         (one, lambda out, y: (out[:, 0] - y.mean()).square().mean(), 1),
+        (one, lambda out, y: (out[:, 0] - y).square().mean() - 0.1 * (out + y).tanh().mean(), 1),
         (one, pairs, 2),
         (signed, lambda out, y: F.mse_loss(out.tanh(), y), 5),
         (signed, lambda out, y: F.mse_loss(out.sigmoid(), (y + 1) / 2), 5),

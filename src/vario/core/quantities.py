@@ -25,12 +25,17 @@ INPUT_CHANGE, INPUT_WAS, INPUT_SINCE = "input_change/", "input_was/", "input_sin
 """Prefixes of plain numbers about inputs of the model that have changed, what they were before, and the step in which
 that began; see input_watch."""
 
+INPUT_NON_FINITE = "input_non_finite/"
+"""Prefix of how many elements of an input of the model are NaN or positive infinity, where gradients are too."""
+
 GRAPH_CHANGE, GRAPH_WAS = "graph_change/", "graph_was/"
 GRAPH_SINCE, GRAPH_UNSEEN = "graph_since/", "graph_unseen/"
 """The same about what the loss is computed by: `constant:DivBackward0:factor@layer` and the like; see graph_watch."""
 
 COMPANION_CHANGE, COMPANION_SINCE = "companion_change/", "companion_since/"
 """The same about models that run beside the watched one; see companion_watch."""
+COMPANION_COPIED = "companion_copied"
+"""Logged where such a model, after keeping still, has taken over the watched one's weights."""
 
 GRADIENT_SHIFT = "gradient_shift/"
 """Prefix of plain numbers about gradients of which many have changed lastingly at once; see gradient_shift."""

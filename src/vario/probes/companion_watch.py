@@ -16,6 +16,8 @@ LEAST_STILL, TIMES_STILL, LEAST_MOVES = 40, 4.0, 4
 FAR, TIMES_FAR = 0.5, 2.5
 """How far it must be from the watched model, relative to its size and to the farthest before."""
 
+COPIED, LEAST_BETWEEN_COPIES = 0.5, 10
+"""The share of its distance that is left after it has copied the watched model, and the steps it kept still before."""
 NEW_FAR, NEW_TIMES = 0.1, 2.0
 """The same for another object that has taken its place, compared with the last look."""
 
@@ -39,12 +41,15 @@ class CompanionWatch:
         self._moved_at = self._longest_still = -1
         self._moves_apart = False
         """Whether the watched model has moved away since this one last did."""
+        self.has_copied = False
+        """Whether the latest look has met it as a new copy of the watched model, after it had kept still."""
         self._told: set[str] = set()
         self._last_step = 0
 
     def look(self, step: int, now: Companion) -> Sequence[CompanionEvent]:
         """Compare the state at a step; return what has changed, each kind once."""
         self._looks += 1
+        self.has_copied = False
         found = [*self._mode(step, now), *self._movement(step, now), *self._distances(step, now)]
         self._weights, self._distance, self._last_step = now.weights, now.distance, step
         news = [event for event in found if event.what not in self._told]
@@ -73,9 +78,11 @@ class CompanionWatch:
             is_late = self._num_moves >= LEAST_MOVES and still > max(LEAST_STILL, TIMES_STILL * self._longest_still)
             return [CompanionEvent(STILL, float(still), self._moved_at)] if is_late and self._moves_apart else []
         self._num_moves += 1
-        self._longest_still = max(self._longest_still, step - self._moved_at)
+        was_still = step - self._moved_at
+        self._longest_still = max(self._longest_still, was_still)
         self._moved_at, self._moves_apart = step, False
         came_closer = now.distance < self._distance
+        self.has_copied = was_still >= LEAST_BETWEEN_COPIES and now.distance < COPIED * self._distance
         if self._num_moves == 1 and self._looks > KNOWN and not came_closer:
             return [CompanionEvent(MOVED, now.distance, step)]
         return []

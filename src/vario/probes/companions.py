@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from vario.backends.protocols.backend import Backend, needed
 from vario.backends.protocols.companions import Companions
-from vario.core.quantities import COMPANION_CHANGE, COMPANION_SINCE
+from vario.core.quantities import COMPANION_CHANGE, COMPANION_COPIED, COMPANION_SINCE
 from vario.probes import Needs, Recorder
 from vario.probes.companion_watch import CompanionWatch
 
@@ -20,7 +20,8 @@ class CompanionProbe:
 
     `training`, `training_at_start`: it works as in training, with dropout or with the statistics of the batch. `still`:
     it no longer follows the model. `apart`: it is far from the model it is a copy of. `moved`: it never changed before.
-    `companion_since/...`: the step of the first look that met it.
+    `companion_since/...`: the step of the first look that met it. `companion_copied`: a target network has taken over
+    the weights of the model, as it does now and then.
     """
 
     quantity: ClassVar[str] = "scalar"
@@ -44,6 +45,9 @@ class CompanionProbe:
         found = self._companions.companions()
         self._has_none = not found and not self._watches
         for each in found:
-            for event in self._watches[each.number].look(self._clock.step, each):
+            watch = self._watches[each.number]
+            for event in watch.look(self._clock.step, each):
                 key = f"{event.what}:{each.name}"
                 self._recorder.log(**{COMPANION_CHANGE + key: event.value, COMPANION_SINCE + key: float(event.since)})
+            if watch.has_copied:
+                self._recorder.log(**{COMPANION_COPIED: 1.0})

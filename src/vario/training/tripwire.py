@@ -15,8 +15,9 @@ from functools import partial
 import numpy as np
 
 from vario.backends.protocols.backend import Backend
+from vario.backends.protocols.capabilities import InputSamples
 from vario.backends.protocols.gradients import Gradients
-from vario.core.quantities import GRADIENT_CHANGE, GRADIENT_NORM
+from vario.core.quantities import GRADIENT_CHANGE, GRADIENT_NORM, INPUT_NON_FINITE
 from vario.rules.api.alerts import Incident
 from vario.rules.api.joint_shift import EVERY, GradientShift, shift_name
 from vario.training.costs import Costs
@@ -63,13 +64,20 @@ class Tripwire:
         self._guarded = guarded
         self._gradient = gradient
         self._backend.on_backward_ended(guarded("tripwire", self._backward_ended), even_light=True)
+        self._samples = self._backend.offer(InputSamples)
 
     def incident_came(self, incident: Incident) -> None:
         """Record more because a rule found something. Called on the writer thread."""
         self.look_closer(is_hint=incident.severity == "note")
 
+    def _look_at_inputs(self) -> None:
+        """Log what of the batch is not finite, while it is still there."""
+        for name, number in () if self._samples is None else self._samples.non_finite_inputs():
+            self._gradient.log(INPUT_NON_FINITE + name, float(number))
+
     def _backward_ended(self, gradients: Gradients) -> None:
         if self._gradient.watching:
+            self._look_at_inputs()
             return  # rules see the rows
         each = self._norms_of_each(gradients)
         norm, scale = gradients.norm() if each is None else float(np.sqrt((each**2).sum())), gradients.scale
@@ -78,6 +86,8 @@ class Tripwire:
             return
         norm = norm / float(scale) if scale is not None else norm
         self._gradient.log(GRADIENT_NORM, norm)
+        if not math.isfinite(norm):
+            self._look_at_inputs()
         if self.has_moved(norm):
             self._gradient.observe_all(*gradients.named(), scale)
             for observer in self._observers:

@@ -1,6 +1,8 @@
 """The first cause of small real trainings that go wrong, in one paragraph."""
 
 import pytest
+import torch
+from torch import nn
 
 import vario
 from little_trainings import break_a_weight, train
@@ -134,3 +136,20 @@ def test_a_rule_that_raises_is_left_out_and_named(folder, caplog):
     found = vario.check(run, [careless, "non_finite"], failed=warn_of_failure)
     assert found.incidents
     assert "rule careless failed and was skipped: ZeroDivisionError: no steps" in caplog.text
+
+
+def lose(folder):
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with vario.watch(model, optimizer, directory=folder, name="run"):
+        for _ in range(3):
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        raise ValueError("lost")
+
+
+def test_nothing_found_in_a_run_that_crashed_says_that_it_did(tmp_path):
+    with pytest.raises(ValueError, match="lost"):
+        lose(tmp_path)
+    assert "The run crashed, though: ValueError: lost" in str(vario.diagnose(vario.open_run(tmp_path / "run")))

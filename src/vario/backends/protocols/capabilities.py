@@ -301,6 +301,12 @@ class InputSamples(Protocol):
     def input_samples(self, inputs: Any) -> Sequence[tuple[str, Later]]:
         """Start reading a sample of each tensor in a model's inputs, the same elements each time: name and numbers."""
 
+    def hold_inputs(self, root: str, inputs: Any) -> None:
+        """Remember what a model is called with, without keeping it alive."""
+
+    def non_finite_inputs(self) -> Sequence[tuple[str, int]]:
+        """Count elements that are NaN or +Inf in the inputs on the host that still exist, where there are any."""
+
 
 class Losses(Protocol):
     """The loss, found without logging by the script."""

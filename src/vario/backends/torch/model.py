@@ -32,12 +32,12 @@ from vario.backends.torch.optimizer import clipping
 from vario.backends.torch.optimizer.update_rows import UpdateRows
 from vario.backends.torch.reduce import host_copy
 from vario.backends.torch.reduce.distributions import TorchDistributions
-from vario.backends.torch.reduce.input_samples import input_samples
+from vario.backends.torch.reduce.input_samples import held_inputs, input_samples
 from vario.backends.torch.reduce.row_hashes import row_hashes
 from vario.backends.torch.reduce.sketches import TorchSketch
 from vario.backends.torch.reduce.summaries import TorchSummaries
 from vario.backends.torch.targets import NamedTensors, Targets
-from vario.core.records import HostCopy, Structure
+from vario.core.records import ROOT, HostCopy, Structure
 from vario.core.selector import Choice
 
 _BY_ITSELF: frozenset[type] = frozenset(
@@ -96,6 +96,7 @@ class TorchModel(TrainingLoop):
         self._undo.add(self._companions.forget)
         self._collective_followers: list[CollectiveFollower] = []
         self._update_rows: UpdateRows | None = None
+        self._held_inputs: dict[str, Callable[[], Sequence[tuple[str, int]]]] = {}
         self._asked: torch.cuda.Event | None = None
         self._sparse_hooks: list[SparseHooks] = []
         self._rank_is_sure = False
@@ -289,6 +290,16 @@ class TorchModel(TrainingLoop):
     def input_samples(self, inputs: Any) -> Sequence[tuple[str, Later]]:
         """Start reading a sample of each tensor in a model's inputs, the same elements each time: name and numbers."""
         return input_samples(inputs)
+
+    def hold_inputs(self, root: str, inputs: Any) -> None:
+        """Remember what a model is called with, without keeping it alive."""
+        self._held_inputs[root] = held_inputs(inputs)
+
+    def non_finite_inputs(self) -> Sequence[tuple[str, int]]:
+        """Count elements of the models' latest inputs that are NaN or +Inf, in those that still exist."""
+        return [
+            (f"{root or ROOT}:{name}", number) for root, held in self._held_inputs.items() for name, number in held()
+        ]
 
     def on_timed(self, call: Callable[[str, float, float], None]) -> None:
         """Call `call` with what the loop does besides training passes and updates, and its two ends."""

@@ -41,9 +41,13 @@ class Inputs:
 
     def _pass_began(self, root: str, inputs: PassInputs) -> None:
         number = self._num_passes[root]
-        if number >= MOST_PASSES or not self._recorder.costs.may_look(self._clock.step):
+        if number >= MOST_PASSES:
             return
         self._num_passes[root] = number + 1
+        if not number:
+            self._samples.hold_inputs(root, inputs)  # the batch, if gradients turn out not to be finite
+        if not self._recorder.costs.may_look(self._clock.step):
+            return
         prefix = f"{root}:" if root else ""
         suffix = f" (pass {number + 1})" if number else ""
         samples = [(f"{prefix}{name}{suffix}", fetch) for name, fetch in self._samples.input_samples(inputs)]

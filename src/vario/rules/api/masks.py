@@ -1,4 +1,4 @@
-"""Attention masks among activations: they contain -inf on purpose."""
+"""Activations whose numbers are no sizes: attention masks, which contain -inf on purpose, and ids of tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from vario.core.records import COUNT, INFS, MAX, MIN, NANS, ZEROS, Table
+from vario.core.records import COUNT, INFS, MAX, MIN, NANS, SUM, ZEROS, Table
+
+SAME_TENSOR = [COUNT, SUM, MIN, MAX]
+"""What is equal in two rows of the same tensor."""
 
 
 def are_masks(targets: Sequence[str], rows: Table) -> npt.NDArray[np.bool_]:
@@ -21,4 +24,17 @@ def are_masks(targets: Sequence[str], rows: Table) -> npt.NDArray[np.bool_]:
     found: npt.NDArray[np.bool_] = hides & is_plain
     for row in np.flatnonzero(hides & ~is_plain).tolist():
         found[row] = ":input" in targets[row] and "mask" in targets[row].rpartition(":")[2]
+    return found
+
+
+def are_ids(targets: Sequence[str], rows: Table, lookups: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """Flag the inputs of embeddings, whose names begin as `lookups`, and other inputs that are the same tensor.
+
+    A model gets the ids that its embedding looks up.
+    """
+    found = np.array([bool(lookups) and name.startswith(lookups) for name in targets], np.bool_)
+    known = {tuple(row) for row in rows[found][:, SAME_TENSOR].tolist()}
+    if known:
+        same = [tuple(row) in known for row in rows[:, SAME_TENSOR].tolist()]
+        found |= [":input" in name and is_same for name, is_same in zip(targets, same, strict=True)]
     return found

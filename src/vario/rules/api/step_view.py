@@ -15,6 +15,7 @@ from vario.core.elements.bins import Counts, merge_bins
 from vario.core.parameter_list import by_kind
 from vario.core.quantities import LOSSES
 from vario.core.records import COLUMNS, Frame, Table, merge
+from vario.rules.api.masks import are_ids
 from vario.rules.api.series_state import Departure, Deviation, Flags, Last, Memory, Trend, Values
 from vario.statistics import STATISTICS
 
@@ -133,11 +134,9 @@ class Facts:
         """Flag the parameters of embeddings."""
         return np.array([name in self.embeddings for name in targets], np.bool_)
 
-    def are_indices(self, targets: Sequence[str]) -> Flags:
-        """Flag inputs of embeddings: ids of tokens or positions have no magnitude to compare."""
-        if not self._lookups:
-            return np.zeros(len(targets), np.bool_)
-        return np.array([name.startswith(self._lookups) for name in targets], np.bool_)
+    def are_indices(self, targets: Sequence[str], summaries: Table) -> Flags:
+        """Flag activations that are ids of tokens or positions: they have no magnitude to compare."""
+        return are_ids(targets, summaries, self._lookups)
 
     @cached_property
     def _lookups(self) -> tuple[str, ...]:

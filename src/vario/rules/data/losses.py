@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vario.core.quantities import LOSS, LOSS_BACKWARD, LOSS_LOCAL, LOSSES
+from vario.core.quantities import COMPANION_COPIED, LOSS, LOSS_BACKWARD, LOSS_LOCAL, LOSSES
 from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.findings import WARM
@@ -55,6 +55,8 @@ def loss_shift(step: Step, threshold: float = 9.8, share: float = 0.1) -> Iterat
     Next: Look at the batches since that step, labels first. Then check the masks, weights and terms of the loss.
     """
     name = _name(step)
+    if COMPANION_COPIED in step.scalars:
+        step.memory.get("loss_shift copies", Last).swap_one("copy", step.scalars[COMPANION_COPIED], step.number)
     if name is None:
         return
     losses = remembered(step.memory, f"loss_shift {name}", step.scalars[name])
@@ -73,23 +75,30 @@ def loss_shift(step: Step, threshold: float = 9.8, share: float = 0.1) -> Iterat
         return  # what is left of a loss that is learned to the end is rounding
     if -LEARNED_AT_ONCE * found.usual < found.size < 0 and found.usual > AT_START * highest:
         return  # the first fall from where it started is learning, which may begin late and at once
-    if abs(found.size) > share * found.level and not _has_moved_so_far(step, name, found.size):
-        since = step.number - found.looks_ago
+    since = step.number - found.looks_ago
+    is_far = abs(found.size) > share * found.level and not _has_moved_so_far(step, name, found.size)
+    copies = step.memory.get("loss_shift copies", Last)
+    if is_far and not since - 2 <= copies.one("step", "copy") <= since + COPY_SEEN_WITHIN:
+        # The line through a loss that falls ever more slowly leads below zero, where no such loss gets.
+        lowest = min(filter(math.isfinite, newest))
+        usual = max(found.usual, lowest) if lowest > 0 else found.usual
         yield Finding(
             f"{name} has {'risen' if found.size > 0 else 'fallen'} to {number(found.value)} and stays there, "
-            f"expected {number(found.usual)}",
+            f"expected {number(usual)}",
             "scalar",
             name,
             found.value,
-            low=found.usual - 3 * found.noise,
-            high=found.usual + 3 * found.noise,
+            low=usual - 3 * found.noise,
+            high=usual + 3 * found.noise,
             scope="batch",
-            strength=abs(found.size) / max(abs(found.usual), 1e-12),
+            strength=abs(found.size) / max(abs(usual), 1e-12),
             since=since,
             cause="" if step.has_looked("activation", since) else UNSEEN.format(since),
         )
 
 
+COPY_SEEN_WITHIN = 6
+"""A target network that was copied at a step is looked at within so many; the loss then compares with another model."""
 UNSEEN = (
     "the data, the labels or a term of the loss changed, or the model itself: no activation has been recorded since "
     "step {}"

@@ -67,8 +67,9 @@ def drift(
         flagged = was_calm & (deviation.warmth >= WARM) & (size > np.log(factor)) & (size > times * deviation.usual_gap)
         flagged &= np.sign(deviation.gap) == np.sign(deviation.distance)
         if quantity == "activation":
-            flagged &= step.rows(quantity).summaries[:, 0] > 1  # a single number is a loss
-            flagged &= ~step.facts.are_indices(deviation.targets)
+            rows = step.rows(quantity).summaries
+            flagged &= rows[:, 0] > 1  # a single number is a loss
+            flagged &= ~step.facts.are_indices(deviation.targets, rows)
         if quantity in ("activation", "weight"):
             flagged &= size > LEARNING * learnt  # while the loss falls fast, both grow because the model learns
         # The latest value is away from the usual one as well: noise alone moves the mean of a few.
@@ -98,7 +99,8 @@ def _offsets(step: Step, share: float, times: float) -> Iterator[Finding]:
     is_warm = mean.warmth >= WARM
     was_calm = step.memory.get("drift mean", Calm).update(mean.targets, is_warm & (gap < share / 2.5), CALM)
     flagged = was_calm & is_warm & (gap > share) & (np.abs(mean.gap) > times * mean.usual_gap)
-    flagged &= (step.rows("activation").summaries[:, 0] > 1) & ~step.facts.are_indices(mean.targets)
+    rows = step.rows("activation").summaries
+    flagged &= (rows[:, 0] > 1) & ~step.facts.are_indices(mean.targets, rows)
     # A jump is sudden; other rules report it.
     flagged &= step.memory.get("drift mean leaving", Streak).update(mean.targets, flagged) >= LEAVING
     for index in np.flatnonzero(flagged)[:MOST_TOLD]:

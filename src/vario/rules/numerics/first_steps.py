@@ -274,7 +274,7 @@ def _remember_sizes(step: Step, memory: Last) -> None:
     rows = step.rows("activation")
     if not len(rows):
         return
-    sizes, indices = rows.statistic("rms"), step.facts.are_indices(rows.targets)
+    sizes, indices = rows.statistic("rms"), step.facts.are_indices(rows.targets, rows.summaries)
     for side in ("input", "output"):
         found = [
             size

@@ -53,7 +53,8 @@ def level_shift(step: Step, threshold: float = 10.0, steps: int = 3, growth: flo
         held = np.maximum(up, down)
         flagged = held >= steps
         if quantity == "activation":
-            flagged &= (step.rows(quantity).summaries[:, 0] > 1) & ~step.facts.are_indices(deviation.targets)
+            rows = step.rows(quantity).summaries
+            flagged &= (rows[:, 0] > 1) & ~step.facts.are_indices(deviation.targets, rows)
         if not flagged.any():
             continue
         together = not linear and quantity == "gradient" and moved_together(deviation, flagged, size)

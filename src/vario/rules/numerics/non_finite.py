@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from vario.core.quantities import LOSSES
+from vario.core.quantities import INPUT_NON_FINITE, LOSSES
 from vario.core.records import INFS, NANS, Frame
 from vario.core.text import number
 from vario.rules import Finding, Step, rule
 from vario.rules.api.masks import are_masks
+from vario.rules.api.series_state import Last
 
 BACKWARD = ("gradient", "gradient_local", "gradient_accumulated", "gradient_applied", "activation_gradient")
 REDUCED = ("gradient", "gradient_applied")
@@ -40,16 +41,51 @@ def non_finite(step: Step) -> Iterator[Finding]:
     looked_at = [frame for frame in step.frames if frame.quantity in (*FORWARD, *BACKWARD, *STATE)]
     bad = [_first(frame) for frame in looked_at if not (step.was_skipped and frame.quantity in BACKWARD)]
     found = sorted((finding for finding in bad if finding is not None), key=_when)
+    if _has_spread(step, looked_at, found):
+        return  # from weights that were reported
+    batch = _of_the_batch(step)
+    if batch is not None and (found or any(not math.isfinite(loss) for _, loss in _losses(step))):
+        found.insert(0, batch)
     if found:
         first = found[0]
         places = tuple(dict.fromkeys(f"{other.quantity} of '{other.target}'" for other in found[1:]))
         then = f"; then {', '.join(places[:3])}" if places else ""
-        yield dataclasses.replace(first, text=first.text + then, others=places, cause=_cause(first, step))
+        cause = first.cause or _cause(first, step)
+        yield dataclasses.replace(first, text=first.text + then, others=places, cause=cause)
         return
     for name, value in step.scalars.items():
         if "loss" in name and "scale" not in name and not math.isfinite(value):
             text, cause = f"{name} is {value}", _cause_of_loss(name, step)
             yield Finding(text, "scalar", name, value, strength=1e9, scope="global", cause=cause)
+
+
+def _has_spread(step: Step, looked_at: Sequence[Frame], found: Sequence[Finding]) -> bool:
+    """Whether weights were non-finite after an earlier step, and nothing recorded since was finite again."""
+    spoilt = step.memory.get("non_finite weights", Last)
+    before = spoilt.one("value", "weight")
+    now = 1.0 if any(finding.quantity == "weight" for finding in found) else before if found or not looked_at else 0.0
+    if now != before and not math.isnan(now):
+        spoilt.swap_one("weight", now, step.number)
+    return before == 1 and now == 1 and bool(found)
+
+
+def _of_the_batch(step: Step) -> Finding | None:
+    """What of the model's inputs is not finite, where gradients are not either."""
+    counts = {name: value for name, value in step.scalars.items() if name.startswith(INPUT_NON_FINITE)}
+    if not counts:
+        return None
+    name, value = next(iter(counts.items()))
+    place = name.removeprefix(INPUT_NON_FINITE)
+    return Finding(
+        f"the model's input '{place}' contains {number(value)} elements that are NaN or Inf",
+        "activation",
+        place,
+        math.nan,
+        order=-1.0,
+        strength=1e9,
+        scope="batch",
+        cause=f"the batch: '{place}' was already non-finite when it came to the model",
+    )
 
 
 def _first(frame: Frame) -> Finding | None:

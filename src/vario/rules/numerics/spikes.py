@@ -101,7 +101,7 @@ def activation_jump(step: Step, threshold: float = 8.0, factor: float = 2.5) -> 
     rows = step.rows("activation")
     # A single number that a model returns is its loss, which other rules check.
     flagged = left_the_past(deviation, threshold, size * (1 + step.is_warming_up)) & (rows.summaries[:, 0] > 1)
-    flagged &= ~step.facts.are_indices(rows.targets)
+    flagged &= ~step.facts.are_indices(rows.targets, rows.summaries)
     order = rows.order
     yield from tell(deviation, flagged, "activation", "rms", "activation", order=order)
     # Squares overflow long before the values do: beyond that only the largest magnitude shows it.

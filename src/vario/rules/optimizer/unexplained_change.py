@@ -22,8 +22,9 @@ MOST_UNSEEN = 20
 ENOUGH = 16
 """The fewest elements of a weight from whose watched updates the others can be estimated."""
 FEW = 4
-FEW_ELEMENTS, FEW_SHARE = 4, 0.01
-"""How many elements of a weight, or which share of them, may be broken memory."""
+FEW_ELEMENTS, FEW_SHARE, MOST_SHARE = 4, 0.01, 0.25
+"""How many elements of a weight, or which share of them, may be broken memory, and no more than which share of those
+that were looked at: one of three that changed may be one of many."""
 UPDATES = 10
 """A change no larger than this many updates is something loops do themselves: clamping, averaging, reverting."""
 ROUNDING = {"float64": 1e-14, "bfloat16": 0.03, "float16": 4e-3}
@@ -86,7 +87,7 @@ def _are_few(rows: Rows, index: int) -> bool:
     """Whether only a few of the sampled elements changed."""
     count, zeros = rows.summaries[index, COUNT], rows.summaries[index, ZEROS]
     # Of a weight that is written as a whole, a glance sees all of its elements change.
-    return bool(zeros > 0 and count - zeros <= max(FEW_ELEMENTS, FEW_SHARE * count))
+    return bool(zeros > 0 and count - zeros <= max(min(FEW_ELEMENTS, MOST_SHARE * count), FEW_SHARE * count))
 
 
 def _of_weights(step: Step) -> Rows:

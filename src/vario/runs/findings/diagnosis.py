@@ -63,6 +63,8 @@ class Diagnosis:
     """Which rank the others wait for, and what each does with a step; None if there is one rank."""
     began_together: ChangePoint | None
     """What moved to another level at the step of the root cause, over all series; None if nothing did."""
+    crashed: str = ""
+    """The error that ended the run, of the first rank that crashed; empty: none did."""
 
     def __str__(self) -> str:
         return " ".join([diagnosis_text(self), *began_text(self), *others_text(self)])
@@ -110,6 +112,7 @@ def diagnosis_of(run: RunReader, found: Check) -> Diagnosis:
         telling_apart=telling_apart(reasons),
         rank_verdict=rank_verdict(run, [alert for incident in ordered for alert in incident.alerts]),
         began_together=None if first is None else began_with(run, first.lead.began, first.lead.step),
+        crashed=next((rank.error for rank in run.rank_states if rank.state == "crashed" and rank.error), ""),
     )
 
 

@@ -72,7 +72,8 @@ def _nothing(diagnosis: Diagnosis) -> str:
             "No alerts are stored: no rules ran during training, and the rows "
             f"({size(diagnosis.num_bytes)}) were not replayed. Run `vario diagnose --replay`."
         )
-    return f"Nothing found during training: {len(diagnosis.rules)} rules checked {rows}."
+    crashed = f" The run crashed, though: {diagnosis.crashed}" if diagnosis.crashed else ""
+    return f"Nothing found during training: {len(diagnosis.rules)} rules checked {rows}.{crashed}"
 
 
 def _remarks(onset: Onset) -> Iterator[str]:

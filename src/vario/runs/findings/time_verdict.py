@@ -220,14 +220,17 @@ def _advice(kind: Kind, facts: _Facts) -> str:
             "logging, saving with other functions than torch.save. py-spy dump --pid PID shows the line it is in."
         ),
         "evaluation": (
-            f"There were {split.num_evaluations} in these steps: evaluate less often, on fewer batches, or in larger "
-            "ones."
+            f"There were {split.num_evaluations} in these steps (validation, or samples drawn from the model): do it "
+            "less often, on fewer batches, or in larger ones."
         ),
         "checkpoint": (
             f"There were {split.num_checkpoints} in these steps: save less often, to a faster disk, or in the "
             "background (torch.distributed.checkpoint.async_save)."
         ),
-        "monitor": 'Record less: vario.watch(..., overhead="1%"), longer intervals (`every`) or fewer `targets`.',
+        "monitor": (
+            "Record fewer `quantities` or `targets`, or record them more rarely: `every`, or a budget, `overhead`. Of "
+            "steps that take a few milliseconds, the fixed cost of following them is most."
+        ),
         "rest": (
             "Look at what runs between forward, backward and update: the loss, clipping, copies to the host (.item(), "
             ".cpu()), hooks."

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from vario.core.records import COUNT, INFS, MAX, MIN, NANS, SUM, Table
+from vario.core.records import INFS, MAX, MIN, NANS, Table
 from vario.rules.api.masks import are_masks
 from vario.rules.api.step_view import Facts
 from vario.runs.files.store_reader import summaries
@@ -16,7 +16,6 @@ from vario.runs.reader import RunReader
 INDICES, MASK = "indices", "mask"
 LOWEST = (*(float(np.finfo(kind).min) for kind in (np.float16, np.float32)), -3.3895314e38)
 """What masks contain instead of -inf: the lowest number of a dtype, bfloat16 last."""
-SAME = [COUNT, SUM, MIN, MAX]
 
 
 def row_kinds(run: RunReader, quantity: str, targets: Sequence[str], rank: int | str) -> dict[str, str]:
@@ -35,10 +34,7 @@ def _kinds_at(run: RunReader, step: int, rank: int, wanted: set[str]) -> dict[st
     table = run.frame(step, "activation", rank)
     names, rows = table.column("target").to_pylist(), summaries(table)
     facts = Facts.read(rank, run.world_size, dict(run.structure(rank)))
-    are_ids = facts.are_indices(names)
-    # The model's own input is the same tensor.
-    ids = {tuple(row) for row in rows[are_ids][:, SAME]}
-    are_ids |= [":input" in name and tuple(row) in ids for name, row in zip(names, rows[:, SAME], strict=True)]
+    are_ids = facts.are_indices(names, rows)
     hide = are_masks(names, rows) | _hide(names, rows)
     kinds = zip(names, are_ids.tolist(), hide.tolist(), strict=True)
     return {name: INDICES if is_id else MASK for name, is_id, hides in kinds if (is_id or hides) and name in wanted}

@@ -39,6 +39,7 @@ _REDUCTIONS = frozenset(
     for name in ("Mean", "Sum", "Pow", "Abs", "Mul", "Div", "Sqrt", "Neg")
     for number in range(2)
 )
+_OF_TERMS = frozenset({"AddBackward0", "SubBackward0"})
 _PARAMETER = "torch::autograd::AccumulateGrad"
 _MOST_VIEWS = 8
 RANGES = {"SigmoidBackward0": (0.0, 1.0), "SoftmaxBackward0": (0.0, 1.0), "TanhBackward0": (-1.0, 1.0)}
@@ -59,9 +60,16 @@ def misuse(node: Any, name: str) -> str:
     return ""
 
 
-def is_passed(name: str) -> bool:
-    """Whether a loss may be computed from a difference below a node of this name."""
-    return name in _REDUCTIONS
+def is_passed(node: Any, name: str) -> bool:
+    """Whether a loss may be computed from a difference below a node of this name: a reduction, or a sum of terms."""
+    return name in _REDUCTIONS or (name in _OF_TERMS and _is_number(node))
+
+
+def _is_number(node: Any) -> bool:
+    try:
+        return not node._input_metadata[0].shape
+    except (AttributeError, IndexError, TypeError):
+        return False  # a graph that this release describes in another way
 
 
 def source(node: Any) -> Any:

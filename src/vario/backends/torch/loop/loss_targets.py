@@ -40,7 +40,7 @@ def compared_by(loss: torch.Tensor) -> Compared:
         if (name != "SubBackward0" or is_near) and (wrong := _misuse(node, name)):
             misuses.append(wrong)
         if name not in _CRITERIA:
-            is_near = is_near and loss_misuses.is_passed(name)
+            is_near = is_near and loss_misuses.is_passed(node, name)
             waiting += [(below, is_alone and name in _FACTORS, is_near) for below, _ in node.next_functions]
             continue
         if name in _OF_CLASSES:

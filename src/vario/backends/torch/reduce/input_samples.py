@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -40,6 +41,30 @@ def input_samples(inputs: tuple[tuple[Any, ...], Any]) -> Sequence[tuple[str, La
             with unseen():
                 found.append((name, _read_later(local)))
     return found
+
+
+def held_inputs(inputs: tuple[tuple[Any, ...], Any]) -> Callable[[], Sequence[tuple[str, int]]]:
+    """Return what counts elements that are NaN or +Inf in the inputs on the host that still exist then, by name.
+
+    Masks contain -Inf on purpose.
+    """
+    held = [
+        (name, weakref.ref(tensor))
+        for name, tensor in islice(named_inputs(torch.Tensor, *inputs), MOST_TENSORS)
+        if tensor.dtype in _NUMBERS
+    ]
+
+    def count() -> Sequence[tuple[str, int]]:
+        found = []
+        with torch.no_grad(), unseen():
+            for name, there in held:
+                tensor = there()
+                if type(tensor) is torch.Tensor and tensor.is_cpu and tensor.layout is torch.strided:
+                    number = int((~(tensor < torch.inf)).sum())
+                    found += [(name, number)] * (number > 0)
+        return found
+
+    return count
 
 
 def _read(tensor: torch.Tensor) -> Later:
