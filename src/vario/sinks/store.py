@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from vario.core.old_names import QUANTITIES
 from vario.core.parameter_list import json_texts
 from vario.core.process.processes import this_process
 from vario.core.records import COLUMNS, Frame, StepRecord
+from vario.core.retention_options import tiers_of
 from vario.core.run_files.shapes import COLLECTIVES, read_json
 from vario.core.run_header import RunHeader
 from vario.core.text import size
@@ -36,12 +38,15 @@ from vario.store.folder import Claim, claim, leading_rank, write_json, write_tex
 from vario.store.holding import has_lost
 from vario.store.live_stream import LiveStream
 from vario.store.recovery import part_path, recover
+from vario.store.retention import Retention
 from vario.store.rollups import BUCKET_STEPS, ROLLUP_MIN_ROWS
 
 log = logging.getLogger("vario")
 
 STATUS_SECONDS = 1.0
 """`rank.json` is rewritten at most this often."""
+LONG_STEPS = 2000
+"""After this many steps some rank of several may have parts to merge."""
 
 
 class _Stream:
@@ -92,7 +97,12 @@ class Store:
         self._highest_part: dict[str, int] = {}
         self._stored: dict[str, str] = {}
         """Quantities that an earlier session stored under another name."""
-        self._compactor = Compactor(rollup_min_rows, bucket_steps)
+        self._rollup_options = rollup_min_rows, bucket_steps
+        self._compactor = Compactor()
+        self._retains = False
+        self._num_steps = 0
+        self._format = run_format.FORMAT
+        self._format_lock = threading.Lock()
         self._claim: Claim | None = None
         self._established = self._is_lost = False
         self._run: dict[str, Any] = {}
@@ -114,6 +124,10 @@ class Store:
         statistics = header.config.get("statistics")
         self._columns = frozenset(COLUMNS) if statistics is None else columns_needed(statistics)
         self.first_step = header.first_step or 0
+        # Runs made by other means than a training say nothing of it: they stay as they were written.
+        self._retains = header.config.get("retention") is not None
+        retained = self._retention if self._retains else None
+        self._compactor = Compactor(*self._rollup_options, retained, self._may_rewrite)
         self._attempt("record", self._establish)
 
     def write(self, record: StepRecord) -> None:
@@ -140,6 +154,10 @@ class Store:
         for quantity, stream in list(self._streams.items()):
             if self._is_due(stream):
                 self._attempt("close a part", lambda quantity=quantity: self._rotate(quantity))  # type: ignore[misc]
+        self._num_steps += len({record.step for record in records})
+        if self._num_steps >= LONG_STEPS and self._header.world_size > 1 and self._format < run_format.REWRITTEN_FORMAT:
+            # Other ranks cannot say it themselves: one process writes `run.json`.
+            self._attempt("write run.json", self._rewrite_if_leading)
         now = records[-1].scalars.time
         if abs(now - self._status_time) >= STATUS_SECONDS:
             self._status_time = now
@@ -218,6 +236,30 @@ class Store:
         stream.file.rename(part)
         del self._streams[quantity]
         self._compactor.add(part)
+
+    def _retention(self, folder: Path) -> Retention:
+        assert self._claim is not None
+        first_steps = [*(int(session["first_step"]) for session in self._claim.sessions), self.first_step]
+        tiers = tiers_of(self._header.config["retention"], QUANTITIES.get(folder.name, folder.name))
+        return Retention(folder, tiers, first_steps, self._claim.session)
+
+    def _rewrite_if_leading(self) -> None:
+        if self._retains and self._header.rank == leading_rank(self._header):
+            self._may_rewrite()
+
+    def _may_rewrite(self) -> bool:
+        """Make readers that do not know merged parts refuse this run; return whether they do. Any thread calls it."""
+        if self._claim is None or self._is_lost or has_lost(self._rank_folder, self._claim.number):
+            return False
+        if self._header.rank == leading_rank(self._header):
+            if self._format < run_format.REWRITTEN_FORMAT:
+                self._format = run_format.REWRITTEN_FORMAT
+                self._write_run("running", None, None)
+        elif self._format < run_format.REWRITTEN_FORMAT:
+            # The leading rank writes it once its own parts are rewritten, or the run is long.
+            found = read_json(self._header.path / run_format.RUN, 1) or {}
+            self._format = found.get("format", run_format.FORMAT)
+        return self._format >= run_format.REWRITTEN_FORMAT
 
     def _waiting_bytes(self) -> int:
         unopened = sum(frame.summaries.nbytes for record in self._unopened for frame in record.frames)
@@ -317,11 +359,17 @@ class Store:
         if header.rank != leading_rank(header):
             return
         assert self._claim is not None
+        with self._format_lock:
+            self._write_leading_run(header, self._claim, state, error, ended)
+
+    def _write_leading_run(
+        self, header: RunHeader, claim: Claim, state: str, error: str | None, ended: float | None
+    ) -> None:
         if not self._run:
-            before = self._claim.run or {"id": uuid.uuid4().hex[:12], "started": header.started}
+            before = claim.run or {"id": uuid.uuid4().hex[:12], "started": header.started}
             session: dict[str, Any] = {"first_step": self.first_step, "started": header.started}
             self._run = {
-                "format": run_format.FORMAT,
+                "format": max(self._format, int(before.get("format") or 0)),
                 "id": before["id"],
                 "started": before["started"],
                 "group": before.get("group", header.group),
@@ -332,8 +380,9 @@ class Store:
                 "not_offered": header.not_offered,
                 "command": header.command,
                 "host": socket.gethostname(),
-                "sessions": [*self._claim.sessions, session],
+                "sessions": [*claim.sessions, session],
             }
+        self._format = self._run["format"] = max(self._format, self._run["format"])
         self._params_written = header.params.values
         self._run["sessions"][-1] |= {"params": header.params.values, "param_sources": header.params.sources}
         write_json(header.path / run_format.RUN, {**self._run, "ended": ended, "state": state, "error": error})
