@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from vario.core.errors import RunCorrupt
 from vario.core.merged_parts import KEY, MergedPart, merged_part
 from vario.core.run_files.shapes import read_json
 from vario.core.run_format import MERGED_PARTS, part_range
-from vario.runs.files.row_files import PART_DEPTH, Part, session_of
+from vario.runs.files.rollups import all_steps
+from vario.runs.files.row_files import PART_DEPTH, Part, Span, session_of
 
 _WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
@@ -53,3 +57,26 @@ def read_merged(part: Part) -> MergedPart:
         return merged_part(part.number, part.last_number, json.loads(metadata[KEY.encode()]))
     except (*_WRONG, RecursionError) as error:
         raise RunCorrupt(f"{part.path}: does not say which parts it took the place of") from error
+
+
+def lacking(parts: Iterable[MergedPart], steps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether rows of these steps may have been dropped as they grew old."""
+    found = np.zeros(len(steps), np.bool_)
+    for part in parts:
+        inside = np.zeros(len(steps), np.bool_)
+        for first, last in part.thinned:
+            inside |= (steps >= first) & (steps <= last)
+        found |= inside & ~np.isin(steps, all_steps(part.whole))
+    return found
+
+
+def thinned_text(quantity: str, spans: Sequence[Span]) -> str:
+    """Say in which steps a quantity is downsampled; empty if nowhere."""
+    if not spans:
+        return ""
+    shown = ", ".join(f"{first} to {last}" for first, last in spans[:3])
+    more = f" and {len(spans) - 3} more ranges" if len(spans) > 3 else ""
+    return (
+        f"{quantity}: downsampled at steps {shown}{more}: only rows of some steps, of steps around incidents, and rows "
+        "with NaN or Inf are left of them."
+    )

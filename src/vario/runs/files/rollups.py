@@ -213,7 +213,7 @@ def _read_told(path: Path) -> _Told:
             session_of(path, metadata),
             tuple((int(number), int(first), int(last), int(num_rows)) for number, first, last, num_rows in parts),
             _checked(np.array(buckets, np.int64).reshape(-1, 2)),
-            _checked(_all_steps(steps)),
+            _checked(all_steps(steps)),
             footer,
         )
     except (RunCorrupt, RecursionError, *NOT_WHOLE) as error:
@@ -222,7 +222,8 @@ def _read_told(path: Path) -> _Told:
         raise _unreadable(path, error) from error
 
 
-def _all_steps(runs: Sequence[tuple[int, int, int]]) -> npt.NDArray[np.int64]:
+def all_steps(runs: Sequence[tuple[int, int, int]]) -> npt.NDArray[np.int64]:
+    """Return the steps of these even runs; raises ValueError for more than a run has."""
     if not all(first >= 0 and every > 0 and 0 < num <= MOST_STEPS for first, every, num in runs):
         raise ValueError("steps that cannot be")
     if sum(num for _, _, num in runs) > MOST_STEPS or any(

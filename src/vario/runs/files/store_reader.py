@@ -27,7 +27,7 @@ from vario.core.run_files.columns import type_of
 from vario.core.run_format import LIVE, PART, current_parts, part_name
 from vario.runs.files.arrays import numbers
 from vario.runs.files.budget import Budget, check_num_names
-from vario.runs.files.merged_parts import MergedParts, read_merged
+from vario.runs.files.merged_parts import MergedParts, lacking, read_merged
 from vario.runs.files.rollups import RollupFile, Rollups, cover, settled
 from vario.runs.files.row_files import EVERYTHING, PART_DEPTH, Footers, Part, Span, Stream, Wanted, read_stream
 
@@ -160,6 +160,10 @@ class QuantityReader:
         """As `shown`, without the parts whose rollups say that nothing in them is a NaN or an Inf."""
         clean = cover([file for file in self.rollups() if not file.may_be_bad], sessions)
         return ((row_file, limit) for row_file, limit in self.shown(sessions) if not clean.has(*_numbers(row_file)))
+
+    def lacks(self, sessions: Sessions, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return of which of these steps rows may have been dropped as they grew old."""
+        return lacking([one.merged for one, _ in self.shown(sessions) if one.merged is not None], steps)
 
     def newest_step(self, sessions: Sessions) -> int | None:
         """Return the newest step that was recorded and not discarded, from the files' metadata."""
