@@ -75,6 +75,12 @@ def _retention(text: str) -> str | dict[str, Any]:
     return chosen
 
 
+def retention_from(text: str) -> str | dict[str, Any]:
+    """Return the option `retention` from the text of a flag, checked."""
+    found = make_config({"retention": _retention(text)}).retention
+    return found if isinstance(found, str) else dict(found)
+
+
 def _live(text: str) -> dict[str, Any]:
     """`A,B` or `A.OPTION=X`; a list of series is separated by commas."""
     from vario.core.params import read_value

@@ -113,9 +113,9 @@ class Compactor:
                     self._compact(path)
                     # The next table comes thousands of steps later.
                     return_freed_memory()
-                    self._make_smaller(path.parent)
                 else:
                     self._guarded(path, self._begin)
+                self._make_all_smaller()
         for folder, builder in self._builders.items():
             if builder is not None:
                 with at_work():
@@ -145,8 +145,15 @@ class Compactor:
             self._builders[folder] = None
             log.warning("%s: no rollups from now on (%s); all rows are kept, but reading them is slower", folder, error)
 
+    def _make_all_smaller(self) -> None:
+        """Thin and merge old parts of each quantity in turn, within its share of the time."""
+        for folder in list(self._num_rows):
+            if self._has_time():
+                self._make_smaller(folder)
+                # The next turn begins with those that had none in this one.
+                self._num_rows[folder] = self._num_rows.pop(folder)
+
     def _make_smaller(self, folder: Path) -> None:
-        """Thin and merge old parts, within its share of the time, while no new part waits."""
         if self._retained is None:
             return
         if folder not in self._retentions:
@@ -157,21 +164,17 @@ class Compactor:
             return
         while (retention := self._retentions.get(folder)) is not None and self._has_time():
             begun = time.thread_time()
-            is_done = not self._retain(folder, lambda: self._one_task(retention, builder))  # noqa: B023 - as above
+            is_done = not self._retain(folder, lambda: retention.step(builder, self._may_rewrite))  # noqa: B023 - as above
             self._spent_seconds += time.thread_time() - begun
             let_forks_pass()
             if is_done:
                 break
 
-    def _one_task(self, retention: Retention, builder: RollupBuilder | None) -> bool:
-        return retention.is_due(builder) and self._may_rewrite() and retention.step(builder)
-
     def _has_time(self) -> bool:
         now = time.monotonic()
         if self._finish_by is not None:
             return now < self._finish_by
-        is_idle = self._waiting.empty()
-        return is_idle and self._spent_seconds <= self._share * (now - self._begun)
+        return self._spent_seconds <= self._share * (now - self._begun)
 
     def _retain(self, folder: Path, action: Callable[[], Any]) -> Any:
         """Run a task on the parts of a quantity; if it fails, they stay as they are."""
@@ -202,7 +205,7 @@ class Compactor:
         if folder not in self._builders:
             self._catch_up(folder)
         elif (builder := self._builders[folder]) is not None:
-            builder.add(number, _session(table), table)
+            builder.add(number, session_of(table), table)
 
     def _catch_up(self, folder: Path) -> None:
         """Build the rollups of all parts without any: the first of a run, or those a dead writer did not finish."""
@@ -212,8 +215,9 @@ class Compactor:
         # This many parts come from a version without rollups: reading them again would keep a training process busy.
         for first, last, path in parts if len(parts) <= MOST_CAUGHT_UP else ():
             table = read_whole(path, PART_DEPTH).unify_dictionaries().combine_chunks()
-            builder.add(first, _session(table), table, last)
+            builder.add(first, session_of(table), table, last)
 
 
-def _session(table: Any) -> int:
+def session_of(table: Any) -> int:
+    """Return the session that wrote a table."""
     return int((table.schema.metadata or {}).get(b"vario.session", b"0"))

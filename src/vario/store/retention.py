@@ -7,7 +7,7 @@ a part whose rows are in a larger one, so a process that dies at any moment lose
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from vario.core.merged_parts import Span, joined_spans
@@ -56,27 +56,28 @@ class Retention:
         self._replaced: list[tuple[float, list[str]]] = []
         self._parts = PartList(folder)
 
-    def is_due(self, rollups: RollupBuilder | None) -> bool:
-        """Whether there is anything to do now."""
-        return self._to_thin(rollups) is not None or self._to_merge(rollups) is not None
-
-    def step(self, rollups: RollupBuilder | None) -> bool:
-        """Do one short task, if there is any; return whether something was done."""
+    def step(self, rollups: RollupBuilder | None, may_rewrite: Callable[[], bool] = lambda: True) -> bool:
+        """Do one short task, if there is any and parts may be rewritten; return whether something was done."""
         self._remove(time.monotonic() - self._grace_seconds)
         if rollups is not None and (chosen := self._to_thin(rollups)) is not None:
-            assert self._tiers is not None
-            windows = kept_windows(self._folder.parent, self._first_steps, self._tiers.around)
-            keeper = Keeper(windows, self._tiers.every, self._last_whole(chosen[0][0]))
-            for _ in thin(self._parts, chosen, self._cuts, keeper):
-                pass
-            self._replaced.append((time.monotonic(), [name for _, _, name in chosen]))
-            rollups.drop_fine(self._thinned_parts())
+            if not may_rewrite():
+                return False
+            self._thin(chosen)
+            rollups.drop_fine(self._thinned_parts(), self._cuts)
             return True
-        if (small := self._to_merge(rollups)) is not None:
+        if (small := self._to_merge(rollups)) is not None and may_rewrite():
             merge(self._parts, small, self._cuts)
             self._replaced.append((time.monotonic(), [name for _, _, name in small]))
             return True
         return False
+
+    def _thin(self, chosen: Sequence[Part]) -> None:
+        assert self._tiers is not None
+        windows = kept_windows(self._folder.parent, self._first_steps, self._tiers.around)
+        keeper = Keeper(windows, self._tiers.every, self._last_whole(chosen[0][0]))
+        for _ in thin(self._parts, chosen, self._cuts, keeper):
+            pass
+        self._replaced.append((time.monotonic(), [name for _, _, name in chosen]))
 
     def finish(self) -> None:
         """Remove all parts that were replaced."""
@@ -103,7 +104,7 @@ class Retention:
         for part in self._parts.current():
             merged = self._parts.merged(part[2])
             last = merged.steps[1] if merged is not None else lasts.get(part[0])
-            is_old = last is not None and last < keep_from and _is_covered(part, rollups)
+            is_old = last is not None and last < keep_from and self._is_rolled_up(part, rollups)
             if is_old and not self._is_thinned(part) and excess > 0 and len(chosen) < MOST_AT_ONCE:
                 chosen.append(part)
                 excess -= self._parts.size(part[2])
@@ -139,6 +140,9 @@ class Retention:
                     num_rows += rows or self._parts.num_rows(part[2])
                     num_alike += own == level
         return None
+
+    def _is_rolled_up(self, part: Part, rollups: RollupBuilder) -> bool:
+        return all(rollups.stands_for(number, self._cuts) for number in part[:2])
 
     def _is_thinned(self, part: Part) -> bool:
         merged = self._parts.merged(part[2])

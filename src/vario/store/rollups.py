@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,10 @@ class RollupBuilder:
         """Whether a part already has its rollup."""
         return any(known.range[0] <= part <= known.range[1] for known in self._known)
 
+    def stands_for(self, part: int, cuts: Mapping[int, int]) -> bool:
+        """Whether readers find a rollup in the place of a part, given the first step of each later session."""
+        return any(known.range[0] <= part <= known.range[1] and _is_usable(known, cuts) for known in self._known)
+
     def last_covered(self) -> dict[int, int]:
         """Return the last step of each part that has its rollup."""
         return {number: last for known in self._known for number, _, last, _ in known.parts}
@@ -77,7 +81,9 @@ class RollupBuilder:
                 return int(np.unique(np.concatenate(steps))[-number])
         return None
 
-    def drop_fine(self, thinned: Sequence[tuple[int, int]], num_buckets: int = FINE_BUCKETS) -> bool:
+    def drop_fine(
+        self, thinned: Sequence[tuple[int, int]], cuts: Mapping[int, int], num_buckets: int = FINE_BUCKETS
+    ) -> bool:
         """Remove fine rollups of old thinned parts that coarser ones stand for; return whether there were any.
 
         Of each level about this many of the newest buckets are kept, so buckets are longer the older they are.
@@ -89,7 +95,7 @@ class RollupBuilder:
             for coarse in sorted((k for k in self._known if k.level == level + 1), key=lambda known: known.range):
                 inside = [known for known in here if coarse.holds(known)]
                 newer -= sum(len(known.buckets) for known in inside)
-                is_old = newer >= num_buckets and len(coarse.buckets) >= BUCKETS_PER_FILE
+                is_old = newer >= num_buckets and len(coarse.buckets) >= BUCKETS_PER_FILE and _is_usable(coarse, cuts)
                 if inside and is_old and any(a <= coarse.range[0] and coarse.range[1] <= b for a, b in thinned):
                     for known in inside:
                         (self._folder / known.name).unlink(missing_ok=True)
@@ -213,6 +219,12 @@ class RollupBuilder:
             if rollup not in kept:
                 (self._folder / rollup.name).unlink()
         return kept
+
+
+def _is_usable(rollup: Rollup, cuts: Mapping[int, int]) -> bool:
+    """Whether no later session discarded some of its rows and kept others."""
+    cut = min((step for session, step in cuts.items() if session > rollup.session), default=None)
+    return cut is None or max(last for _, last in rollup.buckets) < cut or rollup.buckets[0][0] >= cut
 
 
 def part_number(path: Path) -> int:
