@@ -31,6 +31,8 @@ MOST_BYTES = 1 << 22
 """Larger parts are not merged."""
 SLACK = 8
 """Thinning begins when a quantity is larger than allowed by one part in this many, and then goes on."""
+STEPS_TO_FULL = 16
+"""A merged part with all its rows takes at most one part in this many of what may be kept in full."""
 GRACE_SECONDS = 60.0
 """A part that was replaced stays this long, for readers that know only its name."""
 
@@ -126,20 +128,29 @@ class Retention:
         kinds = [self._is_thinned(part) for part in current]
         for level in sorted({one for one in levels if one is not None}):
             run: list[Part] = []
-            num_rows = num_alike = 0
-            for part, own, kind in [*zip(current, levels, kinds, strict=True), ((0, 0, ""), None, None)]:
+            num_rows = num_bytes = num_alike = 0
+            for part, own, kind in [*zip(current, levels, kinds, strict=True), (None, None, None)]:
                 follows = own is not None and own <= level and (not run or kind == self._is_thinned(run[-1]))
-                rows = self._parts.num_rows(part[2]) if follows else 0
+                rows, size = self._numbers(part) if part is not None and follows else (0, 0)
                 is_full = num_rows + rows > MOST_ROWS or len(run) == MOST_AT_ONCE
+                is_full = is_full or (not kind and num_bytes + size > self._most_bytes)
                 if run and (not follows or is_full):
                     if num_alike >= (FEWEST_FULL if is_full else FEWEST):
                         return run
-                    run, num_rows, num_alike = [], 0, 0
-                if own is not None and own <= level:
+                    run, num_rows, num_bytes, num_alike = [], 0, 0, 0
+                if part is not None and own is not None and own <= level:
+                    rows, size = self._numbers(part)
                     run.append(part)
-                    num_rows += rows or self._parts.num_rows(part[2])
-                    num_alike += own == level
+                    num_rows, num_bytes, num_alike = num_rows + rows, num_bytes + size, num_alike + (own == level)
         return None
+
+    def _numbers(self, part: Part) -> tuple[int, int]:
+        return self._parts.num_rows(part[2]), self._parts.size(part[2])
+
+    @property
+    def _most_bytes(self) -> int:
+        """The size of a merged part with all its rows: thinning takes whole parts."""
+        return MOST_BYTES * GROWTH if self._tiers is None else self._tiers.bytes // STEPS_TO_FULL
 
     def _is_rolled_up(self, part: Part, rollups: RollupBuilder) -> bool:
         return all(rollups.stands_for(number, self._cuts) for number in part[:2])

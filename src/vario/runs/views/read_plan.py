@@ -134,6 +134,9 @@ def choose_level(views: Sequence[View], wanted: Wanted, num_buckets: int, most_r
             break
         finer = [one.plan(level - 1, wanted) for one in views]
         num_rows, num_files = (sum(getattr(plan, name) for plan in finer) for name in ("num_rows", "num_files"))
+        if level == 1 and any(one.thinned_until(wanted) is not None for one in views):
+            # Few rows are left of old steps, so their rollups are read as well.
+            num_files += sum(plan.num_files for plan in plans)
         if num_rows > most_rows or num_files > most_files:
             break
         level, plans = level - 1, finer
