@@ -176,11 +176,10 @@ class Config:
     `VARIO_MACHINE`, or else 1. See docs/machine.md."""
 
     retention: str | Mapping[str, Any] = TIERS
-    """How long rows are kept in full. `tiers`: a quantity whose rows take more than `bytes` on disk (512MB per rank)
-    keeps its newest `steps` (1000), all rows with NaN or Inf, `around` steps (20) before and after each incident, and
-    one step in `every` (500); of older steps there are lowest, highest, mean and last values, over ever longer
-    intervals. Plain numbers stay complete. `all`: every row is kept. A table changes these numbers, for all quantities
-    or for one (`{bytes = "2GB", gradient = "all", activation = {steps = 200}}`). See docs/volume.md."""
+    """How long rows are kept in full. `tiers`: a quantity with more than `bytes` on disk (512MB per rank) keeps its
+    newest `steps` (1000), rows with NaN or Inf, `around` steps (20) before and after an incident, one step in `every`
+    (500), and of all steps the lowest, highest, mean and last values of ever longer intervals. Plain numbers stay
+    complete. `all`: every row. A table changes this, also for one quantity: `{bytes = "2GB", gradient = "all"}`."""
 
     sinks: Sequence[str] = ("store",)
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""

@@ -95,7 +95,7 @@ def test_merged_parts_have_every_row_once(tmp_path):
 def test_older_versions_refuse_a_run_with_merged_parts(tmp_path):
     write(tmp_path / "run", range(NUM_STEPS))
     assert run_json(tmp_path / "run")["format"] == 2
-    merged = [file for file in (tmp_path / "run" / "rank0" / "gradient").glob("part-*-*.parquet")]
+    merged = list((tmp_path / "run" / "rank0" / "gradient").glob("part-*-*.parquet"))
     assert merged
     assert {pq.read_metadata(file).metadata[b"vario.format"] for file in merged} == {b"2"}
 
@@ -133,7 +133,8 @@ def test_pictures_of_thinned_steps_have_every_extreme_and_every_nan(tmp_path):
     write(tmp_path / "run", range(NUM_STEPS), TIERS)
     write(tmp_path / "plain", range(NUM_STEPS), None)
     for statistic in ("norm", "mean"):
-        thin, full = (read_heat(open_run(tmp_path / name), "gradient", statistic, columns=6) for name in ("run", "plain"))
+        pictures = [read_heat(open_run(tmp_path / name), "gradient", statistic, columns=6) for name in ("run", "plain")]
+        thin, full = pictures
         assert (thin.first.tolist(), thin.last.tolist()) == (full.first.tolist(), full.last.tolist())
         np.testing.assert_array_equal(thin.values, full.values)
         np.testing.assert_array_equal(thin.bad, full.bad)
@@ -241,8 +242,8 @@ def test_a_run_that_is_being_written_is_refused(tmp_path):
     store = small_rollups()
     store.open(header(tmp_path / "run"))
     store.write(record(0))
-    code = f"from pathlib import Path\nfrom vario.store.compacting import compact_run\ncompact_run(Path({str(tmp_path / 'run')!r}), 'all')"
-    done = run_afresh(["-c", code])
+    code = "import sys; from pathlib import Path; from vario.store.compacting import compact_run; "
+    done = run_afresh(["-c", code + "compact_run(Path(sys.argv[1]), 'all')", tmp_path / "run"])
     assert done.returncode == 1
     assert RunTaken.__name__ in done.stderr
     assert "still writing this run" in done.stderr

@@ -11,8 +11,16 @@ from vario.core.quantities import default_every
 from vario.core.retention_options import Options, Tiers, tiers_of
 
 ROW_BYTES = {
-    **{"gradient": 23.0, "weight": 24.0, "moment": 28.0, "activation": 15.0, "activation_gradient": 16.0},
-    **{"update": 27.0, "attention": 26.0, "unit": 6.0, "checksum": 12.0, "scalar": 4.0},
+    "gradient": 23.0,
+    "weight": 24.0,
+    "moment": 28.0,
+    "activation": 15.0,
+    "activation_gradient": 16.0,
+    "update": 27.0,
+    "attention": 26.0,
+    "unit": 6.0,
+    "checksum": 12.0,
+    "scalar": 4.0,
 }
 """Bytes on disk of a row, with distributions: a Llama of 4 layers trained for 1,500 steps, default options."""
 ROLLUP_ROW_BYTES = 165.0

@@ -26,7 +26,13 @@ def _quantities(found: list[QuantityVolume], title: str) -> Table:
     for name in ("rows", "every", "rows per step", "whole run", "every row kept"):
         table.add_column(name, justify="right")
     for one in found:
-        numbers = (f"{one.rows:,.0f}", str(one.every), f"{one.rows_per_step:,.1f}", size(one.bytes), size(one.all_bytes))
+        numbers = (
+            f"{one.rows:,.0f}",
+            str(one.every),
+            f"{one.rows_per_step:,.1f}",
+            size(one.bytes),
+            size(one.all_bytes),
+        )
         table.add_row(one.quantity, *numbers)
     return table
 

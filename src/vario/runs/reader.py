@@ -23,8 +23,8 @@ from vario.runs.files.arrays import numbers, take
 from vario.runs.files.budget import SUMMARY_BYTES, Budget
 from vario.runs.files.folder import RunFolder
 from vario.runs.files.layout import Layout, first_of_each_step
-from vario.runs.files.rank_json import read_collectives, read_structure
 from vario.runs.files.merged_parts import thinned_text
+from vario.runs.files.rank_json import read_collectives, read_structure
 from vario.runs.files.rollups import settled
 from vario.runs.files.row_files import EVERYTHING
 from vario.runs.files.status import RankState

@@ -9,10 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import socket
-import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,12 +31,13 @@ from vario.sinks import PartsOff
 from vario.statistics import columns_needed
 from vario.store.compaction import Compactor
 from vario.store.encoding import StreamEncoder, in_batches
-from vario.store.folder import Claim, claim, leading_rank, write_json, write_texts
+from vario.store.folder import Claim, claim, write_json, write_texts
 from vario.store.holding import has_lost
 from vario.store.live_stream import LiveStream
 from vario.store.recovery import part_path, recover
 from vario.store.retention import Retention
 from vario.store.rollups import BUCKET_STEPS, ROLLUP_MIN_ROWS
+from vario.store.run_record import RunRecord
 
 log = logging.getLogger("vario")
 
@@ -101,12 +99,9 @@ class Store:
         self._compactor = Compactor()
         self._retains = False
         self._num_steps = 0
-        self._format = run_format.FORMAT
-        self._format_lock = threading.Lock()
         self._claim: Claim | None = None
         self._established = self._is_lost = False
-        self._run: dict[str, Any] = {}
-        self._params_written: dict[str, Any] | None = None
+        self._run: RunRecord | None = None
         self._collectives: dict[str, dict[str, Any]] = {}
         self._collectives_are_new = False
         self._unopened: list[StepRecord] = []
@@ -155,15 +150,15 @@ class Store:
             if self._is_due(stream):
                 self._attempt("close a part", lambda quantity=quantity: self._rotate(quantity))  # type: ignore[misc]
         self._num_steps += len({record.step for record in records})
-        if self._num_steps >= LONG_STEPS and self._header.world_size > 1 and self._format < run_format.REWRITTEN_FORMAT:
+        if self._retains and self._num_steps >= LONG_STEPS and self._header.world_size > 1:
             # Other ranks cannot say it themselves: one process writes `run.json`.
-            self._attempt("write run.json", self._rewrite_if_leading)
+            self._attempt("write run.json", self._may_rewrite)
         now = records[-1].scalars.time
         if abs(now - self._status_time) >= STATUS_SECONDS:
             self._status_time = now
             self._check_holding()
             self._attempt("write rank.json", self._write_rank)
-        if self._established and self._header.params.values is not self._params_written:
+        if self._run is not None and self._run.has_new_params:
             self._attempt("write run.json", lambda: self._write_run("running", None, None))
 
     def note(self, parts_off: PartsOff, num_refused: int) -> None:
@@ -243,23 +238,11 @@ class Store:
         tiers = tiers_of(self._header.config["retention"], QUANTITIES.get(folder.name, folder.name))
         return Retention(folder, tiers, first_steps, self._claim.session)
 
-    def _rewrite_if_leading(self) -> None:
-        if self._retains and self._header.rank == leading_rank(self._header):
-            self._may_rewrite()
-
     def _may_rewrite(self) -> bool:
-        """Make readers that do not know merged parts refuse this run; return whether they do. Any thread calls it."""
-        if self._claim is None or self._is_lost or has_lost(self._rank_folder, self._claim.number):
+        """Whether readers that do not know merged parts refuse this run. Any thread calls it."""
+        if self._run is None or self._is_lost or self._claim is None:
             return False
-        if self._header.rank == leading_rank(self._header):
-            if self._format < run_format.REWRITTEN_FORMAT:
-                self._format = run_format.REWRITTEN_FORMAT
-                self._write_run("running", None, None)
-        elif self._format < run_format.REWRITTEN_FORMAT:
-            # The leading rank writes it once its own parts are rewritten, or the run is long.
-            found = read_json(self._header.path / run_format.RUN, 1) or {}
-            self._format = found.get("format", run_format.FORMAT)
-        return self._format >= run_format.REWRITTEN_FORMAT
+        return not has_lost(self._rank_folder, self._claim.number) and self._run.allow_merged_parts()
 
     def _waiting_bytes(self) -> int:
         unopened = sum(frame.summaries.nbytes for record in self._unopened for frame in record.frames)
@@ -273,7 +256,7 @@ class Store:
 
     # -- the disk ------------------------------------------------------------------------------------------------
 
-    def _attempt(self, task: str, action: Callable[[], None]) -> bool:
+    def _attempt(self, task: str, action: Callable[[], object]) -> bool:
         """Run a task on the disk; log once when it fails, and once when recording works again."""
         try:
             action()
@@ -355,37 +338,10 @@ class Store:
         self._collectives_are_new = False
 
     def _write_run(self, state: str, error: str | None, ended: float | None) -> None:
-        header = self._header
-        if header.rank != leading_rank(header):
-            return
-        assert self._claim is not None
-        with self._format_lock:
-            self._write_leading_run(header, self._claim, state, error, ended)
-
-    def _write_leading_run(
-        self, header: RunHeader, claim: Claim, state: str, error: str | None, ended: float | None
-    ) -> None:
-        if not self._run:
-            before = claim.run or {"id": uuid.uuid4().hex[:12], "started": header.started}
-            session: dict[str, Any] = {"first_step": self.first_step, "started": header.started}
-            self._run = {
-                "format": max(self._format, int(before.get("format") or 0)),
-                "id": before["id"],
-                "started": before["started"],
-                "group": before.get("group", header.group),
-                "world_size": header.world_size,
-                "mesh": header.mesh,
-                "config": header.config,
-                "versions": header.versions,
-                "not_offered": header.not_offered,
-                "command": header.command,
-                "host": socket.gethostname(),
-                "sessions": [*claim.sessions, session],
-            }
-        self._format = self._run["format"] = max(self._format, self._run["format"])
-        self._params_written = header.params.values
-        self._run["sessions"][-1] |= {"params": header.params.values, "param_sources": header.params.sources}
-        write_json(header.path / run_format.RUN, {**self._run, "ended": ended, "state": state, "error": error})
+        if self._run is None:
+            assert self._claim is not None
+            self._run = RunRecord(self._header, self._claim, self.first_step)
+        self._run.write(state, error, ended)
 
     def _write_rank(self, state: str = "running", error: str | None = None, ended: float | None = None) -> None:
         assert self._claim is not None

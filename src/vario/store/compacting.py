@@ -36,6 +36,11 @@ class Volume:
     num_files: int
 
 
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run, and not one of runs."""
+    return (path / run_format.RUN).is_file()
+
+
 def volume(path: Path) -> Volume:
     """Return what a run takes on disk."""
     sizes = [entry.lstat().st_size for entry in path.rglob("*") if entry.is_file() and not entry.is_symlink()]

@@ -164,7 +164,7 @@ class Compactor:
             return
         while (retention := self._retentions.get(folder)) is not None and self._has_time():
             begun = time.thread_time()
-            is_done = not self._retain(folder, lambda: retention.step(builder, self._may_rewrite))  # noqa: B023 - as above
+            is_done = not self._retain(folder, lambda: retention.step(builder, self._may_rewrite))
             self._spent_seconds += time.thread_time() - begun
             let_forks_pass()
             if is_done:

@@ -122,7 +122,8 @@ def _rounded(values: Values) -> Values:
     """Round to the 24 bits of a float32, which compress to half; the exponent keeps its range."""
     bits = np.ascontiguousarray(values).view(np.uint64)
     finite = np.isfinite(values)
-    return np.where(finite, (bits + np.uint64(1 << 28)) & ~np.uint64((1 << 29) - 1), bits).view(np.float64)
+    rounded: Values = np.where(finite, (bits + np.uint64(1 << 28)) & ~np.uint64((1 << 29) - 1), bits).view(np.float64)
+    return rounded
 
 
 def folded(rows: RollupRows, bounds: Steps) -> RollupRows:

@@ -164,11 +164,8 @@ def thin(parts: PartList, chosen: Sequence[Part], cuts: Mapping[int, int], keepe
 
 
 def _around_onsets(sources: Sequence[Source]) -> list[Span]:
-    onsets = [np.zeros(0, np.int64)]
-    for source in sources:
-        if (bad := source.bad()) is not None:
-            onsets.append(source.onsets(bad, source.steps()))
-    found = np.unique(np.concatenate(onsets)).tolist()
+    onsets = [source.onsets(bad, source.steps()) for source in sources if (bad := source.bad()) is not None]
+    found = np.unique(np.concatenate([np.zeros(0, np.int64), *onsets])).tolist()
     return [(step - ONSET_STEPS, step + ONSET_STEPS) for step in found] if len(found) <= MOST_ONSETS else []
 
 
@@ -178,7 +175,7 @@ def _write(
     # A part without rows keeps the place of those that had some.
     tables = tables or [sources[-1].rows(np.zeros(sources[-1].footer.num_rows, np.bool_))]
     plain = [table.replace_schema_metadata(None) for table in tables]
-    table = pa.concat_tables(plain, promote_options="default")
+    table: Any = pa.concat_tables(plain, promote_options="default")
     steps = np.zeros(0, np.int64)
     if table.num_rows:
         table = in_target_order(table)
@@ -208,4 +205,3 @@ def _write(
 def _mask(keep: npt.NDArray[np.bool_]) -> Any:
     packed = np.packbits(keep, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(keep), [None, pa.py_buffer(packed.data)])
-

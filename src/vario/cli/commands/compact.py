@@ -42,15 +42,15 @@ def run(arguments: argparse.Namespace) -> int:
     from vario.core.retention_options import TIERS
     from vario.core.text import size
     from vario.runs.run import list_runs
-    from vario.store.compacting import compact_run, dry_run, refuse_live, volume
+    from vario.store.compacting import compact_run, dry_run, is_run, refuse_live, volume
 
     wanted = None if arguments.retention is None else retention_from(arguments.retention)
     place = Path(arguments.run)
-    is_folder = place.is_dir() and not (place / "run.json").exists()
+    is_folder = place.is_dir() and not is_run(place)
     found = list_runs(place) if is_folder else []
     told: list[dict[str, Any]] = []
     failed = 0
-    for one in found or [shared.find_run(arguments.run)]:
+    for one in found if is_folder else [shared.find_run(arguments.run)]:
         try:
             refuse_live(one.path)
             before = volume(one.path)

@@ -241,6 +241,4 @@ def _checked(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 def _unreadable(path: Path, error: Exception) -> RunCorrupt:
     text = str(error).removeprefix(f"{path}: ").removeprefix("not readable as Parquet: ")
-    return RunCorrupt(
-        f"{path}: not readable as a rollup: {text}. It may be deleted: the parts have all rows, unless they were thinned."
-    )
+    return RunCorrupt(f"{path}: not readable as a rollup: {text}. It may be deleted, unless rows were thinned.")

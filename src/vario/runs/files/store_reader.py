@@ -223,9 +223,15 @@ class QuantityReader:
 
     def _first_seen(self, sessions: Sessions) -> Mapping[str, When]:
         covered = cover(self.rollups(), sessions)
-        open_files = [(row_file, limit) for row_file, limit in self.shown(sessions) if not covered.has(*_numbers(row_file))]
-        closed: dict[tuple[str | Numbers, int | None], RollupFile | Part] = {(f.path.name, None): f for f in covered.files}
-        closed |= {(_numbers(row_file), limit): row_file for row_file, limit in open_files if isinstance(row_file, Part)}
+        open_files = [
+            (row_file, limit) for row_file, limit in self.shown(sessions) if not covered.has(*_numbers(row_file))
+        ]
+        closed: dict[tuple[str | Numbers, int | None], RollupFile | Part] = {
+            (f.path.name, None): f for f in covered.files
+        }
+        closed |= {
+            (_numbers(row_file), limit): row_file for row_file, limit in open_files if isinstance(row_file, Part)
+        }
         if self._seen_together[0] != closed.keys():
             # Closed files do not change: read only the new ones.
             self._seen = {key: self._seen.get(key) or _seen_in(one, key[1]) for key, one in closed.items()}

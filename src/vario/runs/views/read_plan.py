@@ -76,8 +76,7 @@ class View:
         row_files = [
             (row_file, wanted.at_most(limit))
             for row_file, limit in self.row_files
-            if not covered.has(row_file.number, row_file.last_number)
-            and wanted.at_most(limit).may_hold(row_file.span)
+            if not covered.has(row_file.number, row_file.last_number) and wanted.at_most(limit).may_hold(row_file.span)
         ]
         return Plan(tuple(file for file in covered.files if wanted.may_hold(file.span)), tuple(row_files))
 

@@ -9,8 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vario.backends.nested_tensors import inputs, leaves
+from vario.backends.torch.memory_simulation.batches import positional
 from vario.backends.torch.memory_simulation.fakes import fake_batch, fake_model
-from vario.backends.torch.memory_simulation.step import positional
 from vario.backends.torch.memory_simulation.tape import Tape
 
 
