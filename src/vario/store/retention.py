@@ -160,10 +160,13 @@ class Retention:
         return merged is not None and bool(merged.thinned)
 
     def _last_whole(self, number: int) -> int | None:
-        """Return the last step that is whole in the thinned part before one."""
-        before = [self._parts.merged(name) for _, last, name in self._parts.current() if last < number]
-        whole = before[-1].whole if before and before[-1] is not None else ()
-        return whole[-1][0] + whole[-1][1] * (whole[-1][2] - 1) if whole else None
+        """Return the last step that is whole in the thinned parts before one."""
+        for _, last, name in reversed(self._parts.current()):
+            part = self._parts.merged(name)
+            if last < number and part is not None and part.whole:
+                first, distance, count = part.whole[-1]
+                return first + distance * (count - 1)
+        return None
 
     def _thinned_parts(self) -> list[Span]:
         """Return the numbers of parts whose rows were thinned, as ranges."""

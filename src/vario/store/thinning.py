@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +94,19 @@ class Source:
             return None
         return found if found.any() else None
 
-    def onsets(self, bad: npt.NDArray[np.bool_], steps: Steps) -> Steps:
-        """Return the steps at which a target that was good turns bad."""
+    def onsets(self, bad: npt.NDArray[np.bool_], steps: Steps, before: Set[str]) -> tuple[Steps, Set[str]]:
+        """Return the steps at which a target that was good turns bad, and the targets that are bad at the end.
+
+        `before`: those that were bad at the end of the part before.
+        """
         target = self._read(["target"]).unify_dictionaries().column("target").combine_chunks()
         codes = whole_array(target.indices, np.int32)
-        begins = bad[1:] & ~bad[:-1] & (codes[1:] == codes[:-1])
-        return np.unique(steps[1:][begins])
+        names = target.dictionary.to_pylist()
+        starts = np.append(True, codes[1:] != codes[:-1])
+        ends = np.append(starts[1:], True)
+        was_good = ~np.append(False, bad[:-1])
+        was_good[starts] = [names[code] not in before for code in codes[starts].tolist()]
+        return np.unique(steps[bad & was_good]), {names[code] for code in codes[ends & bad].tolist()}
 
     def rows(self, keep: npt.NDArray[np.bool_]) -> Any:
         """Return the chosen rows."""
@@ -164,7 +171,14 @@ def thin(parts: PartList, chosen: Sequence[Part], cuts: Mapping[int, int], keepe
 
 
 def _around_onsets(sources: Sequence[Source]) -> list[Span]:
-    onsets = [source.onsets(bad, source.steps()) for source in sources if (bad := source.bad()) is not None]
+    onsets = []
+    before: Set[str] = frozenset()
+    for source in sources:
+        if (bad := source.bad()) is None:
+            before = frozenset()
+            continue
+        steps, before = source.onsets(bad, source.steps(), before)
+        onsets.append(steps)
     found = np.unique(np.concatenate([np.zeros(0, np.int64), *onsets])).tolist()
     return [(step - ONSET_STEPS, step + ONSET_STEPS) for step in found] if len(found) <= MOST_ONSETS else []
 
