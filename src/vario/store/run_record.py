@@ -26,7 +26,7 @@ class RunRecord:
         before = claim.run or {}
         self._format = max(run_format.FORMAT, int(before.get("format") or 0))
         session: dict[str, Any] = {"first_step": first_step, "started": header.started}
-        self._content = {
+        self._content: dict[str, Any] = {
             "format": self._format,
             "id": before["id"] if before else uuid.uuid4().hex[:12],
             "started": before["started"] if before else header.started,
