@@ -217,7 +217,7 @@ def test_a_bad_description_names_the_file_and_spares_the_other_runs(tmp_path, ca
         open_run(tmp_path / "broken")
     with pytest.raises(RunCorrupt, match="expected an object"):
         open_run(tmp_path / "odd")
-    with pytest.raises(RunTooNew, match=r"written by a newer vario \(format 2\); pip install -U vario"):
+    with pytest.raises(RunTooNew, match=r"written by a newer vario \(format 3\); pip install -U vario"):
         open_run(tmp_path / "newer")
     assert [run.name for run in list_runs(tmp_path)] == ["good"]
     assert len(caplog.records) == 3

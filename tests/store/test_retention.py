@@ -286,3 +286,23 @@ def test_a_kill_at_any_moment_loses_no_row_and_shows_none_twice(tmp_path, retent
     assert not [file for file in files if file.name.endswith((".tmp", ".arrow"))]
     parts = part_names(tmp_path / "run")
     assert len(current_parts(parts)) == len(parts) < 20
+
+
+def test_ranks_merge_once_the_leading_one_has_said_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("vario.sinks.store.LONG_STEPS", 150)
+    stores = [small_rollups(rollup_min_rows=10**9) for _ in range(2)]
+    for rank, store in enumerate(stores):
+        config = {"statistics": STATISTICS, "retention": "all"}
+        store.open(header(tmp_path / "run", rank=rank, world_size=2, config=config))
+    for step in range(200):
+        # The leading rank has nothing to merge: its numbers are few.
+        stores[0].write(record(step, random_frame(step, targets=TARGETS[:1]), loss=1.0))
+        if step < 100:
+            stores[1].write(record(step, random_frame(step), loss=1.0))
+    assert run_json(tmp_path / "run")["format"] == 2
+    for step in range(100, 200):
+        stores[1].write(record(step, random_frame(step), loss=1.0))
+    for store in reversed(stores):
+        store.close("finished", None)
+    assert len(list((tmp_path / "run" / "rank1" / "gradient").glob("part-*-*.parquet"))) > 0
+    assert run_json(tmp_path / "run")["state"] == "finished"

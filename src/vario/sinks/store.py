@@ -150,9 +150,9 @@ class Store:
             if self._is_due(stream):
                 self._attempt("close a part", lambda quantity=quantity: self._rotate(quantity))  # type: ignore[misc]
         self._num_steps += len({record.step for record in records})
-        if self._retains and self._num_steps >= LONG_STEPS and self._header.world_size > 1:
+        if self._retains and self._num_steps >= LONG_STEPS and self._header.world_size > 1 and self._run is not None:
             # Other ranks cannot say it themselves: one process writes `run.json`.
-            self._attempt("write run.json", self._may_rewrite)
+            self._attempt("write run.json", self._run.announce_merged_parts)
         now = records[-1].scalars.time
         if abs(now - self._status_time) >= STATUS_SECONDS:
             self._status_time = now

@@ -115,15 +115,15 @@ def _good_mean(values: Values, is_good: Array, starts: Steps) -> Values:
     with np.errstate(invalid="ignore", over="ignore"):
         total = np.add.reduceat(values, starts)
         number = np.add.reduceat(is_good, starts, dtype=np.int64)
-        return np.divide(total, number, out=np.full(len(starts), np.nan), where=number > 0)
+        mean: Values = np.divide(total, number, out=np.full(len(starts), np.nan), where=number > 0)
+    return mean
 
 
 def _rounded(values: Values) -> Values:
     """Round to the 24 bits of a float32, which compress to half; the exponent keeps its range."""
     bits = np.ascontiguousarray(values).view(np.uint64)
-    finite = np.isfinite(values)
-    rounded: Values = np.where(finite, (bits + np.uint64(1 << 28)) & ~np.uint64((1 << 29) - 1), bits).view(np.float64)
-    return rounded
+    rounded: Values = ((bits + np.uint64(1 << 28)) & ~np.uint64((1 << 29) - 1)).view(np.float64)
+    return np.where(np.isfinite(values) & np.isfinite(rounded), rounded, values)
 
 
 def folded(rows: RollupRows, bounds: Steps) -> RollupRows:

@@ -57,6 +57,11 @@ class RunRecord:
             self._content["format"] = self._format
             write_json(self._path, {**self._content, "ended": ended, "state": state, "error": error})
 
+    def announce_merged_parts(self) -> None:
+        """Let all ranks merge their parts, if this rank leads."""
+        if self._is_leading and self._format < run_format.REWRITTEN_FORMAT:
+            self.allow_merged_parts()
+
     def allow_merged_parts(self) -> bool:
         """Make readers that do not know merged parts refuse this run, if this rank leads; return whether they do."""
         if self._format < run_format.REWRITTEN_FORMAT and self._is_leading:

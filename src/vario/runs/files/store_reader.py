@@ -103,10 +103,13 @@ class QuantityReader:
         return known[1]
 
     def closed_row_files(self, known: Collection[int]) -> Iterator[Stream | Part]:
-        """Return the closed parts that are not known yet, oldest first; none whose rows are in a larger one."""
+        """Return the closed parts that are not known yet, oldest first; none whose rows are in a larger one.
+
+        Of a larger one, some parts may be known.
+        """
         merged = self._merged.read()
         for first, last, name in current_parts(list_names(self._folder, PART_DEPTH - 1)):
-            if first not in known:
+            if first not in known or last not in known:
                 yield self._row_file((first, last), name, merged)
 
     def thinned(self, sessions: Sessions) -> list[Span]:
