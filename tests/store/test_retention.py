@@ -14,6 +14,7 @@ from vario.core.errors import RunTaken
 from vario.core.run_format import current_parts
 from vario.runs.run import open_run
 from vario.runs.views.heat import read_heat
+from vario.sinks.store import Store
 from vario.store.compacting import compact_run, dry_run, volume
 
 TIERS = {"steps": 100, "bytes": 0, "around": 3, "every": 50}
@@ -288,21 +289,21 @@ def test_a_kill_at_any_moment_loses_no_row_and_shows_none_twice(tmp_path, retent
     assert len(current_parts(parts)) == len(parts) < 20
 
 
-def test_ranks_merge_once_the_leading_one_has_said_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("vario.sinks.store.LONG_STEPS", 150)
-    stores = [small_rollups(rollup_min_rows=10**9) for _ in range(2)]
+def test_ranks_merge_once_the_leading_one_has_said_so(tmp_path):
+    # The leading rank has nothing to merge: its part is never closed.
+    stores = [Store(), small_rollups(part_steps=100, rollup_min_rows=10**9)]
     for rank, store in enumerate(stores):
         config = {"statistics": STATISTICS, "retention": "all"}
         store.open(header(tmp_path / "run", rank=rank, world_size=2, config=config))
-    for step in range(200):
-        # The leading rank has nothing to merge: its numbers are few.
-        stores[0].write(record(step, random_frame(step, targets=TARGETS[:1]), loss=1.0))
-        if step < 100:
-            stores[1].write(record(step, random_frame(step), loss=1.0))
-    assert run_json(tmp_path / "run")["format"] == 2
-    for step in range(100, 200):
+    for step in range(1900):
         stores[1].write(record(step, random_frame(step), loss=1.0))
+    assert run_json(tmp_path / "run")["format"] == 1
+    assert not list((tmp_path / "run" / "rank1" / "gradient").glob("part-*-*.parquet"))
+    for step in range(2100):
+        stores[0].write(record(step, random_frame(step, targets=TARGETS[:1]), loss=1.0))
+    assert run_json(tmp_path / "run")["format"] == 2
+    stores[1].write(record(1900, random_frame(1900), loss=1.0))
     for store in reversed(stores):
         store.close("finished", None)
-    assert len(list((tmp_path / "run" / "rank1" / "gradient").glob("part-*-*.parquet"))) > 0
+    assert list((tmp_path / "run" / "rank1" / "gradient").glob("part-*-*.parquet"))
     assert run_json(tmp_path / "run")["state"] == "finished"

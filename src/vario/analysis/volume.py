@@ -23,7 +23,7 @@ ROW_BYTES = {
     "scalar": 4.0,
 }
 """Bytes on disk of a row, with distributions: a Llama of 4 layers trained for 1,500 steps, default options."""
-ROLLUP_ROW_BYTES = 165.0
+ROLLUP_ROW_BYTES = 142.0
 """Bytes on disk of a row of a rollup: `bench/dashboard.py --retention tiers`."""
 WRITER_SECONDS_PER_ROW = 0.65e-6
 """CPU time of the background thread, compaction included: `bench/store.py`."""
