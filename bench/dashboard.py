@@ -3,6 +3,7 @@ lists.
 
     python bench/dashboard.py                   # 2,000 targets x 10,000 steps: under a minute to write
     python bench/dashboard.py --full            # 20,000 x 100,000: about 35 GB and half an hour, once
+    python bench/dashboard.py --retention tiers --reading   # old rows thinned, as in a training by default
     python bench/dashboard.py --cold            # with the files of the run out of the page cache before each answer
     python bench/dashboard.py --page --runs     # some of it: --reading, --page, --runs, --tensorboard
 
@@ -31,7 +32,7 @@ import numpy as np
 from dashboard_page import NUM_RUNS, time_list, time_page
 from dashboard_server import print_lines
 from dashboard_tensorboard import NAMES, time_beside
-from long_run import RUNS, Size, long_run
+from long_run import Size, long_run, run_path
 from vario.runs.run import Run, open_run
 from vario.runs.views.curves import read_curve
 from vario.runs.views.heat import Heat, read_heat
@@ -133,13 +134,16 @@ def print_reading(path: Path, size: Size, cold: bool, as_json: bool) -> None:
         if cold:
             forget(path)
         command = [sys.executable, __file__, f"--targets={size.num_targets}", f"--steps={size.num_steps}"]
+        command.append(f"--retention={'tiers' if path.name.endswith('-tiers') else 'all'}")
         output = subprocess.run([*command, f"--ask={question}"], check=True, capture_output=True, text=True).stdout
         answers.append(Answer(**json.loads(output)))
     if as_json:
         print(json.dumps([answer.__dict__ for answer in answers]))
         return
     rows, rollups = (folder_bytes(path / "rank0" / name) for name in ("gradient", "outlines"))
-    print(f"rows {rows / 2**30:.1f} GiB, rollups {rollups / 2**30:.2f} GiB\n")
+    num_files = sum(entry.is_file() for entry in path.rglob("*"))
+    whole = f"all {folder_bytes(path) / 1e9:.2f} GB in {num_files:,} files"
+    print(f"rows {rows / 2**30:.2f} GiB, rollups {rollups / 2**30:.2f} GiB; {whole}\n")
     print("| query | ms | again ms | memory MiB | |")
     print("| --- | ---: | ---: | ---: | --- |")
     for found in answers:
@@ -151,6 +155,7 @@ def main() -> None:
     parser.add_argument("--targets", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--full", action="store_true", help="20,000 targets x 100,000 steps, 12,000 tags")
+    parser.add_argument("--retention", choices=("all", "tiers"), default="all", help="keep all rows, or thin old ones")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="that write the run")
     parser.add_argument("--cold", action="store_true", help="with the files out of the page cache")
     parser.add_argument("--reading", action="store_true", help="only this: the reading functions")
@@ -161,7 +166,7 @@ def main() -> None:
     parser.add_argument("--ask", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     size = Size(20_000, 100_000) if arguments.full else Size(arguments.targets, arguments.steps)
-    path = RUNS / f"{size.num_targets}x{size.num_steps}"
+    path = run_path(size, arguments.retention)
     if arguments.ask is not None:
         print(json.dumps(answer(path, size, arguments.ask).__dict__))
         return
@@ -170,7 +175,7 @@ def main() -> None:
         chosen = ["reading"]
     is_asked = {name: not chosen or name in chosen for name in ("reading", "page", "runs", "tensorboard")}
     if is_asked["reading"] or is_asked["page"]:
-        long_run(size, arguments.processes)
+        long_run(size, arguments.processes, arguments.retention)
     title = f"{size.num_targets:,} targets x {size.num_steps:,} steps, {os.cpu_count()} cores, files "
     title += "out of the page cache" if arguments.cold else "in the page cache"
     if is_asked["reading"]:

@@ -6,7 +6,6 @@ encoded, compacted and outlined as in a training process, only the tensors behin
 
 from __future__ import annotations
 
-import itertools
 import json
 import multiprocessing
 import os
@@ -14,14 +13,18 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from vario.core.records import COLUMNS, COUNT, MAX, MIN, NANS, SUM, SUM_SQUARES, ZEROS, Frame, Scalars, Table
-from vario.core.run_format import FORMAT
+from vario.core.retention_options import ALL, tiers_of
+from vario.core.run_format import FORMAT, MERGED_PARTS
+from vario.store.compacting import compact_run
 from vario.store.compaction import Compactor
 from vario.store.encoding import StreamEncoder
 from vario.store.recovery import part_path
+from vario.store.retention import Retention
 
 RUNS = Path(__file__).parent / ".long_runs"
 PART_BYTES = 32 << 20
@@ -97,18 +100,22 @@ def scalars(step: int) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def long_run(size: Size, num_processes: int) -> Path:
-    """The run of this size, written if it is not there yet."""
-    path = RUNS / f"{size.num_targets}x{size.num_steps}"
+def run_path(size: Size, retention: str) -> Path:
+    """Where a run of this size is."""
+    return RUNS / f"{size.num_targets}x{size.num_steps}{'' if retention == ALL else f'-{retention}'}"
+
+
+def long_run(size: Size, num_processes: int, retention: str = ALL) -> Path:
+    """The run of this size, written if it is not there yet; with tiers, old rows are thinned while it is written."""
+    path = run_path(size, retention)
     if (path / "run.json").exists():
         return path
     shutil.rmtree(path, ignore_errors=True)
     bounds = np.linspace(0, size.num_steps, num_processes + 1).astype(int).tolist()
-    spans = list(itertools.pairwise(bounds))
     start = time.perf_counter()
     jobs = [
-        multiprocessing.Process(target=write_steps, args=(path / f"session{session}", size, session, first, last))
-        for session, (first, last) in enumerate(spans)
+        multiprocessing.Process(target=write_steps, args=(path / f"session{session}", size, session, bounds, retention))
+        for session in range(num_processes)
     ]
     for job in jobs:
         job.start()
@@ -116,25 +123,39 @@ def long_run(size: Size, num_processes: int) -> Path:
         job.join()
     if any(job.exitcode for job in jobs):
         raise SystemExit(f"{path}: could not be written")
+    merged: dict[str, dict[str, Any]] = {}
     for session in range(num_processes):
+        for file in (path / f"session{session}").rglob(MERGED_PARTS):
+            merged.setdefault(file.parent.name, {}).update(json.loads(file.read_bytes())["parts"])
         for file in (path / f"session{session}").rglob("*.parquet"):
             place = path / "rank0" / file.relative_to(path / f"session{session}")
             place.parent.mkdir(parents=True, exist_ok=True)
             file.rename(place)
         shutil.rmtree(path / f"session{session}")
-    describe(path, size, [first for first, _ in spans])
+    for quantity, parts in merged.items():
+        (path / "rank0" / quantity / MERGED_PARTS).write_text(json.dumps({"parts": parts}), encoding="utf8")
+    describe(path, size, bounds[:-1])
+    if retention != ALL:
+        # What is the newest of each session is old in the whole run.
+        compact_run(path, retention)
     print(f"{path.name}: written in {time.perf_counter() - start:.0f} s by {num_processes} processes", flush=True)
     return path
 
 
-def write_steps(rank_folder: Path, size: Size, session: int, first: int, last: int) -> None:
+def write_steps(rank_folder: Path, size: Size, session: int, bounds: list[int], retention: str) -> None:
     """Write some steps as one session; part numbers leave room for those of the sessions before."""
     os.nice(5)
+    first, last = bounds[session : session + 2]
+
+    def retained(folder: Path) -> Retention:
+        return Retention(folder, tiers_of(retention, folder.name), bounds[: session + 1], session, grace_seconds=0.0)
+
     for quantity in ("gradient", "scalar"):
         (rank_folder / quantity).mkdir(parents=True)
     rows, names = Rows(size), size.names
     order = np.arange(size.num_targets, dtype=np.int32)
-    compactor = Compactor()
+    compactor = Compactor(retained=None if retention == ALL else retained, share=1.0)
+    most_waiting = 2 if retention == ALL else 0
     steps_per_part = max(1, PART_BYTES // (84 * size.num_targets))
     scalar_steps = 4096
     part, scalar_part = session * 100_000, session * 100_000
@@ -145,7 +166,7 @@ def write_steps(rank_folder: Path, size: Size, session: int, first: int, last: i
             for step in range(begin, min(last, begin + steps_per_part)):
                 file.write(encoder.encode_frames([Frame("gradient", step, 0, names, order, rows.table(step))]))
         compactor.add(stream)
-        while compactor.num_waiting > 2:
+        while compactor.num_waiting > most_waiting:
             time.sleep(0.02)
         if session == 0 and part % 100 == 0:
             print(f"step {begin} of {last}", flush=True)

@@ -313,7 +313,7 @@ def test_own_imports_stand_at_the_top_of_a_file():
 
 
 def test_only_store_and_sinks_write_and_only_runs_parse_the_files_of_a_run():
-    assert len(RUN_FILES) == 10
+    assert len(RUN_FILES) == 11
     none(
         f"{name_of(path)}:{node.lineno} names {node.value}: see vario.core.run_format"
         for path in FILES

@@ -18,6 +18,7 @@ from vario.core.old_names import QUANTITIES, new_options
 from vario.core.overhead import default_overhead, overhead_share
 from vario.core.params import check_params, without_credentials
 from vario.core.quantities import PROBES, default_every, watchable
+from vario.core.retention_options import TIERS, retention_options
 from vario.core.schedule import Schedule
 from vario.core.selector import pattern_matcher, place_matcher
 from vario.core.text import shown, unknown
@@ -174,6 +175,12 @@ class Config:
     `seconds`, the `price` of a kWh and its `carbon` in grams, or `off`. Default: the environment variable
     `VARIO_MACHINE`, or else 1. See docs/machine.md."""
 
+    retention: str | Mapping[str, Any] = TIERS
+    """How long rows are kept in full. `tiers`: a quantity with more than `bytes` on disk (512MB per rank) keeps its
+    newest `steps` (1000), rows with NaN or Inf, `around` steps (20) before and after an incident, one step in `every`
+    (500), and of all steps the lowest, highest, mean and last values of ever longer intervals. Plain numbers stay
+    complete. `all`: every row. A table changes this, also for one quantity: `{bytes = "2GB", gradient = "all"}`."""
+
     sinks: Sequence[str] = ("store",)
     """Where frames go: `store` is the run folder, `in_memory` keeps them on the Monitor for tests."""
 
@@ -210,6 +217,7 @@ class Config:
         self._check_every()
         object.__setattr__(self, "overhead", overhead_share(self.overhead))
         object.__setattr__(self, "machine", machine_options(self.machine))
+        object.__setattr__(self, "retention", retention_options(self.retention, (*watchable(), "checksum", "scalar")))
         for key in ("start", "count", "first_step"):
             value = getattr(self, key)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):

@@ -211,13 +211,13 @@ def test_a_bad_description_names_the_file_and_spares_the_other_runs(tmp_path, ca
     for name in ("good", "broken", "newer", "odd"):
         write_run(tmp_path / name, [record(0)])
     (tmp_path / "broken" / "run.json").write_text('{"format": 1, "st')
-    (tmp_path / "newer" / "run.json").write_text('{"format": 2}')
+    (tmp_path / "newer" / "run.json").write_text('{"format": 3}')
     (tmp_path / "odd" / "run.json").write_text("[]")
     with pytest.raises(RunCorrupt, match=r"run\.json: not readable as JSON"):
         open_run(tmp_path / "broken")
     with pytest.raises(RunCorrupt, match="expected an object"):
         open_run(tmp_path / "odd")
-    with pytest.raises(RunTooNew, match=r"written by a newer vario \(format 2\); pip install -U vario"):
+    with pytest.raises(RunTooNew, match=r"written by a newer vario \(format 3\); pip install -U vario"):
         open_run(tmp_path / "newer")
     assert [run.name for run in list_runs(tmp_path)] == ["good"]
     assert len(caplog.records) == 3

@@ -289,7 +289,7 @@ def test_resuming_where_nothing_is_starts_a_run(tmp_path):
 
 def test_a_damaged_or_newer_run_is_not_resumed(tmp_path):
     write_run(tmp_path / "run", [record(0)])
-    (tmp_path / "run" / "run.json").write_text('{"format": 2}')
+    (tmp_path / "run" / "run.json").write_text('{"format": 3}')
     with pytest.raises(RunTooNew, match="pip install -U vario"):
         Store().open(header(tmp_path / "run", resume=True))
     (tmp_path / "run" / "run.json").write_text("{")

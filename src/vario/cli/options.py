@@ -59,6 +59,28 @@ def _machine(text: str) -> str | dict[str, float]:
     return {key.strip(): float(value) for key, _, value in pairs}
 
 
+def _retention(text: str) -> str | dict[str, Any]:
+    """`all`, `steps=N,bytes=X` or `gradient=all,activation.steps=N`."""
+    if "=" not in text:
+        return text
+    chosen: dict[str, Any] = {}
+    for word in _words(text):
+        key, _, value = word.partition("=")
+        quantity, _, option = key.strip().partition(".")
+        plain: Any = int(value) if value.strip().isdecimal() else value.strip()
+        if option:
+            chosen.setdefault(quantity, {})[option] = plain
+        else:
+            chosen[quantity] = plain
+    return chosen
+
+
+def retention_from(text: str) -> str | dict[str, Any]:
+    """Return the option `retention` from the text of a flag, checked."""
+    found = make_config({"retention": _retention(text)}).retention
+    return found if isinstance(found, str) else dict(found)
+
+
 def _live(text: str) -> dict[str, Any]:
     """`A,B` or `A.OPTION=X`; a list of series is separated by commas."""
     from vario.core.params import read_value
@@ -110,6 +132,7 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "int | None": ("N", int),
     "float": ("X", float),
     "float | str | None": ("SHARE", str),
+    "str | Mapping[str, Any]": ("A=X,B=X | all", _retention),
     "float | str | Mapping[str, Any] | None": ("SECONDS | A=X,B=X | off", _machine),
     "str": ("TEXT", str),
     "str | None": ("TEXT", str),

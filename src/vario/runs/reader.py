@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.core.errors import ConfigError, MissingExtra
+from vario.core.merged_parts import joined_spans
 from vario.core.process import ending
 from vario.core.records import COLUMNS, HELD, Collective, Structure, merge
 from vario.core.selector import pattern_matcher
@@ -23,7 +24,9 @@ from vario.runs.files.budget import SUMMARY_BYTES, Budget
 from vario.runs.files.folder import RunFolder
 from vario.runs.files.layout import Layout, first_of_each_step
 from vario.runs.files.listing_cache import listings_cached
+from vario.runs.files.merged_parts import thinned_text
 from vario.runs.files.rank_json import read_collectives, read_structure
+from vario.runs.files.rollups import settled
 from vario.runs.files.row_files import EVERYTHING
 from vario.runs.files.status import RankState
 from vario.runs.files.store_reader import QuantityReader, quantities, summaries
@@ -54,6 +57,8 @@ class Series:
     values: npt.NDArray[np.float64]
     note: str = ""
     """What these values omit of the target, as text."""
+    thinned: tuple[tuple[int, int], ...] = ()
+    """First and last step of each range in which only few of the recorded steps are left."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -164,8 +169,38 @@ class RunReader(RunFolder):
         points, groups = np.unique(np.stack([steps, micro], axis=1), axis=0, return_inverse=True)
         merged = merge(rows, groups.reshape(-1), len(points))
         note = self._left_out.note(unmerged_of(self, quantity, target)) if rank == "all" and len(self.ranks) > 1 else ""
-        found = points[:, 0], points[:, 1].astype(np.int32), derived(merged)
-        return Series(target, quantity, derived.name, rank, *found, note)
+        values = derived(merged)
+        thinned = self.thinned(quantity, rank)
+        if thinned and len(tables) > 1:
+            # Where a rank has dropped its share, a sum over the others would be no value of the whole.
+            keep = ~self._lacks(quantity, points[:, 0]) | ~np.isfinite(values)
+            points, values = points[keep], values[keep]
+        note = " ".join(filter(None, (note, thinned_text(quantity, thinned))))
+        return Series(
+            target,
+            quantity,
+            derived.name,
+            rank,
+            points[:, 0],
+            points[:, 1].astype(np.int32),
+            values,
+            note,
+            tuple(thinned),
+        )
+
+    def thinned(self, quantity: str, rank: Rank = "all") -> list[tuple[int, int]]:
+        """Return first and last step of each range in which rows were dropped as they grew old, on any rank."""
+        having = [number for number in self._ranks(rank) if quantity in self.quantities(number)]
+        sessions = self.sessions
+        return list(joined_spans([span for n in having for span in self.reader(n, quantity).thinned(sessions)]))
+
+    def _lacks(self, quantity: str, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return at which steps some rank has dropped rows."""
+        found = np.zeros(len(steps), np.bool_)
+        for number in self.ranks:
+            if quantity in self.quantities(number):
+                found |= self.reader(number, quantity).lacks(self.sessions, steps)
+        return found
 
     @listings_cached()
     def frame(self, step: int, quantity: str | None = None, rank: Rank = 0) -> Any:
@@ -185,6 +220,8 @@ class RunReader(RunFolder):
                 number: self.reader(number, quantity).read(columns, sessions, step=step, budget=budget)
                 for number in having
             }
+            if len(having) > 1 and self._lacks(quantity, np.array([step], np.int64))[0]:
+                raise ConfigError(f"step: rows of {quantity} at step {step} were dropped on some rank. Name one rank.")
             tables = {number: in_order(table) for number, table in read.items() if table.num_rows}
             if len(tables) < 2:
                 return self.frame(step, quantity, next(iter([*tables, *having, *recorded])))
@@ -253,6 +290,9 @@ class RunReader(RunFolder):
 
     def bad_rows(self, quantity: str, rank: int) -> Any:
         """Return the non-finite rows, without masks, of the first part that has any; None if all are finite."""
+        return settled(lambda: self._first_bad_rows(quantity, rank))
+
+    def _first_bad_rows(self, quantity: str, rank: int) -> Any:
         columns = ["step", "micro_step", "order", "target", *COLUMNS]
         for row_file, limit in self._checked_reader(rank, quantity).suspects(self.sessions):
             if quantity == "scalar":
@@ -277,7 +317,10 @@ class RunReader(RunFolder):
         with np.errstate(invalid="ignore"):
             # Plain numbers do not merge like Summaries: over ranks they are averaged.
             values = np.bincount(groups, values, len(points)) / np.bincount(groups, minlength=len(points))
-        return Series(target, "scalar", "value", rank, points, np.zeros(len(points), np.int32), values)
+        thinned = self.thinned("scalar", rank)
+        micro = np.zeros(len(points), np.int32)
+        note = thinned_text("scalar", thinned)
+        return Series(target, "scalar", "value", rank, points, micro, values, note, tuple(thinned))
 
     @listings_cached()
     def stored_rows(self, target: str, quantity: str, columns: list[str], rank: Rank) -> tuple[str, list[Any]]:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import socket
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +23,7 @@ from vario.core.old_names import QUANTITIES
 from vario.core.parameter_list import json_texts
 from vario.core.process.processes import this_process
 from vario.core.records import COLUMNS, Frame, StepRecord
+from vario.core.retention_options import tiers_of
 from vario.core.run_files.shapes import COLLECTIVES, read_json
 from vario.core.run_header import RunHeader
 from vario.core.text import size
@@ -32,16 +31,20 @@ from vario.sinks import PartsOff
 from vario.statistics import columns_needed
 from vario.store.compaction import Compactor
 from vario.store.encoding import StreamEncoder, in_batches
-from vario.store.folder import Claim, claim, leading_rank, write_json, write_texts
+from vario.store.folder import Claim, claim, write_json, write_texts
 from vario.store.holding import has_lost
 from vario.store.live_stream import LiveStream
 from vario.store.recovery import part_path, recover
+from vario.store.retention import Retention
 from vario.store.rollups import BUCKET_STEPS, ROLLUP_MIN_ROWS
+from vario.store.run_record import RunRecord
 
 log = logging.getLogger("vario")
 
 STATUS_SECONDS = 1.0
 """`rank.json` is rewritten at most this often."""
+LONG_STEPS = 2000
+"""After this many steps some rank of several may have parts to merge."""
 
 
 class _Stream:
@@ -92,11 +95,13 @@ class Store:
         self._highest_part: dict[str, int] = {}
         self._stored: dict[str, str] = {}
         """Quantities that an earlier session stored under another name."""
-        self._compactor = Compactor(rollup_min_rows, bucket_steps)
+        self._rollup_options = rollup_min_rows, bucket_steps
+        self._compactor = Compactor()
+        self._retains = False
+        self._num_steps = 0
         self._claim: Claim | None = None
         self._established = self._is_lost = False
-        self._run: dict[str, Any] = {}
-        self._params_written: dict[str, Any] | None = None
+        self._run: RunRecord | None = None
         self._collectives: dict[str, dict[str, Any]] = {}
         self._collectives_are_new = False
         self._unopened: list[StepRecord] = []
@@ -114,6 +119,10 @@ class Store:
         statistics = header.config.get("statistics")
         self._columns = frozenset(COLUMNS) if statistics is None else columns_needed(statistics)
         self.first_step = header.first_step or 0
+        # Runs made by other means than a training say nothing of it: they stay as they were written.
+        self._retains = header.config.get("retention") is not None
+        retained = self._retention if self._retains else None
+        self._compactor = Compactor(*self._rollup_options, retained, self._may_rewrite)
         self._attempt("record", self._establish)
 
     def write(self, record: StepRecord) -> None:
@@ -140,12 +149,16 @@ class Store:
         for quantity, stream in list(self._streams.items()):
             if self._is_due(stream):
                 self._attempt("close a part", lambda quantity=quantity: self._rotate(quantity))  # type: ignore[misc]
+        self._num_steps += len({record.step for record in records})
+        if self._retains and self._num_steps >= LONG_STEPS and self._header.world_size > 1 and self._run is not None:
+            # Other ranks cannot say it themselves: one process writes `run.json`.
+            self._attempt("write run.json", self._run.announce_merged_parts)
         now = records[-1].scalars.time
         if abs(now - self._status_time) >= STATUS_SECONDS:
             self._status_time = now
             self._check_holding()
             self._attempt("write rank.json", self._write_rank)
-        if self._established and self._header.params.values is not self._params_written:
+        if self._run is not None and self._run.has_new_params:
             self._attempt("write run.json", lambda: self._write_run("running", None, None))
 
     def note(self, parts_off: PartsOff, num_refused: int) -> None:
@@ -219,6 +232,18 @@ class Store:
         del self._streams[quantity]
         self._compactor.add(part)
 
+    def _retention(self, folder: Path) -> Retention:
+        assert self._claim is not None
+        first_steps = [*(int(session["first_step"]) for session in self._claim.sessions), self.first_step]
+        tiers = tiers_of(self._header.config["retention"], QUANTITIES.get(folder.name, folder.name))
+        return Retention(folder, tiers, first_steps, self._claim.session)
+
+    def _may_rewrite(self) -> bool:
+        """Whether readers that do not know merged parts refuse this run. Any thread calls it."""
+        if self._run is None or self._is_lost or self._claim is None:
+            return False
+        return not has_lost(self._rank_folder, self._claim.number) and self._run.allow_merged_parts()
+
     def _waiting_bytes(self) -> int:
         unopened = sum(frame.summaries.nbytes for record in self._unopened for frame in record.frames)
         return unopened + sum(stream.file.pending_bytes for stream in self._streams.values())
@@ -231,7 +256,7 @@ class Store:
 
     # -- the disk ------------------------------------------------------------------------------------------------
 
-    def _attempt(self, task: str, action: Callable[[], None]) -> bool:
+    def _attempt(self, task: str, action: Callable[[], object]) -> bool:
         """Run a task on the disk; log once when it fails, and once when recording works again."""
         try:
             action()
@@ -313,30 +338,10 @@ class Store:
         self._collectives_are_new = False
 
     def _write_run(self, state: str, error: str | None, ended: float | None) -> None:
-        header = self._header
-        if header.rank != leading_rank(header):
-            return
-        assert self._claim is not None
-        if not self._run:
-            before = self._claim.run or {"id": uuid.uuid4().hex[:12], "started": header.started}
-            session: dict[str, Any] = {"first_step": self.first_step, "started": header.started}
-            self._run = {
-                "format": run_format.FORMAT,
-                "id": before["id"],
-                "started": before["started"],
-                "group": before.get("group", header.group),
-                "world_size": header.world_size,
-                "mesh": header.mesh,
-                "config": header.config,
-                "versions": header.versions,
-                "not_offered": header.not_offered,
-                "command": header.command,
-                "host": socket.gethostname(),
-                "sessions": [*self._claim.sessions, session],
-            }
-        self._params_written = header.params.values
-        self._run["sessions"][-1] |= {"params": header.params.values, "param_sources": header.params.sources}
-        write_json(header.path / run_format.RUN, {**self._run, "ended": ended, "state": state, "error": error})
+        if self._run is None:
+            assert self._claim is not None
+            self._run = RunRecord(self._header, self._claim, self.first_step)
+        self._run.write(state, error, ended)
 
     def _write_rank(self, state: str = "running", error: str | None = None, ended: float | None = None) -> None:
         assert self._claim is not None

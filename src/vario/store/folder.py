@@ -178,7 +178,7 @@ def _refuse_taken(header: RunHeader, run: dict[str, Any] | None, own: dict[str, 
 
 def _read_run(path: Path) -> dict[str, Any] | None:
     found = read_json(path / run_format.RUN, 1, {"format": int})
-    if found is not None and int(found.get("format", 0)) > run_format.FORMAT:
+    if found is not None and int(found.get("format", 0)) > run_format.NEWEST_FORMAT:
         raise RunTooNew(f"{path}: written by a newer vario (format {found['format']}); pip install -U vario")
     if found is not None:
         shapes.check_shape(path / run_format.RUN, found, shapes.RUN)

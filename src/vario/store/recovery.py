@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from vario.core.errors import RunCorrupt
 from vario.core.run_files.parquet import read_footer
 from vario.core.run_files.streams import read_stream_bytes
-from vario.core.run_format import LIVE, PART, ROLLUPS, part_name
+from vario.core.run_format import LIVE, PART, ROLLUPS, current_parts, part_name, part_range
 
 LIVE_DEPTH, PART_DEPTH, ROLLUP_DEPTH = 2, 3, 4
 """How many levels below the run's folder live streams, parts and rollups are."""
@@ -33,7 +33,7 @@ def recover(rank_folder: Path) -> tuple[dict[str, int], list[Path]]:
     for folder in sorted(entry for entry in rank_folder.iterdir() if entry.is_dir()):
         if parts := _parts(folder):
             # Rollups may outlive deleted parts: the numbers of those parts are not used again.
-            highest[folder.name] = max(*(number for number, _ in parts), _last_rolled_up(rank_folder, folder.name))
+            highest[folder.name] = max(*(last for _, last in parts), _last_rolled_up(rank_folder, folder.name))
     for stream in sorted(rank_folder.glob(f"*{LIVE}")):
         quantity = stream.name.removesuffix(LIVE)
         number, whole_bytes = _whole_batches(stream)
@@ -52,17 +52,24 @@ def _not_compacted(rank_folder: Path) -> list[Path]:
     waiting = []
     for unfinished in rank_folder.glob("*/part-*.tmp"):
         unfinished.unlink()
-    for stream in sorted(rank_folder.glob("*/part-*.arrow")):
-        if stream.with_suffix(".parquet").exists():
-            stream.unlink()
-        else:
-            waiting.append(stream)
+    for folder in sorted({path.parent for path in rank_folder.glob("*/part-*")}):
+        remove_superseded(folder)
+        waiting += sorted(folder.glob("part-*.arrow"))
     return waiting
 
 
-def _parts(folder: Path) -> list[tuple[int, Path]]:
-    matches = [(PART.fullmatch(entry.name), entry) for entry in folder.iterdir()]
-    return sorted((int(match[1]), entry) for match, entry in matches if match)
+def remove_superseded(folder: Path) -> None:
+    """Remove the parts of a quantity whose rows are in another file too."""
+    names = [name for name in os.listdir(folder) if PART.fullmatch(name)]
+    current = {name for _, _, name in current_parts(names)}
+    for name in names:
+        if name not in current:
+            (folder / name).unlink(missing_ok=True)
+
+
+def _parts(folder: Path) -> list[tuple[int, int]]:
+    """Return the first and last number of each file."""
+    return [found for name in os.listdir(folder) if (found := part_range(name)) is not None]
 
 
 def _last_rolled_up(rank_folder: Path, quantity: str) -> int:
@@ -71,7 +78,7 @@ def _last_rolled_up(rank_folder: Path, quantity: str) -> int:
 
 
 def _is_part(folder: Path, number: int) -> bool:
-    return folder.is_dir() and any(found == number for found, _ in _parts(folder))
+    return folder.is_dir() and any(first <= number <= last for first, last in _parts(folder))
 
 
 def _whole_batches(stream: Path) -> tuple[int | None, int]:

@@ -106,7 +106,24 @@ def _measured(table: Any, bounds: Steps) -> tuple[npt.NDArray[np.int32], dict[st
         columns[f"{name}_low"] = np.fmin.reduceat(finite, starts)
         columns[f"{name}_high"] = np.fmax.reduceat(finite, starts)
         columns[f"{name}_last"] = values[ends]
+        columns[f"{name}_mean"] = _rounded(_good_mean(np.where(bad, 0.0, values), ~bad, starts))
     return codes[starts], columns
+
+
+def _good_mean(values: Values, is_good: Array, starts: Steps) -> Values:
+    """Return the mean over the points without NaN and Inf; NaN where there is none."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = np.add.reduceat(values, starts)
+        number = np.add.reduceat(is_good, starts, dtype=np.int64)
+        mean: Values = np.divide(total, number, out=np.full(len(starts), np.nan), where=number > 0)
+    return mean
+
+
+def _rounded(values: Values) -> Values:
+    """Round to the 24 bits of a float32, which compress to half; the exponent keeps its range."""
+    bits = np.ascontiguousarray(values).view(np.uint64)
+    rounded: Values = ((bits + np.uint64(1 << 28)) & ~np.uint64((1 << 29) - 1)).view(np.float64)
+    return np.where(np.isfinite(values) & np.isfinite(rounded), rounded, values)
 
 
 def folded(rows: RollupRows, bounds: Steps) -> RollupRows:
@@ -116,7 +133,18 @@ def folded(rows: RollupRows, bounds: Steps) -> RollupRows:
         return rows
     ends = np.append(starts[1:], len(rows)) - 1
     columns = {name: _folded(name, values, starts, ends) for name, values in rows.columns.items()}
+    good = (rows.columns["points"] - rows.columns["bad"]).astype(np.float64)
+    for name, values in rows.columns.items():
+        if name.endswith("_mean"):
+            columns[name] = _weighted_mean(values, good, starts)
     return RollupRows(rows.names, rows.codes[starts], columns)
+
+
+def _weighted_mean(means: Values, weights: Values, starts: Steps) -> Values:
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = np.add.reduceat(np.where(weights > 0, means * weights, 0.0), starts)
+        weight = np.add.reduceat(weights, starts)
+        return _rounded(np.divide(total, weight, out=np.full(len(starts), np.nan), where=weight > 0))
 
 
 def together(pieces: Sequence[RollupRows]) -> RollupRows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from vario.store.rollup_files import (
     Rollup,
     coarser,
     coarser_rows,
+    every_step,
     joined,
     merged_rows,
     progressions,
@@ -31,6 +32,9 @@ BUCKET_STEPS = 128
 SHORTEST_STEPS = 32
 BUCKETS_AT_LEAST = 64
 """A short run has shorter buckets, so that it has about this many."""
+
+FINE_BUCKETS = 256
+"""Of a level, this many of the newest buckets are kept where rows are thinned; coarser ones stand for the older."""
 
 ROLLUP_MIN_ROWS = 1 << 20
 """With fewer rows than this, reading is as fast without rollups."""
@@ -59,8 +63,51 @@ class RollupBuilder:
         """Whether a part already has its rollup."""
         return any(known.range[0] <= part <= known.range[1] for known in self._known)
 
-    def add(self, part: int, session: int, table: Any) -> None:
-        """Add a closed part with rows in the order of (target, step); parts come in the order of their numbers."""
+    def stands_for(self, part: int, cuts: Mapping[int, int]) -> bool:
+        """Whether readers find a rollup in the place of a part, given the first step of each later session."""
+        return any(known.range[0] <= part <= known.range[1] and _is_usable(known, cuts) for known in self._known)
+
+    def last_covered(self) -> dict[int, int]:
+        """Return the last step of each part that has its rollup."""
+        return {number: last for known in self._known for number, _, last, _ in known.parts}
+
+    def newest_steps(self, number: int) -> int | None:
+        """Return the first of this many newest steps that rollups stand for; None if there are fewer."""
+        ends = [known for known in self._known if known.level == 1]
+        steps: list[Steps] = []
+        for known in sorted(ends, key=lambda one: one.range, reverse=True):
+            steps.append(every_step(known.steps))
+            if sum(map(len, steps)) > number:
+                return int(np.unique(np.concatenate(steps))[-number])
+        return None
+
+    def drop_fine(
+        self, thinned: Sequence[tuple[int, int]], cuts: Mapping[int, int], num_buckets: int = FINE_BUCKETS
+    ) -> bool:
+        """Remove fine rollups of old thinned parts that coarser ones stand for; return whether there were any.
+
+        Of each level about this many of the newest buckets are kept, so buckets are longer the older they are.
+        """
+        dropped = False
+        for level in range(1, max((known.level for known in self._known), default=0)):
+            here = sorted((known for known in self._known if known.level == level), key=lambda known: known.range)
+            newer = sum(len(known.buckets) for known in here)
+            for coarse in sorted((k for k in self._known if k.level == level + 1), key=lambda known: known.range):
+                inside = [known for known in here if coarse.holds(known)]
+                newer -= sum(len(known.buckets) for known in inside)
+                is_old = newer >= num_buckets and len(coarse.buckets) >= BUCKETS_PER_FILE and _is_usable(coarse, cuts)
+                if inside and is_old and any(a <= coarse.range[0] and coarse.range[1] <= b for a, b in thinned):
+                    for known in inside:
+                        (self._folder / known.name).unlink(missing_ok=True)
+                        self._known.remove(known)
+                    dropped = True
+        return dropped
+
+    def add(self, part: int, session: int, table: Any, last_part: int | None = None) -> None:
+        """Add a closed part with rows in the order of (target, step); parts come in the order of their numbers.
+
+        `last_part`: the last of those whose place it took.
+        """
         if not table.num_rows or self.covers(part):
             return
         steps = _distinct(whole_array(table.column("step").chunk(0), np.int64))
@@ -73,7 +120,8 @@ class RollupBuilder:
         lasts = np.append(firsts[1:], len(steps)) - 1
         spans = list(zip(steps[firsts].tolist(), steps[lasts].tolist(), strict=True))
         entry = (part, int(steps[0]), int(steps[-1]), int(table.num_rows))
-        rollup = Rollup(1, session, (entry,), tuple(spans), progressions(steps))
+        entries = [entry] if last_part in (None, part) else [entry, (last_part, int(steps[0]), int(steps[-1]), 0)]
+        rollup = Rollup(1, session, tuple(entries), tuple(spans), progressions(steps))
         rows, num_steps = measured(table, steps[firsts]), len(steps)
         if (pending := self._pending) is not None:
             (before,) = pending.rollup.buckets
@@ -173,8 +221,14 @@ class RollupBuilder:
         return kept
 
 
+def _is_usable(rollup: Rollup, cuts: Mapping[int, int]) -> bool:
+    """Whether no later session discarded some of its rows and kept others."""
+    cut = min((step for session, step in cuts.items() if session > rollup.session), default=None)
+    return cut is None or max(last for _, last in rollup.buckets) < cut or rollup.buckets[0][0] >= cut
+
+
 def part_number(path: Path) -> int:
-    """Return the number in a part's name."""
+    """Return the number in a part's name; the first of several."""
     match = PART.fullmatch(path.name)
     assert match is not None
     return int(match[1])

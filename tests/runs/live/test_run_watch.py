@@ -12,6 +12,7 @@ from vario.core.records import COUNT, MAX, MIN, NANS, SUM_SQUARES, Frame, Scalar
 from vario.rules import choose
 from vario.runs.live.rank_follower import QuantityFollower
 from vario.runs.live.run_watch import RunWatch
+from vario.store.compacting import compact_run
 
 NAMES = ("a:output", "b:output", "c:output")
 RANKS = 3
@@ -188,3 +189,23 @@ def test_a_rank_whose_process_is_gone_is_told_and_not_waited_for(tmp_path):
     assert [(trouble.rank, trouble.kind, trouble.last_step) for trouble in news.troubles] == [(2, "died", 39)]
     assert news.is_over
     assert news.num_steps == 40
+
+
+@pytest.mark.parametrize("num_read", [0, 7, 23])
+def test_rows_come_once_when_parts_are_merged_between_two_looks(tmp_path, num_read):
+    store = made_runs.small_parts()
+    store.open(made_runs.header(tmp_path / "run"))
+    follower = QuantityFollower(tmp_path / "run" / "rank0", "activation")
+    found = []
+    for step in range(100):
+        if step == num_read:
+            found += follower.new_rows([{"first_step": 0}])
+        store.write(record(step, 0))
+    store.close("finished", None)
+    compact_run(tmp_path / "run", "all")
+    parts = list((tmp_path / "run" / "rank0" / "activation").glob("part-*"))
+    assert len(parts) < 10
+    found += follower.new_rows([{"first_step": 0}])
+    steps = [step for table in found for step in table.column("step").to_pylist()]
+    assert sorted(steps) == sorted([*range(100)] * 2 * len(NAMES))
+    assert follower.new_rows([{"first_step": 0}]) == []

@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "source": result.source,
                 "missing": result.missing,
                 "replayed": result.replayed,
+                "thinned": result.thinned,
                 "rules": result.rules,
                 "incidents": [incident.to_json() for incident in result.incidents],
                 "alerts": [alert.to_json() for alert in result.alerts],

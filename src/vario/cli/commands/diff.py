@@ -42,11 +42,20 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compare two runs."""
     from vario.runs.compare.difference import diff
+    from vario.runs.files.merged_parts import thinned_text
 
     first, second = shared.find_run(arguments.a), shared.find_run(arguments.b)
     found = diff(first, second, arguments.rename, arguments.quantity, arguments.top)
+    thinned = [
+        f"{one.name}: {text}"
+        for one in (first, second)
+        for name in (one.quantities("all") if one.ranks else [])
+        if (text := thinned_text(name, one.thinned(name)))
+    ]
+    for text in thinned:
+        output.say(text, to_stderr=True)
     if arguments.json:
-        output.print_json({"text": str(found), **output.plain(found)})
+        output.print_json({"text": str(found), **output.plain(found), "thinned": thinned})
     else:
         from vario.reports.difference_text import render_difference
 

@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.progress import Progress
 
     from vario.reports.export import plan_export
+    from vario.runs.files.merged_parts import thinned_text
 
     found = shared.find_run(arguments.run)
     if (arguments.format is None) == (arguments.html is None):
@@ -54,6 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
         for file in plan.write():
             written.append(file)
             progress.update(task, advance=1, description=file.path.name)
+    for name in dict.fromkeys(file.quantity for file in written):
+        if text := thinned_text(name, found.thinned(name)):
+            output.say(text, to_stderr=True)
     if arguments.json:
         output.print_json(written)
     else:

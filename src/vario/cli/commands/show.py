@@ -57,6 +57,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the curves."""
+    from vario.runs.files.merged_parts import thinned_text
     from vario.runs.files.run_paths import is_found
 
     name, pattern = arguments.run, arguments.pattern
@@ -72,6 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     curves = choose(found, pattern, arguments.quantity, arguments.statistic, arguments.rank)
     curves = [cut(series, arguments.last) for series in curves]
+    for text in dict.fromkeys(thinned_text(series.quantity, series.thinned) for series in curves):
+        if text:
+            output.say(text, to_stderr=True)
     if arguments.json:
         output.print_json(curves)
     elif arguments.plot or len(curves) == 1:

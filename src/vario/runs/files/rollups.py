@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.core.errors import RunCorrupt
+from vario.core.merged_parts import joined_spans
 from vario.core.run_files import list_names
 from vario.core.run_files.columns import MOST_STEP, check_rows, check_schema
 from vario.core.run_files.parquet import read_footer, read_groups
@@ -166,10 +167,14 @@ class Cover:
     ranges: tuple[Span, ...]
     """Parts they stand for, and parts that were taken back altogether, in order."""
 
-    def has(self, part: int) -> bool:
-        """Whether a part need not be read."""
-        at = bisect_right(self.ranges, (part, _LARGEST)) - 1
-        return at >= 0 and part <= self.ranges[at][1]
+    def has(self, part: int, last: int | None = None) -> bool:
+        """Whether a part need not be read; `last`: the last of several that are in one file."""
+        at = bisect_right(self._joined, (part, _LARGEST)) - 1
+        return at >= 0 and (part if last is None else last) <= self._joined[at][1]
+
+    @cached_property
+    def _joined(self) -> tuple[Span, ...]:
+        return joined_spans(self.ranges)
 
 
 def cover(files: Sequence[RollupFile], sessions: Sequence[Mapping[str, Any]]) -> Cover:
@@ -199,7 +204,7 @@ def _read_told(path: Path) -> _Told:
         footer = read_footer(path, DEPTH)
         schema = footer.schema.to_arrow_schema()
         check_schema(schema, ("target", "first_step", "last_step", "bad"))
-        check_schema(schema, (name for name in schema.names if name.endswith(("_low", "_high", "_last"))))
+        check_schema(schema, (name for name in schema.names if name.endswith(("_low", "_high", "_last", "_mean"))))
         metadata = footer.metadata or {}
         parts, buckets, steps = (
             json.loads(metadata[key]) for key in (b"vario.parts", b"vario.stretches", b"vario.steps")
@@ -208,7 +213,7 @@ def _read_told(path: Path) -> _Told:
             session_of(path, metadata),
             tuple((int(number), int(first), int(last), int(num_rows)) for number, first, last, num_rows in parts),
             _checked(np.array(buckets, np.int64).reshape(-1, 2)),
-            _checked(_all_steps(steps)),
+            _checked(all_steps(steps)),
             footer,
         )
     except (RunCorrupt, RecursionError, *NOT_WHOLE) as error:
@@ -217,7 +222,8 @@ def _read_told(path: Path) -> _Told:
         raise _unreadable(path, error) from error
 
 
-def _all_steps(runs: Sequence[tuple[int, int, int]]) -> npt.NDArray[np.int64]:
+def all_steps(runs: Sequence[tuple[int, int, int]]) -> npt.NDArray[np.int64]:
+    """Return the steps of these even runs; raises ValueError for more than a run has."""
     if not all(first >= 0 and every > 0 and 0 < num <= MOST_STEPS for first, every, num in runs):
         raise ValueError("steps that cannot be")
     if sum(num for _, _, num in runs) > MOST_STEPS or any(
@@ -235,4 +241,4 @@ def _checked(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 def _unreadable(path: Path, error: Exception) -> RunCorrupt:
     text = str(error).removeprefix(f"{path}: ").removeprefix("not readable as Parquet: ")
-    return RunCorrupt(f"{path}: not readable as a rollup: {text}. It may be deleted: the parts have all rows.")
+    return RunCorrupt(f"{path}: not readable as a rollup: {text}. It may be deleted, unless rows were thinned.")

@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from vario.core.elements.bins import DETAIL
 from vario.core.errors import RunCorrupt, RunTooNew
+from vario.core.merged_parts import MergedPart
 from vario.core.old_names import old_target
 from vario.core.run_files.columns import check_rows, check_schema, columns_of, kind_of
 from vario.core.run_files.parquet import check_file, read_footer, read_groups, unreadable
 from vario.core.run_files.streams import NOT_WHOLE, is_unbegun, read_batches, read_stream_bytes
 from vario.core.run_files.streams import unreadable as unreadable_stream
-from vario.core.run_format import FORMAT, LIVE
+from vario.core.run_format import LIVE, NEWEST_FORMAT
 from vario.runs.files.arrays import numbers, place_of, take
 from vario.runs.files.new_names import with_new_names
 
@@ -33,6 +34,10 @@ MOST_FOOTERS = 16
 
 Span = tuple[int, int]
 """A first and a last step."""
+
+
+class PartGone(RunCorrupt, FileNotFoundError):
+    """A part vanished while it was read: its rows are in a larger one now, or somebody removed it."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,16 @@ class Stream:
     place: Path
 
     @property
+    def last_number(self) -> int:
+        """As `number`: a stream is one part."""
+        return self.number
+
+    @property
+    def merged(self) -> None:
+        """Nothing: it has all its rows."""
+        return
+
+    @property
     def size(self) -> int:
         """Bytes of its rows, the same on disk and in memory."""
         return int(self.rows.nbytes)
@@ -151,7 +166,11 @@ class Part:
     number: int
     footers: Footers
     told: tuple[int, Span, int] | None = None
-    """Session, first and last step, and number of rows, where a rollup tells them."""
+    """Session, first and last step, and number of rows, where a rollup or `merged.json` tells them."""
+    last_number: int = 0
+    """The last of the parts whose place it took, or its own number."""
+    merged: MergedPart | None = None
+    """What it says of them; None for a part as it was written."""
     _ranges: dict[str, list[tuple[Any, Any] | None]] = field(default_factory=dict)
 
     @property
@@ -173,7 +192,7 @@ class Part:
         try:
             return self.footers.read(self.path)
         except FileNotFoundError as error:
-            raise RunCorrupt(f"{self.path}: not readable as Parquet: {error}") from error
+            raise PartGone(f"{self.path}: was merged with others while it was read. Read again.") from error
 
     @property
     def session(self) -> int:
@@ -242,7 +261,9 @@ class Part:
         try:
             table = read_groups(self.path, PART_DEPTH, self.footer, groups, columns)
             check_rows(table)
-        except (FileNotFoundError, ValueError) as error:
+        except FileNotFoundError as error:
+            raise PartGone(f"{self.path}: was merged with others while it was read. Read again.") from error
+        except ValueError as error:
             raise unreadable(self.path, error) from error
         return with_new_names(self.path.parent.name, table)
 
@@ -303,7 +324,7 @@ def group_ranges(footer: Any, column: str) -> list[tuple[Any, Any] | None]:
 def session_of(path: Path, metadata: Mapping[bytes, bytes]) -> int:
     """Return the session that wrote a file; raises for a newer format."""
     version, session = (_stamp(path, metadata, name) for name in (b"vario.format", b"vario.session"))
-    if version > FORMAT:
+    if version > NEWEST_FORMAT:
         raise RunTooNew(f"{path}: written by a newer vario; pip install -U vario")
     return session
 

@@ -27,6 +27,8 @@ DERIVED = {
 
 PARAMS = "params"
 """The view of hyper-parameters."""
+THINNED = "thinned"
+"""The view of what was downsampled."""
 LIMITS = ("memory_limit = '1GB'", "threads = 2", "temp_directory = ''", "enable_external_access = false")
 """A query cannot access the machine: no files, no network, no extensions. The order matters."""
 LATER_LIMITS = ("autoinstall_known_extensions", "autoload_known_extensions", "python_enable_replacements")
@@ -56,6 +58,8 @@ def ask(
             if QUANTITY in query and QUANTITY not in readers:
                 counted = {name: ranks for name, ranks in readers.items() if name in COUNTED}
                 connection.register(QUANTITY, bin_table(counted, sessions))
+            if THINNED not in readers and THINNED in query:
+                connection.register(THINNED, _thinned_table(readers, sessions))
             if PARAMS not in readers:
                 connection.register(PARAMS, _params_table(params))
             connection.execute("set lock_configuration = true")
@@ -65,6 +69,23 @@ def ask(
             return answer.to_arrow_table()
         except duckdb.Error as error:
             raise ConfigError(f"sql: {error}") from error
+
+
+def _thinned_table(
+    readers: Mapping[str, Sequence[tuple[int, QuantityReader]]], sessions: Sequence[Mapping[str, Any]]
+) -> Any:
+    """Ranges of steps of which only few rows are left: rank, quantity, first and last step."""
+    import pyarrow as pa
+
+    rows = [
+        (rank, quantity, first, last)
+        for quantity, ranks in readers.items()
+        for rank, reader in ranks
+        for first, last in reader.thinned(sessions)
+    ]
+    kinds = {"rank": pa.int64(), "quantity": pa.string(), "first_step": pa.int64(), "last_step": pa.int64()}
+    columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
+    return pa.table({name: pa.array(list(column), kinds[name]) for name, column in zip(kinds, columns, strict=True)})
 
 
 def _params_table(params: Mapping[str, Any]) -> Any:

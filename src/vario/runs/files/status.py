@@ -82,7 +82,7 @@ def read_run_json(folder: Path) -> dict[str, Any]:
     version = content.get("format")
     if not isinstance(version, int):
         raise RunCorrupt(f"{folder / run_format.RUN}: has no format number")
-    if version > run_format.FORMAT:
+    if version > run_format.NEWEST_FORMAT:
         raise RunTooNew(f"{folder}: written by a newer vario (format {version}); pip install -U vario")
     shapes.check_shape(folder / run_format.RUN, content, shapes.RUN)
     return content

@@ -18,15 +18,17 @@ import pyarrow as pa
 
 from vario.core.elements.bins import DETAIL
 from vario.core.errors import RunCorrupt
+from vario.core.merged_parts import MergedPart, joined_spans
 from vario.core.old_names import QUANTITIES, stored_name
 from vario.core.quantities import is_quantity
 from vario.core.records import COLUMNS, Table
 from vario.core.run_files import entries_of, list_names
 from vario.core.run_files.columns import type_of
-from vario.core.run_format import LIVE, PART, part_name
+from vario.core.run_format import LIVE, PART, current_parts, part_name
 from vario.runs.files.arrays import numbers
 from vario.runs.files.budget import Budget, check_num_names
 from vario.runs.files.listing_cache import cached_listing
+from vario.runs.files.merged_parts import MergedParts, lacking, read_merged
 from vario.runs.files.rollups import RollupFile, Rollups, cover, settled
 from vario.runs.files.row_files import EVERYTHING, PART_DEPTH, Footers, Part, Span, Stream, Wanted, read_stream
 
@@ -37,6 +39,8 @@ RANK_DEPTH = 1
 
 When = tuple[int, int]
 """A step and the order within it."""
+Numbers = tuple[int, int]
+"""The first and last number of the parts in a file."""
 
 LAST = 2**31
 """The order of rows that have none: plain numbers come after everything observed in their step."""
@@ -53,14 +57,15 @@ class QuantityReader:
         self._live = rank_folder / f"{stored}{LIVE}"
         self._live_read: tuple[tuple[int, int, int], Stream | None] | None = None
         self._footers = Footers()
-        self._parts: dict[int, Part] = {}
+        self._parts: dict[Numbers, Part] = {}
+        self._merged = MergedParts(self._folder)
         self._rollups = Rollups(rank_folder, stored)
         self._heard: set[str] = set()
         """The rollups whose word on parts was taken."""
-        self._seen: dict[tuple[str | int, int | None], dict[str, When]] = {}
-        self._seen_together: tuple[Collection[tuple[str | int, int | None]], Mapping[str, When]] = (frozenset(), {})
-        self._times: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]] = {}
-        self._steps: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}
+        self._seen: dict[tuple[str | Numbers, int | None], dict[str, When]] = {}
+        self._seen_together: tuple[Collection[tuple[str | Numbers, int | None]], Mapping[str, When]] = (frozenset(), {})
+        self._times: dict[Numbers, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]] = {}
+        self._steps: dict[tuple[Numbers, int | None], npt.NDArray[np.int64]] = {}
 
     def rollups(self) -> list[RollupFile]:
         """The rollups that are there now; what they tell of parts is kept."""
@@ -72,9 +77,7 @@ class QuantityReader:
                 continue
             self._heard.add(file.path.name)
             for number, first, last, num_rows in file.parts:
-                part = self._parts.get(number)
-                if part is None:
-                    part = self._parts[number] = self._part(number)
+                part = self._part((number, number))
                 if part.told is None:
                     part.told = file.session, (first, last), num_rows
         return files
@@ -83,7 +86,7 @@ class QuantityReader:
         """Return all files that exist now, oldest first."""
         live = self._read_live()
         row_files = list(self.closed_row_files(()))
-        if live is not None and all(live.number != row_file.number for row_file in row_files):
+        if live is not None and all(not one.number <= live.number <= one.last_number for one in row_files):
             row_files.append(live)
         return row_files
 
@@ -101,13 +104,23 @@ class QuantityReader:
         return known[1]
 
     def closed_row_files(self, known: Collection[int]) -> Iterator[Stream | Part]:
-        """Return the closed parts that are not known yet, oldest first."""
-        found: dict[int, set[str]] = {}
-        for name in list_names(self._folder, PART_DEPTH - 1):
-            if (match := PART.fullmatch(name)) and int(match[1]) not in known:
-                found.setdefault(int(match[1]), set()).add(match[2])
-        for number in sorted(found):
-            yield self._row_file(number, found[number])
+        """Return the closed parts that are not known yet, oldest first; none whose rows are in a larger one.
+
+        Of a larger one, some parts may be known.
+        """
+        merged = self._merged.read()
+        for first, last, name in current_parts(list_names(self._folder, PART_DEPTH - 1)):
+            if first not in known or last not in known:
+                yield self._row_file((first, last), name, merged)
+
+    def thinned(self, sessions: Sessions) -> list[Span]:
+        """Return the ranges of steps in which rows were dropped as they grew old."""
+        spans = []
+        for row_file, limit in self.shown(sessions):
+            for first, last in row_file.merged.thinned if row_file.merged is not None else ():
+                if limit is None or first < limit:
+                    spans.append((first, last if limit is None else min(last, limit - 1)))
+        return list(joined_spans(spans))
 
     def read(
         self,
@@ -123,8 +136,11 @@ class QuantityReader:
         Readers whose rows go into one result share a `budget`.
         """
         wanted = Wanted(target, first if step is None else step, step)
-        tables = []
         budget = budget or Budget()
+        return settled(lambda: self._read(columns, sessions, wanted, budget))
+
+    def _read(self, columns: Sequence[str], sessions: Sessions, wanted: Wanted, budget: Budget) -> Any:
+        tables = []
         for row_file, limit in self.shown(sessions):
             if not wanted.by_step or wanted.may_hold(row_file.span):
                 tables.append(_read(row_file, columns, wanted.at_most(limit)))
@@ -147,7 +163,11 @@ class QuantityReader:
     def suspects(self, sessions: Sessions) -> Iterator[tuple[Stream | Part, int | None]]:
         """As `shown`, without the parts whose rollups say that nothing in them is a NaN or an Inf."""
         clean = cover([file for file in self.rollups() if not file.may_be_bad], sessions)
-        return ((row_file, limit) for row_file, limit in self.shown(sessions) if not clean.has(row_file.number))
+        return ((row_file, limit) for row_file, limit in self.shown(sessions) if not clean.has(*_numbers(row_file)))
+
+    def lacks(self, sessions: Sessions, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return of which of these steps rows may have been dropped as they grew old."""
+        return lacking([one.merged for one, _ in self.shown(sessions) if one.merged is not None], steps)
 
     def newest_step(self, sessions: Sessions) -> int | None:
         """Return the newest step that was recorded and not discarded, from the files' metadata."""
@@ -166,13 +186,16 @@ class QuantityReader:
 
     def steps(self, sessions: Sessions) -> npt.NDArray[np.int64]:
         """Return the steps that were recorded and not discarded, in order."""
+        return settled(lambda: self._all_steps(sessions))
+
+    def _all_steps(self, sessions: Sessions) -> npt.NDArray[np.int64]:
         covered = cover(self.rollups(), sessions)
         found = [file.steps for file in covered.files]
         budget = Budget()
         for row_file, limit in self.shown(sessions):
-            if covered.has(row_file.number):
+            if covered.has(*_numbers(row_file)):
                 continue
-            key = (row_file.number, limit)
+            key = (_numbers(row_file), limit)
             if key not in self._steps or isinstance(row_file, Stream):
                 self._steps[key] = np.unique(numbers(row_file.read(["step"], EVERYTHING.at_most(limit)).column("step")))
             found.append(self._steps[key])
@@ -181,17 +204,21 @@ class QuantityReader:
 
     def times(self, sessions: Sessions, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return when these steps ended, in Unix seconds, from the plain numbers; NaN if unknown."""
+        return settled(lambda: self._all_times(sessions, steps))
+
+    def _all_times(self, sessions: Sessions, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         found = np.full(len(steps), np.nan)
         for row_file, limit in self.shown(sessions):
             wanted = EVERYTHING.at_most(limit)
             span = row_file.span
             if span is None or not len(steps) or steps[-1] < span[0] or steps[0] > span[1]:
                 continue
-            if row_file.number not in self._times or isinstance(row_file, Stream):
+            numbers_of = _numbers(row_file)
+            if numbers_of not in self._times or isinstance(row_file, Stream):
                 table = row_file.read(["step", "time"])
                 known, rows = np.unique(numbers(table.column("step")), return_index=True)
-                self._times[row_file.number] = known, numbers(table.column("time"))[rows]
-            known, times = self._times[row_file.number]
+                self._times[numbers_of] = known, numbers(table.column("time"))[rows]
+            known, times = self._times[numbers_of]
             if not len(known):
                 continue
             at = np.minimum(np.searchsorted(known, steps), len(known) - 1)
@@ -205,9 +232,15 @@ class QuantityReader:
 
     def _first_seen(self, sessions: Sessions) -> Mapping[str, When]:
         covered = cover(self.rollups(), sessions)
-        open_files = [(row_file, limit) for row_file, limit in self.shown(sessions) if not covered.has(row_file.number)]
-        closed: dict[tuple[str | int, int | None], RollupFile | Part] = {(f.path.name, None): f for f in covered.files}
-        closed |= {(row_file.number, limit): row_file for row_file, limit in open_files if isinstance(row_file, Part)}
+        open_files = [
+            (row_file, limit) for row_file, limit in self.shown(sessions) if not covered.has(*_numbers(row_file))
+        ]
+        closed: dict[tuple[str | Numbers, int | None], RollupFile | Part] = {
+            (f.path.name, None): f for f in covered.files
+        }
+        closed |= {
+            (_numbers(row_file), limit): row_file for row_file, limit in open_files if isinstance(row_file, Part)
+        }
         if self._seen_together[0] != closed.keys():
             # Closed files do not change: read only the new ones.
             self._seen = {key: self._seen.get(key) or _seen_in(one, key[1]) for key, one in closed.items()}
@@ -221,18 +254,30 @@ class QuantityReader:
                     seen = _earliest([seen, found])
         return seen
 
-    def _row_file(self, number: int, kinds: set[str]) -> Stream | Part:
-        if "parquet" not in kinds:
-            stream = read_stream(self._folder / part_name(number, "arrow"))
+    def _row_file(self, numbers_of: Numbers, name: str, merged: Mapping[str, MergedPart]) -> Stream | Part:
+        if name.endswith(".arrow"):
+            stream = read_stream(self._folder / name)
             if stream is not None:
                 return stream
             # Compacted since the folder was listed.
-        if number not in self._parts:
-            self._parts[number] = self._part(number)
-        return self._parts[number]
+        part = self._part(numbers_of)
+        if part.merged is None and numbers_of[0] != numbers_of[1]:
+            part.merged = merged.get(part.path.name) or read_merged(part)
+            part.told = part.merged.session, part.merged.steps, part.merged.num_rows
+        return part
 
-    def _part(self, number: int) -> Part:
-        return Part(self._folder / part_name(number, "parquet"), number, self._footers)
+    def _part(self, numbers_of: Numbers) -> Part:
+        part = self._parts.get(numbers_of)
+        if part is None:
+            first, last = numbers_of
+            path = self._folder / part_name(first, "parquet", last)
+            part = self._parts[numbers_of] = Part(path, first, self._footers, last_number=last)
+        return part
+
+
+def _numbers(row_file: Stream | Part) -> Numbers:
+    """Return the first and last number of the parts in a file."""
+    return row_file.number, row_file.last_number
 
 
 def _read(row_file: Stream | Part, columns: Sequence[str], wanted: Wanted) -> Any:

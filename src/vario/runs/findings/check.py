@@ -9,6 +9,7 @@ from typing import Any, Literal
 from vario.rules import RULES, Chosen
 from vario.rules.api.alerts import Alert, Incident
 from vario.runs.files.listing_cache import listings_cached
+from vario.runs.files.merged_parts import thinned_text
 from vario.runs.findings.alert_lines import has_trace_of_rules
 from vario.runs.findings.rank_comparison import Comparison, compare_ranks, comparing_rules, known_comparison
 from vario.runs.findings.replay import Failed, Keep, Wanted, chosen_of, rules_of
@@ -39,6 +40,8 @@ class Check:
     """The rules that ran, and their options."""
     replayed: tuple[str, ...] = ()
     """The rules that ran over the stored rows: all, none, or the ones that compare ranks."""
+    thinned: str = ""
+    """Which rows a replay did not see, because they were dropped as they grew old; empty: it saw all."""
 
 
 @listings_cached()
@@ -127,7 +130,14 @@ def _replayed(
 ) -> Check:
     found = run_rules(run, chosen, keep, failed)
     names = tuple(entry.rule.name for entry in chosen)
-    return Check(found.alerts, found.incidents, found.num_steps, "replay", missing, _options(chosen), names)
+    quantities = run.quantities("all") if run.ranks else []
+    told = [text for name in quantities if (text := thinned_text(name, run.thinned(name)))]
+    if told:
+        told.append("Rules that compare steps with earlier ones may differ there from what they found during training.")
+    options = _options(chosen)
+    return Check(
+        found.alerts, found.incidents, found.num_steps, "replay", missing, options, names, thinned=" ".join(told)
+    )
 
 
 def _options(chosen: Sequence[Chosen]) -> dict[str, Mapping[str, Any]]:

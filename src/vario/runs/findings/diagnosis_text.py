@@ -34,7 +34,8 @@ def source_text(found: Check | Diagnosis) -> str:
     missing = found.missing
     because = f", because {missing}" if missing else ""
     if found.source == "replay":
-        return f"{verb} by replaying the rules over the stored steps{because}."
+        thinned = getattr(found, "thinned", "")
+        return f"{verb} by replaying the rules over the stored steps{because}.{' ' if thinned else ''}{thinned}"
     if found.replayed:
         left = f" {missing[:1].upper()}{missing[1:]}: `vario check` runs the rest." if missing else ""
         return f"{verb} during training; {len(found.replayed)} rules compared the ranks afterwards.{left}"

@@ -30,6 +30,8 @@ Sessions = Sequence[Mapping[str, Any]]
 
 _MOST_STREAMS = 16
 _STEP_TIMES_KEPT = 64
+MOST_MERGED = 1 << 16
+"""The most parts that one took the place of."""
 
 
 @dataclass
@@ -53,6 +55,7 @@ class QuantityFollower:
         self._reader = QuantityReader(rank_folder, quantity)
         self._place: _Place | None = None
         self._done: set[int] = set()
+        self._newest_closed = -1
         self._last: tuple[int, frozenset[tuple[int, str]]] = (-1, frozenset())
         """The newest step of the stream that is being read, and the rows read of it."""
 
@@ -75,10 +78,17 @@ class QuantityFollower:
     def _closed(self, sessions: Sessions) -> Iterator[Any]:
         for row_file in self._reader.closed_row_files(self._done):
             if row_file.session < len(sessions):
-                self._done.add(row_file.number)
                 table = self._cut(row_file.read(all_columns(self._quantity)), row_file.session, sessions)
+                steps = numbers(table.column("step"))
+                if row_file.number in self._done:
+                    # It took the place of parts of which the first were read.
+                    table = take(table, np.flatnonzero(steps > self._newest_closed))
+                self._newest_closed = max(self._newest_closed, int(steps.max()) if len(steps) else -1)
+                last = min(row_file.last_number, row_file.number + MOST_MERGED)
+                self._done.update(range(row_file.number, last + 1), (row_file.last_number,))
                 # It may have been partly read while it was the live stream.
-                was_live = self._place is not None and row_file.number == self._place.number
+                place = self._place
+                was_live = place is not None and row_file.number <= place.number <= row_file.last_number
                 yield self._unseen(table) if was_live else table
 
     def _new_of_live(self, num_sessions: int) -> Any:

@@ -42,6 +42,8 @@ class Curve:
     """Unix seconds at which that step ended; NaN if unknown."""
     is_whole: bool
     """Whether every recorded point is there."""
+    thinned: tuple[tuple[int, int], ...] = ()
+    """First and last step of each range whose rows were dropped as they grew old: only buckets are left of them."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -78,14 +80,22 @@ def _read(
     for name in names:
         source = open_source(run, quantity, statistic, rank, Wanted(name, first, last))
         level = 0 if points is None else choose_level(source.views, source.wanted, points, MOST_ROWS, MOST_FILES)
-        found = _from_rows(source) if level == 0 else _from_rollups(source, level)
+        # Where rows are gone, rollups stand for them, even if every point is asked for.
+        until = source.thinned_until() if level == 0 else None
+        if until is not None:
+            # Rows around incidents are all there; those of several ranks need not be of the same steps.
+            strips = [_from_rollups(source.part(None, until), 1)]
+            strips.append(_from_rows(source if len(source.views) == 1 else source.part(until + 1, None)))
+            found = _once(_joined(strips))
+        else:
+            found = _from_rows(source) if level == 0 else _from_rollups(source, level)
         if len(found.steps):
             break
     else:
         # A known name has nothing in this range; for an unknown one this raises the error.
         name = run.series(target, quantity, source.statistic, rank if isinstance(rank, int) else "all").target
     small = found if points is None else _fewer(found, points)
-    is_whole = level == 0 and len(small.steps) == len(found.steps)
+    is_whole = level == 0 and until is None and len(small.steps) == len(found.steps)
     times = run.reader(run.ranks[0], "scalar").times(run.sessions, small.steps) if run.ranks else np.zeros(0)
     return Curve(
         name,
@@ -99,6 +109,7 @@ def _read(
         small.bad,
         times,
         is_whole,
+        source.thinned(),
     )
 
 
@@ -134,6 +145,22 @@ def _joined(strips: Sequence[_Strip]) -> _Strip:
     )
     bad = np.concatenate([np.zeros(0, np.bool_), *(strip.bad for strip in strips)])[order]
     return _Strip(steps[order], low, high, last, bad, max((strip.count for strip in strips), default=1.0))
+
+
+def _once(strip: _Strip) -> _Strip:
+    """Merge points of the same step."""
+    starts = np.flatnonzero(np.append(True, np.diff(strip.steps) != 0)) if len(strip.steps) else strip.steps
+    if len(starts) == len(strip.steps):
+        return strip
+    ends = np.append(starts[1:], len(strip.steps)) - 1
+    return _Strip(
+        strip.steps[ends],
+        np.fmin.reduceat(strip.low, starts),
+        np.fmax.reduceat(strip.high, starts),
+        strip.last[ends],
+        np.logical_or.reduceat(strip.bad, starts),
+        strip.count,
+    )
 
 
 def _from_rollups(source: Source, level: int) -> _Strip:

@@ -99,6 +99,8 @@ def _read(
     bounds = np.linspace(0, len(names), min(len(names), max(1, rows)) + 1).astype(np.int64)
     level = choose_level(source.views, source.wanted, columns, MOST_ROWS, MOST_FILES)
     shown, sizes = tuple(names[at] for at in bounds[:-1]), tuple(np.diff(bounds).tolist())
+    if level == 0 and source.thinned_until() is not None:
+        level = 1
     places = _places(names, bounds)
     known = row_kinds(run, quantity, names, rank) if finds_kinds else {}
     # A row has the kind of its targets only if none of them is a size.

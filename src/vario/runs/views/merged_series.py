@@ -14,6 +14,7 @@ from vario.core.records import COLUMNS, COUNT, HELD, INFS, NANS, Table, merge
 from vario.core.text import unknown
 from vario.runs.files.arrays import numbers
 from vario.runs.files.budget import SUMMARY_BYTES, Budget
+from vario.runs.files.merged_parts import lacking
 from vario.runs.files.row_files import Part, Stream, Wanted
 from vario.runs.files.store_reader import one_table
 from vario.runs.reader import Rank, RunReader
@@ -175,11 +176,20 @@ def merged_points(row_files: Sequence[_Chosen], quantity: str, statistic: str, h
         return None
     if len(rows_of) == 1:
         return _merged(list(places_of), codes_of[0], steps_of[0], rows_of[0], statistic)
+    several = len({rank for rank, _, _ in row_files}) > 1
+    thinned = [row_file.merged for _, row_file, _ in row_files if row_file.merged is not None] if several else []
     rows, codes, steps = np.concatenate(rows_of), np.concatenate(codes_of), np.concatenate(steps_of)
-    if len({rank for rank, _, _ in row_files}) > 1:
+    if several:
         once = _first_of_each(codes, np.concatenate(groups_of), steps, np.concatenate(ranks_of))
         rows, codes, steps = rows[once], codes[once], steps[once]
-    return _merged(list(places_of), codes, steps, rows, statistic)
+    points = _merged(list(places_of), codes, steps, rows, statistic)
+    return points if not thinned else _without(points, lacking(thinned, points.steps) & ~points.bad)
+
+
+def _without(points: Points, drop: Flags) -> Points:
+    """Drop points: where a rank has dropped its share, the others' would be no value of the whole."""
+    kept = (points.codes[~drop], points.steps[~drop], points.values[~drop], points.bad[~drop], points.counts[~drop])
+    return Points(points.names, *kept)
 
 
 def _first_of_each(codes: Steps, groups: Steps, steps: Steps, ranks: Steps) -> Flags:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vario.runs.files.rollups import RollupFile, cover
+from vario.runs.files.rollups import Cover, RollupFile, cover
 from vario.runs.files.row_files import Part, Stream, Wanted
 from vario.runs.files.store_reader import QuantityReader, Sessions
 
@@ -63,17 +63,53 @@ class View:
         return max((file.level for file in self.files), default=0)
 
     def plan(self, level: int, wanted: Wanted) -> Plan:
-        """What to read for some steps, with rollups up to a level."""
+        """What to read for some steps, with rollups up to a level.
+
+        Thinned parts have few rows: the finest rollups there are stand for them. Level 0: all rows that exist.
+        """
         files = [file for file in self.files if file.level <= level]
         covered = cover(files, self.sessions)
         if not all(self._tells(file) for file in covered.files):
             covered = cover([file for file in files if self._tells(file)], self.sessions)
+        if level > 0:
+            covered = self._with_coarser(covered, level)
         row_files = [
             (row_file, wanted.at_most(limit))
             for row_file, limit in self.row_files
-            if not covered.has(row_file.number) and wanted.at_most(limit).may_hold(row_file.span)
+            if not covered.has(row_file.number, row_file.last_number) and wanted.at_most(limit).may_hold(row_file.span)
         ]
         return Plan(tuple(file for file in covered.files if wanted.may_hold(file.span)), tuple(row_files))
+
+    def _with_coarser(self, covered: Cover, level: int) -> Cover:
+        """Add coarser rollups for thinned parts whose fine ones are gone."""
+        missing = [
+            (row_file.number, row_file.last_number)
+            for row_file, _ in self.row_files
+            if row_file.merged is not None
+            and row_file.merged.thinned
+            and not covered.has(row_file.number, row_file.last_number)
+        ]
+        for coarser in range(level + 1, self.levels + 1 if missing else 0):
+            here = cover([file for file in self.files if file.level == coarser and self._tells(file)], self.sessions)
+            more = [
+                file
+                for file in here.files
+                if any(file.range[0] <= last and first <= file.range[1] for first, last in missing)
+                and not any(file.range[0] <= one.range[1] and one.range[0] <= file.range[1] for one in covered.files)
+            ]
+            covered = Cover((*covered.files, *more), (*covered.ranges, *(file.range for file in more)))
+        return Cover(tuple(sorted(covered.files, key=lambda file: file.range)), tuple(sorted(covered.ranges)))
+
+    def thinned_until(self, wanted: Wanted) -> int | None:
+        """Return the last step in a range whose rows may have been dropped; None if all are there."""
+        lasts = [
+            min(last, limit - 1 if limit is not None else last, wanted.last if wanted.last is not None else last)
+            for row_file, limit in self.row_files
+            if row_file.merged is not None
+            for first, last in row_file.merged.thinned
+            if wanted.at_most(limit).may_hold((first, last))
+        ]
+        return max(lasts, default=None)
 
     def _tells(self, file: RollupFile) -> bool:
         """Whether a rollup says anything of the statistic: one of another package may have come later."""
@@ -97,6 +133,9 @@ def choose_level(views: Sequence[View], wanted: Wanted, num_buckets: int, most_r
             break
         finer = [one.plan(level - 1, wanted) for one in views]
         num_rows, num_files = (sum(getattr(plan, name) for plan in finer) for name in ("num_rows", "num_files"))
+        if level == 1 and any(one.thinned_until(wanted) is not None for one in views):
+            # Few rows are left of old steps, so their rollups are read as well.
+            num_files += sum(plan.num_files for plan in plans)
         if num_rows > most_rows or num_files > most_files:
             break
         level, plans = level - 1, finer

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vario.core.merged_parts import joined_spans
 from vario.runs.files.row_files import Part, Stream, Wanted
 from vario.runs.reader import RunReader
 from vario.runs.views.merged_series import (
@@ -65,6 +66,29 @@ class Source:
         if self.fold is not None:
             return np.full(len(names), rank)
         return np.array([self.holders[0].group(name, rank) for name in names], np.int64)
+
+    def thinned_until(self) -> int | None:
+        """Return the last wanted step at which some rank's rows may have been dropped; None if all are there."""
+        return max((last for view in self.views if (last := view.thinned_until(self.wanted)) is not None), default=None)
+
+    def thinned(self) -> tuple[tuple[int, int], ...]:
+        """Return the wanted ranges of steps in which rows were dropped, on any rank."""
+        spans = [
+            span
+            for view in self.views
+            for row_file, limit in view.row_files
+            if row_file.merged is not None
+            for span in row_file.merged.thinned
+            if self.wanted.at_most(limit).may_hold(span)
+        ]
+        return joined_spans(spans)
+
+    def part(self, first: int | None, last: int | None) -> Source:
+        """Return the same source, of fewer steps."""
+        wanted = self.wanted
+        firsts = [step for step in (wanted.first, first) if step is not None]
+        lasts = [step for step in (wanted.last, last) if step is not None]
+        return replace(self, wanted=Wanted(wanted.target, max(firsts, default=None), min(lasts, default=None)))
 
     def points(self) -> Iterator[Points]:
         """Yield the numbers from the rows themselves."""

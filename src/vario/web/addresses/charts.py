@@ -11,6 +11,7 @@ import numpy as np
 
 from vario.core.errors import ConfigError
 from vario.core.text import suggestion
+from vario.runs.files.merged_parts import thinned_text
 from vario.runs.run import Run
 from vario.runs.views.curves import Curve, read_curve
 from vario.runs.views.heat import Heat, read_heat
@@ -156,8 +157,14 @@ def series(served: Served, values: Mapping[str, Any]) -> bodies.SeriesAnswer | A
         return Answer(_arrow(curves), ARROW, "series.arrow")
     return {
         "curves": [{"run": name, **described_curve(curve)} for name, curve in curves],
-        "text": "" if num_left else f"Only the first {MOST_CURVES:,} curves are read.",
+        "text": _text(curves) if num_left else f"Only the first {MOST_CURVES:,} curves are read.",
     }
+
+
+def _text(curves: list[tuple[str, Curve]]) -> str:
+    """Say where curves are downsampled for good."""
+    found = {thinned_text(f"{name} {curve.quantity}".strip(), curve.thinned): None for name, curve in curves}
+    return " ".join(filter(None, found))
 
 
 def _check_number(served: Served, values: Mapping[str, Any]) -> None:
