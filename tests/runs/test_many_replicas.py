@@ -4,7 +4,7 @@ import numpy as np
 
 import made_runs
 import vario
-from vario.runs.reader import MANY_REPLICAS
+from vario.runs.files.layout import MANY_REPLICAS
 
 NAME = "head.weight"
 

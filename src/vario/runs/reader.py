@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from vario.runs.files import sql, status
 from vario.runs.files.arrays import numbers, take
 from vario.runs.files.budget import SUMMARY_BYTES, Budget
 from vario.runs.files.folder import RunFolder
-from vario.runs.files.layout import Layout, first_of_each_step
+from vario.runs.files.layout import Layout, first_of_each_step, of_replicas
 from vario.runs.files.listing_cache import listings_cached
 from vario.runs.files.merged_parts import thinned_text
 from vario.runs.files.rank_json import read_collectives, read_structure
@@ -36,9 +37,6 @@ from vario.statistics import STATISTICS
 
 Rank = int | Literal["all"]
 """One rank, or all of them merged: shards of a parameter add up to the whole, and replicas count once."""
-
-MANY_REPLICAS = 16
-"""Of more ranks that have the same, one is read only for steps before or after those already read."""
 
 SIDED = ("activation", "activation_gradient")
 
@@ -326,12 +324,19 @@ class RunReader(RunFolder):
     def stored_rows(self, target: str, quantity: str, columns: list[str], rank: Rank) -> tuple[str, list[Any]]:
         """Return a target's name, and some columns of the rows that make it up, a table per part."""
         names = [target, f"{target}:output"] if quantity in SIDED and ":" not in target else [target]
+        sessions = self.sessions
         for name in names:
             budget = Budget(SUMMARY_BYTES)
             tables = [
                 table
                 for alike in self._groups(name, quantity, rank)
-                for table in first_of_each_step(self._of_replicas(name, quantity, columns, alike, budget))
+                for table in first_of_each_step(
+                    of_replicas(
+                        [self.reader(number, quantity) for number in alike if quantity in self.quantities(number)],
+                        sessions,
+                        partial(QuantityReader.read, columns=columns, sessions=sessions, target=name, budget=budget),
+                    )
+                )
             ]
             if tables:
                 return name, tables
@@ -344,24 +349,6 @@ class RunReader(RunFolder):
                 f"rank: {rank} has no {quantity} of '{target}'. Ranks that have it: {', '.join(map(str, having))}."
             )
         raise ConfigError(unknown("target", target, known))
-
-    def _of_replicas(
-        self, target: str, quantity: str, columns: list[str], alike: Sequence[int], budget: Budget
-    ) -> Iterator[Any]:
-        """Yield the rows of ranks that have the same; of very many, only those that may add steps."""
-        sessions = self.sessions
-        covered: tuple[int, int] | None = None
-        for number in alike:
-            if quantity not in self.quantities(number):
-                continue
-            reader = self.reader(number, quantity)
-            span = reader.span(sessions) if len(alike) > MANY_REPLICAS else None
-            if covered and span and covered[0] <= span[0] and span[1] <= covered[1]:
-                continue
-            table = reader.read(columns, sessions, target=target, budget=budget)
-            if span and table.num_rows:
-                covered = (min(span[0], covered[0]), max(span[1], covered[1])) if covered else span
-            yield table
 
     def _seen_by(self, rank: int, quantity: str) -> Collection[str]:
         return self.reader(rank, quantity).first_seen(self.sessions)

@@ -3,15 +3,18 @@ once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from vario.core.records import Structure
 from vario.runs.files.arrays import numbers, take
+
+MANY_REPLICAS = 16
+"""Of more ranks that have the same, one is read only for steps before or after those already read."""
 
 
 @dataclass
@@ -116,6 +119,29 @@ class Layout:
 
     def _of(self, target: str) -> _Held:
         return self._held.get(target) or self._held.get(target.rpartition(":")[0]) or _NOTHING
+
+
+class _Reader(Protocol):
+    def span(self, sessions: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
+        """Return the first and the newest step."""
+
+
+Reader = TypeVar("Reader", bound=_Reader)
+
+
+def of_replicas(
+    readers: Sequence[Reader], sessions: Sequence[Mapping[str, Any]], read: Callable[[Reader], Any]
+) -> Iterator[Any]:
+    """Yield the rows of ranks that have the same; of very many, only those that may add steps."""
+    covered: tuple[int, int] | None = None
+    for reader in readers:
+        span = reader.span(sessions) if len(readers) > MANY_REPLICAS else None
+        if covered and span and covered[0] <= span[0] and span[1] <= covered[1]:
+            continue
+        table = read(reader)
+        if span and table.num_rows:
+            covered = (min(span[0], covered[0]), max(span[1], covered[1])) if covered else span
+        yield table
 
 
 def first_of_each_step(tables: Iterable[Any]) -> list[Any]:
