@@ -1,0 +1,80 @@
+"""What a shipper says of itself beside the run: `.shipping/<run>.json`, for whoever looks at the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from vario.core.run_files import no_links
+from vario.core.run_files.shapes import Maybe, Whole, read_json
+
+FOLDER = ".shipping"
+SHIPPING, UNREACHABLE, DONE, GAVE_UP = "shipping", "unreachable", "done", "gave up"
+SHAPE: dict[str, Any] = {
+    "target": str,
+    "state": str,
+    "error": Maybe(str),
+    "since": Maybe(float),
+    "num_waiting": Maybe(Whole(0)),
+    "time": Maybe(float),
+}
+
+
+def state_path(run: Path) -> Path:
+    """Return where a run's shipper says how it is."""
+    return run.parent / FOLDER / f"{run.name}.json"
+
+
+def read_state(run: Path) -> dict[str, Any] | None:
+    """Return what the shipper of a run said last; None if it has none."""
+    found = read_json(state_path(run), 2)
+    try:
+        if found is not None:
+            _check(found)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found
+
+
+def _check(found: dict[str, Any]) -> None:
+    from vario.core.run_files.shapes import check_shape
+
+    check_shape("shipping", found, SHAPE)
+    found["target"], found["state"]
+
+
+class StateFile:
+    """Writes it, when something changed or a while has passed."""
+
+    def __init__(self, run: Path, target: str, seconds: float = 5.0) -> None:
+        self._path = state_path(run)
+        self._target = target
+        self._seconds = seconds
+        self._state, self._since, self._written = "", time.time(), float("-inf")
+
+    def write(self, state: str, error: str | None = None, num_waiting: int = 0) -> None:
+        """Say how it is. What cannot be written is left out: shipping is more important."""
+        now = time.time()
+        if state != self._state:
+            self._since = now
+        elif now - self._written < self._seconds:
+            return
+        self._state, self._written = state, now
+        content = {
+            "target": self._target,
+            "state": state,
+            "error": error,
+            "since": self._since,
+            "num_waiting": num_waiting,
+            "time": now,
+        }
+        unfinished = self._path.with_name(f"{self._path.name}.tmp")
+        try:
+            with open(unfinished, "w", encoding="utf8", opener=no_links) as file:
+                json.dump(content, file)
+            os.replace(unfinished, self._path)
+        except OSError:
+            return
