@@ -20,14 +20,21 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "run",
         metavar="RUN",
         nargs="?",
-        help=f"folder of a run, or its name under {DEFAULT_DIRECTORY} (default: the latest run)",
+        help=f"folder or URL of a run, or its name under {DEFAULT_DIRECTORY} (default: the latest run)",
     )
 
 
 def add_directory(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the folder of runs to read."""
+    """Add the folder of runs to read; `local_folder` finds it."""
     told = f"{what} (default: {DEFAULT_DIRECTORY})"
     parser.add_argument("directory", metavar="DIR", nargs="?", default=DEFAULT_DIRECTORY, help=told)
+
+
+def local_folder(name: str, follow: bool = False) -> Path:
+    """Return the folder that was named, or the local copy of the URL; `follow`: keep up with it."""
+    from vario.runs.files.run_paths import local_folder
+
+    return local_folder(name, follow)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

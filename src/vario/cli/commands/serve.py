@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING
 from vario.cli import arguments as shared
 from vario.cli.output import say
 from vario.core.errors import ConfigError, MissingExtra, RunNotFound
+from vario.core.urls import is_url
 
 if TYPE_CHECKING:
     from vario.web.server.listening import Listening
 
 EXAMPLES = """
 vario serve
+vario serve s3://bucket/runs
 vario serve outputs --port 9000 --no-browser
 vario serve --uds dashboard.sock
 vario serve --port 0 --json
@@ -67,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         if (error.name or "").partition(".")[0] in ("starlette", "uvicorn", "anyio"):
             raise MissingExtra("the dashboard", "web") from error
         raise
-    folder = Path(arguments.directory)
+    folder = shared.local_folder(arguments.directory, follow=True)
     if not os.path.isdir(folder):
         raise RunNotFound(f"{folder}: no such folder. Start a run with `vario run`, or name another folder.")
     is_private = arguments.uds is not None or security.is_loopback(arguments.host)
@@ -81,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     with contextlib.suppress(KeyboardInterrupt):
         _tell(arguments, folder, listening, token, root_path)
         is_writable = is_private if arguments.read_only is None else not arguments.read_only
+        is_writable = is_writable and not is_url(arguments.directory)
         made = app.make_app(folder, token, security.known_hosts(host), is_writable)
         serve(made, listening, root_path)
     return 0
@@ -95,7 +98,7 @@ def _tell(arguments: argparse.Namespace, folder: Path, listening: Listening, tok
         link = {"url": url, "host": listening.host, "port": listening.port, "uds": arguments.uds, "token": token}
         print(json.dumps(link), flush=True)
     else:
-        say(f"Dashboard for {folder}:\n\n  {url}\n\nPress Ctrl-C to stop.")
+        say(f"Dashboard for {arguments.directory}:\n\n  {url}\n\nPress Ctrl-C to stop.")
     if arguments.browser and listening.path is None and _has_browser():
         import webbrowser
 

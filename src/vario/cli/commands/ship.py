@@ -44,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     url = checked_url(arguments.url) if is_url(arguments.url) else arguments.url
     rate = None if arguments.rate is None else read_size(arguments.rate, "--rate")
     is_done = True
-    for folder in shipper.find_runs(_folder(arguments.run)):
+    if arguments.quiet:
+        os.nice(5)  # a training comes first
+    for folder in shipper.find_runs(_folder(arguments.run), wait=arguments.follow):
         shipper.check_target(folder, url)
         shipping = shipper.Shipper(folder, url, rate, arguments.own_ranks)
         with shipper.only_one(folder, shipping.target, wait=not arguments.quiet) as is_held:
@@ -77,5 +79,3 @@ def _log(text: str) -> None:
     import time
 
     say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", to_stderr=True)
-
-

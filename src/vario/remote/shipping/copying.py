@@ -202,5 +202,3 @@ def _grows(name: str) -> bool:
 def _is_fixed(name: str) -> bool:
     """Whether a file never changes once it has its name."""
     return name.endswith((".parquet", ".arrow", ".npz", ".png")) and not name.endswith(run_format.RULE_MEMORY)
-
-

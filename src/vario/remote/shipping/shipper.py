@@ -28,6 +28,7 @@ from vario.remote.shipping.pace import Pace, pause_seconds
 from vario.remote.shipping.state_file import DONE, FOLDER, GAVE_UP, SHIPPING, UNREACHABLE, StateFile
 
 PASS_SECONDS = 2.0
+BEGIN_SECONDS = 60.0
 QUIET_SECONDS = 600.0
 """A run of another host that changes nothing for this long is taken to be over."""
 GIVE_UP_SECONDS = 3600.0
@@ -174,12 +175,15 @@ def _counts(name: str) -> bool:
     return not any(part.startswith(".") or part.endswith(".tmp") for part in name.split("/"))
 
 
-def find_runs(folder: Path) -> list[Path]:
-    """Return the run in a folder, or the runs in it; raises RunNotFound."""
+def find_runs(folder: Path, wait: bool = False) -> list[Path]:
+    """Return the run in a folder, or the runs in it; raises RunNotFound. `wait`: it may be about to begin."""
 
     def is_run(path: Path) -> bool:
         return (path / run_format.RUN).is_file() or any(path.glob(f"rank*/{run_format.RANK}"))
 
+    limit = time.monotonic() + (BEGIN_SECONDS if wait else 0)
+    while not is_run(folder) and not any(map(is_run, folder.glob("*"))) and time.monotonic() < limit:
+        time.sleep(0.2)
     if is_run(folder):
         return [folder]
     found = sorted(each for each in folder.iterdir() if is_run(each)) if folder.is_dir() else []

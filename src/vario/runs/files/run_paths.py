@@ -73,7 +73,7 @@ def is_found(path: str | os.PathLike[str]) -> bool:
 
 
 def find_run(path: str | os.PathLike[str]) -> Path:
-    """Find the run at a path or URL: a run's folder, a folder of runs (its latest run), or a name under ./vario_runs."""
+    """Find the run at a path or URL: its folder, a folder of runs (its latest run), or a name under ./vario_runs."""
     place = local_folder(path)
     by_name = Path(DEFAULT_DIRECTORY) / place
     for candidate in (place, by_name):
