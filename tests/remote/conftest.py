@@ -1,10 +1,15 @@
 import os
+import sys
 import uuid
 from pathlib import Path
 
 import pytest
 
-from remote.servers import SSHD, CutProxy, SshHost, eventually, free_port, moto_words, started
+# Runs with known numbers serve other tests too, so they lie above.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from remote_servers import SSHD, CutProxy, SshHost, free_port, moto_words, started
+
 from vario.remote.mirror import mirror
 
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -67,4 +72,26 @@ def sftp(ssh_host, monkeypatch):
     proxy.close()
 
 
-__all__ = ["eventually"]
+@pytest.fixture(params=["s3", "sftp"])
+def elsewhere(request, tmp_path):
+    """A folder of runs elsewhere, by its URL, behind a proxy; `elsewhere.files(run)` is what it has."""
+    proxy = request.getfixturevalue(request.param)
+    if request.param == "s3":
+        proxy.runs = f"s3://{proxy.bucket}/runs"
+        proxy.files = lambda run: objects(proxy, f"runs/{run}/")
+    else:
+        there = tmp_path / "there"
+        proxy.runs = proxy.host.url(there, proxy.port)
+        proxy.files = lambda run: files(there / run)
+    return proxy
+
+
+def objects(proxy, prefix):
+    pages = proxy.client.get_paginator("list_objects_v2").paginate(Bucket=proxy.bucket, Prefix=prefix)
+    keys = [each["Key"] for page in pages for each in page.get("Contents", ())]
+    get = proxy.client.get_object
+    return {key.removeprefix(prefix): get(Bucket=proxy.bucket, Key=key)["Body"].read() for key in keys}
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

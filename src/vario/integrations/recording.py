@@ -123,8 +123,9 @@ class Recording:
             candidates.append(Path(config.local_directory) / config.name)
         for folder in candidates:
             if folder.is_dir():
-                where = "staging" if is_url(config.directory) else "directory"
-                return replace(config, name=folder.name, resume=True, **{where: str(folder.parent)})
+                if is_url(config.directory):
+                    return replace(config, staging=str(folder.parent), name=folder.name, resume=True)
+                return replace(config, directory=str(folder.parent), name=folder.name, resume=True)
         if stored_folder is not None:
             log.warning(
                 "the run of this training, %s, no longer exists: a new one starts at step %d",

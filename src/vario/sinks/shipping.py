@@ -9,14 +9,15 @@ import os
 import time
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from vario.core.errors import RunError
 from vario.core.masking import masked
 from vario.core.records import StepRecord
 from vario.core.run_header import RunHeader
 from vario.machine.place import reads_host
 from vario.remote.shipping.starting import start_shipper
-from vario.remote.shipping.state_file import UNREACHABLE, read_state, state_path
+from vario.remote.shipping.state_file import ShippingState, read_state, state_path
 from vario.sinks import PartsOff
 
 log = logging.getLogger("vario")
@@ -71,7 +72,8 @@ class Shipping:
             self._look()
 
     def _start(self) -> None:
-        assert self._run is not None and self._url is not None
+        assert self._run is not None
+        assert self._url is not None
         self._started = time.monotonic()
         self._process = start_shipper(self._run, self._url, os.environ.get(RATE, ""))
 
@@ -83,19 +85,20 @@ class Shipping:
         if has_failed and now - self._started > LEAST_SECONDS_BETWEEN:
             self._start()
         told = self._told()
-        is_unreachable = told.get("state") == UNREACHABLE
+        is_unreachable = told is not None and told.is_stuck
         if is_unreachable and not self._is_unreachable:
-            log.warning("%s. The run is complete in %s and is copied later; training continues.", *self._words(told))
+            error = (None if told is None else told.error) or f"{masked(self._url or '')}: cannot be reached"
+            log.warning("%s. The run is complete in %s and copied later; training continues.", error, self._run)
         elif self._is_unreachable and not is_unreachable:
             log.warning("%s can be reached again", masked(self._url or ""))
         self._is_unreachable = is_unreachable
 
-    def _told(self) -> dict[str, Any]:
+    def _told(self) -> ShippingState | None:
         assert self._run is not None
-        return read_state(self._run) or {}
-
-    def _words(self, told: dict[str, Any]) -> tuple[str, Path | None]:
-        return str(told.get("error") or f"{masked(self._url or '')}: cannot be reached"), self._run
+        try:
+            return read_state(self._run)
+        except RunError:
+            return None
 
     def _wait(self) -> None:
         """Give the shipper time to finish before the script ends: a container ends with its script."""
@@ -104,7 +107,8 @@ class Shipping:
             return
         limit = time.monotonic() + float(os.environ.get(WAIT) or WAIT_SECONDS)
         while process.poll() is None:
-            if time.monotonic() >= limit or self._told().get("state") == UNREACHABLE:
+            told = self._told()
+            if time.monotonic() >= limit or (told is not None and told.is_stuck):
                 log.warning("%s is not completely copied yet. Finish it with: %s", self._run, self._command())
                 process.returncode = 0  # it goes on without us: nobody waits for it
                 return

@@ -38,8 +38,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Ship, and return 1 if not everything is there."""
     from vario.core.urls import checked_url, is_url
-    from vario.remote.mirror.cache_folder import read_size
     from vario.remote.shipping import shipper
+    from vario.remote.sizes import read_size
 
     url = checked_url(arguments.url) if is_url(arguments.url) else arguments.url
     rate = None if arguments.rate is None else read_size(arguments.rate, "--rate")

@@ -17,6 +17,8 @@ class Mirror(Protocol):
     """The local copy of a folder that lies elsewhere."""
 
     root: Path
+    url: str
+    """What it is a copy of."""
 
     def looked_at(self, path: Path) -> None:
         """Somebody reads or lists this: bring what is stale up to date."""
@@ -45,6 +47,12 @@ def register(mirror: Mirror) -> Callable[[], None]:
 def mirror_of(path: Path) -> Mirror | None:
     """Return the mirror that a path lies in."""
     return next((mirror for mirror in _known if path.is_relative_to(mirror.root)), None) if _known else None
+
+
+def place_of(path: Path) -> str:
+    """Return where a path lies as a user names it: the URL if it is in a mirror."""
+    mirror = mirror_of(path)
+    return str(path) if mirror is None else "/".join([mirror.url, *path.relative_to(mirror.root).parts])
 
 
 class PartialFile(io.FileIO):

@@ -6,12 +6,12 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from vario.core.errors import ConfigError, RunError
+from vario.core.errors import RunError
+from vario.remote.sizes import read_size
 
 FOLDER_VARIABLE = "VARIO_CACHE"
 SIZE_VARIABLE = "VARIO_CACHE_BYTES"
@@ -21,9 +21,6 @@ INDEX = "index"
 LOCK = "lock"
 MOST_COPIES = 64
 """So many processes may read the same place at a time: each has a copy of its own."""
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -38,14 +35,6 @@ def most_bytes(environment: Mapping[str, str] = os.environ) -> int:
     """Return how much all mirrors may keep: `VARIO_CACHE_BYTES`, such as `500MB`, or else 2 GB."""
     text = environment.get(SIZE_VARIABLE, "")
     return read_size(text, SIZE_VARIABLE) if text else DEFAULT_BYTES
-
-
-def read_size(text: str, what: str) -> int:
-    """Read a number of bytes, such as `500MB`."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise ConfigError(f"{what}: expected a number of bytes such as 500MB, got {text!r}")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
 class OwnFolder:

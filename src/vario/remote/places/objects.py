@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -21,6 +22,8 @@ from vario.remote.places import (
     is_safe,
     told,
 )
+
+log = logging.getLogger("vario")
 
 PACKAGES = {
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
@@ -175,6 +178,9 @@ def _opened(url: str) -> tuple[Any, str]:
                 raise MissingExtra(f"{scheme}://", "remote") from error
             raise MissingExtra(f"{scheme}://", "", PACKAGES.get(scheme) or _named(str(missing))) from error
         raise
+    if (loop := getattr(files, "loop", None)) is not None:
+        # Requests that a broken connection took with them have failed where somebody waited for them.
+        loop.set_exception_handler(lambda _, context: log.debug("%s: %s", scheme, context.get("message")))
     if scheme in ("s3", "s3a"):
         files.retries = 1  # who asks knows when to ask again
     return files, str(root)

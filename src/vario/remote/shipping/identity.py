@@ -8,16 +8,23 @@ from typing import Any
 
 from vario.core import run_format
 from vario.core.errors import RunTaken
+from vario.core.masking import masked
 from vario.remote.places import Place
 
 JOB = "job.json"
 _MOST_BYTES = 64 << 20
 
 
-def check_same_run(source: Place, target: Place) -> None:
-    """Raise RunTaken if a place has another run than the one that is to be copied there."""
-    if (difference := _difference(_told(source), _told(target))) is not None:
-        raise RunTaken(f"{target.url}: contains another run than {source.url}: {difference}. Choose another place.")
+def check_same_run(*places: Place) -> None:
+    """Raise RunTaken if these places have different runs; those that have none fit to any."""
+    told = [(place, _told(place)) for place in places]
+    for number, (place, found) in enumerate(told):
+        for other, before in told[:number]:
+            if (difference := _difference(before, found)) is not None:
+                raise RunTaken(
+                    f"{masked(place.url)}: contains another run than {masked(other.url)}: {difference}. "
+                    "Choose another place."
+                )
 
 
 def read_object(place: Place, name: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +29,32 @@ def state_path(run: Path) -> Path:
     return run.parent / FOLDER / f"{run.name}.json"
 
 
-def read_state(run: Path) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class ShippingState:
+    """What the shipper of a run said last."""
+
+    target: str
+    state: str
+    """shipping, unreachable, done, or gave up."""
+    error: str | None
+    since: float | None
+    """Unix seconds at which it came into this state."""
+    num_waiting: int
+    """Files that are not there yet."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the target could not be reached the last time."""
+        return self.state in (UNREACHABLE, GAVE_UP)
+
+
+def read_state(run: Path) -> ShippingState | None:
     """Return what the shipper of a run said last; None if it has none."""
-    found = read_json(state_path(run), 2)
-    try:
-        if found is not None:
-            _check(found)
-    except (KeyError, TypeError, ValueError):
+    found = read_json(state_path(run), 2, SHAPE)
+    if found is None or "target" not in found or "state" not in found:
         return None
-    return found
-
-
-def _check(found: dict[str, Any]) -> None:
-    from vario.core.run_files.shapes import check_shape
-
-    check_shape("shipping", found, SHAPE)
-    found["target"], found["state"]
+    error, since, waiting = found.get("error"), found.get("since"), found.get("num_waiting") or 0
+    return ShippingState(found["target"], found["state"], error, None if since is None else float(since), waiting)
 
 
 class StateFile:
