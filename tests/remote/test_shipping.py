@@ -82,6 +82,7 @@ def test_a_network_that_is_cut_again_and_again_delays_only(tmp_path, s3):
 def test_readers_never_see_a_status_that_rows_contradict(tmp_path, elsewhere):
     here = tmp_path / "runs" / "live"
     url = f"{elsewhere.runs}/live"
+    here.parent.mkdir()
     words = [*VARIO, "ship", str(here), elsewhere.runs, "--follow"]
     looks = []
     with (

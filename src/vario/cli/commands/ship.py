@@ -11,6 +11,7 @@ import argparse
 import os
 from pathlib import Path
 
+from vario.cli import arguments as shared
 from vario.cli.output import say
 from vario.core.errors import RunNotFound
 from vario.core.text import size
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_done = True
     if arguments.quiet:
         os.nice(5)  # a training comes first
-    for folder in shipper.find_runs(_folder(arguments.run), wait=arguments.follow):
+    for folder in shipper.find_runs(_folder(arguments.run, arguments.follow), wait=arguments.follow):
         shipper.check_target(folder, url)
         shipping = shipper.Shipper(folder, url, rate, arguments.own_ranks)
         with shipper.only_one(folder, shipping.target, wait=not arguments.quiet) as is_held:
@@ -64,10 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if is_done else 1
 
 
-def _folder(name: str) -> Path:
-    for folder in (Path(name), Path("vario_runs") / name):
+def _folder(name: str, wait: bool) -> Path:
+    places = (Path(name), Path(shared.DEFAULT_DIRECTORY) / name)
+    for folder in places:
         if os.path.isdir(folder):
             return folder
+    if wait and os.path.isdir(places[0].parent):
+        return places[0]  # it may be about to begin
     raise RunNotFound(f"{name}: no such folder")
 
 
