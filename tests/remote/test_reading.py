@@ -47,10 +47,11 @@ def test_a_run_elsewhere_is_read_as_one_here(tmp_path, elsewhere, capsys):
         for place in (there, near):
             words = [command, str(place)] if command != "show" else ["show", "head.weight", str(place), *GRADIENT]
             capsys.readouterr()
-            assert main(words) == 0
-            told.append(capsys.readouterr().out)
-        assert told[0] == told[1]
-        assert "one" in told[0] or command == "show"
+            told.append(main(words))
+            told.append("".join(capsys.readouterr().out.replace(str(place), "PLACE").split()))
+        assert told[:2] == told[2:]
+        assert told[0] < 2
+        assert "one" in told[1] or command == "show"
 
 
 def test_a_series_of_a_large_run_takes_a_small_share_of_its_bytes(tmp_path, elsewhere):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
@@ -27,8 +28,11 @@ def served(url):
             def fetch(address):
                 request = urllib.request.Request(f"http://{link['host']}:{link['port']}{address}")
                 request.add_header("Authorization", f"Bearer {link['token']}")
-                with urllib.request.urlopen(request, timeout=60) as answer:
-                    return json.load(answer)
+                try:
+                    with urllib.request.urlopen(request, timeout=60) as answer:
+                        return json.load(answer)
+                except urllib.error.HTTPError as refused:
+                    raise AssertionError(refused.read()) from None
 
             yield fetch
         finally:
@@ -45,14 +49,14 @@ def test_the_dashboard_shows_runs_elsewhere_and_keeps_up_with_them(tmp_path, els
         assert {found["name"] for found in told["runs"]} == {"one", "live"}
         assert told["is_writable"] is False
         curve = fetch("/api/series?run=one&series=gradient%7Chead.weight%7Cnorm")
-        assert curve["series"]
+        assert [found["target"] for found in curve["curves"]] == ["head.weight"]
         for step in range(1, 30):
             live.write(record(step))
         live._write_rank()
         assert ship(tmp_path / "runs" / "live", elsewhere.runs) == 0
-        eventually(lambda: fetch("/api/run?run=live")["last_step"] == 29)
+        eventually(lambda: fetch("/api/run?run=live")["step"] == 29)
         live.close("finished", None)
         assert ship(tmp_path / "runs" / "live", elsewhere.runs) == 0
         eventually(lambda: fetch("/api/run?run=live")["state"] == "finished")
         elsewhere.cut()
-        assert fetch("/api/run?run=live")["last_step"] == 29, "what is kept is shown"
+        assert fetch("/api/run?run=live")["step"] == 29, "what is kept is shown"

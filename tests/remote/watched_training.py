@@ -5,18 +5,18 @@ import logging
 import sys
 import time
 
-logging.basicConfig(level=logging.INFO)
-
 import vario
 
+logging.basicConfig(level=logging.INFO)
 options = json.loads(sys.argv[1])
 seconds = options.pop("seconds")
 num_steps = options.pop("num_steps")
 run = vario.start(**options)
-print(run.path, flush=True)
+sys.stdout.write(f"{run.path}\n")
+sys.stdout.flush()
 for step in range(num_steps):
     run.log(loss=1.0 / (step + 1))
     time.sleep(seconds)
 began = time.monotonic()
 run.stop()
-print(time.monotonic() - began, flush=True)
+sys.stdout.write(f"{time.monotonic() - began}\n")

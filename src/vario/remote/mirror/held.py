@@ -30,7 +30,7 @@ def kind_of(name: str, size: int) -> str:
     """How a file is fetched: whole, by its end when it has grown, or in blocks."""
     if name.endswith((run_format.LIVE, ".jsonl")):
         return GROWING if size <= GROWING_BYTES else FIXED
-    is_large = size > SMALL_BYTES and name.endswith((".parquet", ".arrow", ".npz", ".png"))
+    is_large = size > SMALL_BYTES and name.endswith((".parquet", ".npz", ".png"))
     return FIXED if is_large or size > WHOLE_BYTES else SMALL
 
 

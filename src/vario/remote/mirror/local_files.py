@@ -91,10 +91,9 @@ class LocalFiles:
             log.warning("%s: %s: has %s bytes; skipped", self._place.url, name, f"{entry.size:,}")
             return
         if held is not None and kind == held.kind == GROWING and entry.size >= held.entry.size:
-            with held.lock:
-                os.truncate(self.root / name, entry.size)
-                held.entry = entry
-                self._stamp(name, held)
+            os.truncate(self.root / name, entry.size)
+            held.entry = entry
+            self._stamp(name, held)
             self._is_saved = False
             return
         self._make(name, Held(entry, kind, used=held.used if held is not None else 0.0))
@@ -135,23 +134,24 @@ class LocalFiles:
     # -- what is read
 
     def prepare(self, name: str) -> None:
-        """Fetch a small file whole, and the end of one that grows."""
+        """Fetch a small file whole, the end of one that grows, and the footer of one that does not change.
+
+        Raises FileNotFoundError if it has vanished where it lies.
+        """
         with self._lock:
             held = self._files.get(name)
-        if held is None or held.kind == FIXED:
+        if held is None:
+            return
+        if held.kind == FIXED:
+            if not held.blocks:
+                self._fetch_footer(name, held)
             return
         with held.lock:
             if held.have >= held.entry.size:
                 return
-            try:
-                if held.kind == GROWING and held.have and self._fetch_end(name, held):
-                    return
-                content = self._place.read(name, 0, WHOLE_BYTES if held.kind != GROWING else held.entry.size)
-            except FileNotFoundError:
-                with self._lock:
-                    if self._files.get(name) is held:
-                        self._drop(name)
+            if held.kind == GROWING and held.have and self._fetch_end(name, held):
                 return
+            content = self._place.read(name, 0, WHOLE_BYTES if held.kind != GROWING else held.entry.size)
         entry = held.entry
         if len(content) != entry.size:
             entry = Entry(len(content), "", entry.mtime)  # newer than the listing: looked at again with the next one
@@ -166,6 +166,8 @@ class LocalFiles:
         found = self._place.read(name, first, size)
         descriptor = os.open(self.root / name, os.O_RDWR | os.O_CLOEXEC)
         try:
+            if os.fstat(descriptor).st_ino != held.inode:
+                return True  # another file has taken its place
             known = os.pread(descriptor, held.have - first, first)
             if len(found) != size - first or found[: len(known)] != known:
                 return False
@@ -173,11 +175,23 @@ class LocalFiles:
         finally:
             os.close(descriptor)
         with self._lock:
-            self._num_bytes += size - held.have
-            held.have, held.used = size, time.time()
-            self._stamp(name, held)
-            self._is_saved = False
+            if self._files.get(name) is held:
+                self._num_bytes += size - held.have
+                held.have, held.used = size, time.time()
+                self._stamp(name, held)
+                self._is_saved = False
         return True
+
+    def _fetch_footer(self, name: str, held: Held) -> None:
+        try:
+            descriptor = os.open(self.root / name, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # whoever opens it finds out
+        try:
+            if os.fstat(descriptor).st_ino == held.inode:
+                self._fetch(name, held, descriptor, held.entry.size - 1, held.entry.size)
+        finally:
+            os.close(descriptor)
 
     def filled(self, name: str, descriptor: int) -> io.FileIO | None:
         """Return an opened file that fetches what is read; None if it was replaced since `prepare`."""
@@ -196,10 +210,7 @@ class LocalFiles:
         with held.lock:
             for low, high in held.missing(first, end):
                 start, stop = low * BLOCK_BYTES, min((high + 1) * BLOCK_BYTES, held.entry.size)
-                try:
-                    found = self._place.read(name, start, stop)
-                except FileNotFoundError as error:
-                    raise RunCorrupt(f"{name}: no longer exists at {self._place.url}") from error
+                found = self._place.read(name, start, stop)
                 if len(found) != stop - start:
                     raise RunCorrupt(f"{name}: changed at {self._place.url} while it was read")
                 os.pwrite(descriptor, found, start)

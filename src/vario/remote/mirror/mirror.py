@@ -131,7 +131,13 @@ class Mirror:
 
     def prepare(self, path: Path) -> None:
         """Fetch what has to be there before a file is opened."""
-        self._files.prepare(self._name(path))
+        try:
+            self._files.prepare(self._name(path))
+        except FileNotFoundError:
+            # A stream became a part: what has its rows has to be here before it goes.
+            run = self._run_of(path)
+            with self._looking:
+                self._attempt(lambda: self._sync(run))
 
     def filled(self, path: Path, descriptor: int) -> io.FileIO | None:
         """Return a file that fetches what is read of it."""
