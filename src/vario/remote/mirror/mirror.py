@@ -220,7 +220,7 @@ class Mirror:
         if known is not None and known.is_over and top == known.top:
             known.looked = time.monotonic()
             return
-        tree: Listing = self._tree(run)
+        tree = self._tree(run)
         above = f"{run}/" if run else ""
         changed = [
             name
@@ -237,7 +237,8 @@ class Mirror:
                     for name, content in zip(changed, contents, strict=True)
                     if content is not None
                 }
-            tree = {**self._tree(run)} | {name: entry for name, (entry, _) in status.items()}
+            tree = self._tree(run)
+            tree.update({name: entry for name, (entry, _) in status.items()})
         self._files.apply(run, tree, status)
         seen = 0.0 if known is None else known.seen
         self._runs[run] = _Known(top, self._is_over(run, tree), time.monotonic(), seen)
