@@ -8,6 +8,7 @@ import pytest
 # Runs with known numbers serve other tests too, so they lie above.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from remote_runs import files
 from remote_servers import SSHD, CutProxy, SshHost, free_port, moto_words, started
 
 from vario.remote.mirror import mirror
@@ -91,7 +92,3 @@ def objects(proxy, prefix):
     keys = [each["Key"] for page in pages for each in page.get("Contents", ())]
     get = proxy.client.get_object
     return {key.removeprefix(prefix): get(Bucket=proxy.bucket, Key=key)["Body"].read() for key in keys}
-
-
-def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -53,3 +53,8 @@ def numbers(run: str | Path) -> dict[tuple[str, str], tuple[list[int], str]]:
         for target in found.targets(quantity)
     }
     return {key: (one.steps.tolist(), repr(one.values.tolist())) for key, one in series.items()}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The content of every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -9,16 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from remote_runs import numbers, ship
+from remote_runs import files, numbers, ship
 from remote_servers import eventually
 
 import vario
-from conftest import files
+from made_runs import header
 from vario.cli import main
 from vario.config import Config
 from vario.core.errors import ConfigError
+from vario.sinks.shipping import Shipping
 
 SCRIPT = Path(__file__).with_name("watched_training.py")
+SAME_VARIO = {"PYTHONPATH": os.pathsep.join([str(Path(vario.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])}
 
 
 @contextmanager
@@ -26,8 +28,7 @@ def training(cwd, environment=None, **options):
     """A script that logs numbers, and its run's folder."""
     told = {"seconds": 0.01, "num_steps": 200, "name": "first", "machine": "off", **options}
     words = [sys.executable, str(SCRIPT), json.dumps(told)]
-    path = os.pathsep.join(filter(None, [str(Path(vario.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": path, **(environment or {})}
+    env = {**os.environ, **SAME_VARIO, **(environment or {})}
     with subprocess.Popen(
         words, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -128,3 +129,40 @@ def test_the_environment_names_the_directory(monkeypatch):
     monkeypatch.setenv("VARIO_DIRECTORY", "s3://bucket/runs")
     assert (Config().directory, Config().local_directory) == ("s3://bucket/runs", "vario_runs")
     assert Config(directory="here").local_directory == "here"
+
+
+def test_a_run_of_that_name_elsewhere_is_left_alone_and_said(tmp_path, sftp):
+    url = sftp.host.url(tmp_path / "there", sftp.port)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with training(tmp_path / "a", directory=url) as (process, _):
+        assert process.wait(60) == 0
+    before = files(tmp_path / "there" / "first")
+    with training(tmp_path / "b", directory=url, num_steps=700) as (process, run):
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "contains another run than" in err
+    assert vario.open_run(run).shipping.state == "refused"
+    assert len(vario.open_run(run).steps("scalar")) == 700
+    assert files(tmp_path / "there" / "first") == before
+
+
+def test_a_missing_package_is_said_before_the_first_step(tmp_path):
+    hidden = "import sys; sys.modules['s3fs'] = None; import vario; vario.start(directory='s3://bucket/runs')"
+    words, env = [sys.executable, "-c", hidden], {**os.environ, **SAME_VARIO}
+    ended = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert "pip install 'vario[remote]'" in ended.stderr
+
+
+def test_hosts_that_share_no_disk_are_told_to_name_their_run(tmp_path, caplog):
+    url = (tmp_path / "there").as_uri()
+    for name, texts in (("big", 0), (None, 1)):
+        sink = Shipping(url)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LOCAL_RANK", "0")
+            patch.setenv("LOCAL_WORLD_SIZE", "2")
+            caplog.clear()
+            sink.open(header(tmp_path / "runs" / "x", world_size=4, config={"name": name}))
+        sink._process.kill()
+        sink._process.wait()
+        assert len([line for line in caplog.messages if "need a `name`" in line]) == texts

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from remote_runs import files
 
 import vario
-from conftest import files
 from made_runs import header, record
 from synthetic import write_run
 from vario.cli import main

@@ -10,11 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from remote_runs import begun, numbers, ship, write_large
+from remote_runs import begun, files, numbers, ship, write_large
 from remote_servers import eventually
 
 import vario
-from conftest import files
 from made_runs import ALERT, header, record
 from synthetic import write_run
 from vario.cli import main

@@ -15,7 +15,8 @@ from vario.core.errors import RunError
 from vario.core.masking import masked
 from vario.core.records import StepRecord
 from vario.core.run_header import RunHeader
-from vario.machine.place import reads_host
+from vario.machine.place import reads_host, spans_hosts
+from vario.remote.places.opening import check_packages
 from vario.remote.shipping.starting import start_shipper
 from vario.remote.shipping.state_file import ShippingState, read_state, state_path
 from vario.sinks import PartsOff
@@ -53,6 +54,9 @@ class Shipping:
         ranks = header.config.get("ranks") or ()
         if self._url is None or not reads_host(header.rank, header.world_size, ranks, os.environ):
             return
+        check_packages(self._url)
+        if header.rank == 0 and header.config.get("name") is None and spans_hosts(header.world_size, os.environ):
+            log.warning("directory: hosts that share no `staging` need a `name` for their run: see docs/remote.md")
         self._run = header.path.absolute()
         state_path(self._run).unlink(missing_ok=True)  # of an earlier session
         self._start()
@@ -81,10 +85,10 @@ class Shipping:
         assert self._run is not None
         self._looked = now = time.monotonic()
         # One that ends by itself has shipped everything, or leaves the run to another one.
-        has_failed = self._process is not None and self._process.poll() not in (None, 0)
-        if has_failed and now - self._started > LEAST_SECONDS_BETWEEN:
-            self._start()
         told = self._told()
+        was_killed = self._process is not None and (self._process.poll() or 0) < 0
+        if was_killed and now - self._started > LEAST_SECONDS_BETWEEN:
+            self._start()
         is_unreachable = told is not None and told.is_stuck
         if is_unreachable and not self._is_unreachable:
             error = (None if told is None else told.error) or f"{masked(self._url or '')}: cannot be reached"

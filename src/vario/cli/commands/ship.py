@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 from vario.cli import arguments as shared
+from vario.cli import output
 from vario.cli.output import say
 from vario.core.errors import RunNotFound
 from vario.core.text import size
@@ -33,7 +35,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--delete-local", action="store_true", help="delete the run here once it has ended and everything is there"
     )
-    parser.add_argument("--quiet", action="store_true", help="say nothing, and end if another process ships the run")
+    parser.add_argument(
+        "--quiet", action="store_true", help="as a training starts it: at a lower priority, and only one for each run"
+    )
+    shared.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     url = checked_url(arguments.url) if is_url(arguments.url) else arguments.url
     rate = None if arguments.rate is None else read_size(arguments.rate, "--rate")
-    is_done = True
+    done: list[dict[str, Any]] = []
     if arguments.quiet:
         os.nice(5)  # a training comes first
     for folder in shipper.find_runs(_folder(arguments.run, arguments.follow), wait=arguments.follow):
@@ -55,14 +60,17 @@ def run(arguments: argparse.Namespace) -> int:
                 continue
             tell = _log if arguments.quiet else _say
             is_there = shipping.follow(tell) if arguments.follow else shipping.once(tell)
-            is_done &= is_there
+            done.append({"run": folder, "target": shipping.target, "is_complete": is_there})
+            done[-1] |= {"num_files": shipping.num_files, "num_bytes": shipping.num_bytes}
             if is_there:
                 what = f"{shipping.num_files} files, {size(shipping.num_bytes)}"
                 tell(f"{folder} is at {shipping.target} ({what} sent)")
             if is_there and arguments.delete_local:
                 shipping.delete_local()
                 tell(f"{folder}: deleted here")
-    return 0 if is_done else 1
+    if arguments.json:
+        output.print_json(done)
+    return 0 if all(one["is_complete"] for one in done) else 1
 
 
 def _folder(name: str, wait: bool) -> Path:

@@ -272,7 +272,9 @@ class LocalFiles:
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             self._files.clear()
         self._num_bytes = sum(held.num_bytes for held in self._files.values())
-        for above, _, names in os.walk(self.root):
+        for above, folders, names in os.walk(self.root):
+            if ".vario" in folders:
+                folders.remove(".vario")  # summaries and comparisons: true as long as the runs are the same
             for name in names:
                 path = Path(above) / name
                 if str(path.relative_to(self.root)) not in self._files:

@@ -206,8 +206,8 @@ class Mirror:
         for run in self._runs.keys() - found.keys():
             del self._runs[run]
             self._files.remove_run(run)
-        for run, listing in found.items():
-            self._sync(run, listing)
+        for run, top in found.items():
+            self._sync(run, top)
         for name in self._files.names:
             if not any(name.startswith(f"{run}/") or not run for run in self._runs):
                 self._files.remove_run(name.partition("/")[0])

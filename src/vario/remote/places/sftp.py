@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -23,6 +24,7 @@ from vario.remote.places import (
 )
 
 KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
+RECENT_SECONDS = 3.0
 Found = TypeVar("Found")
 
 
@@ -53,7 +55,7 @@ class Sftp:
             for one in sftp.listdir_iter(self._path(folder), read_aheads=4):
                 mode = one.st_mode or 0
                 if is_safe(one.filename) and "/" not in one.filename and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                    tag = f"{one.st_mtime}"
+                    tag = _tag(one.filename, one.st_mtime or 0)
                     found[one.filename] = Entry(one.st_size or 0, tag, float(one.st_mtime or 0), stat.S_ISDIR(mode))
                     check_count(self.url, len(found), most)
             return found
@@ -191,6 +193,12 @@ class Sftp:
         client.get_transport().set_keepalive(15)
         self._sftp = client.open_sftp()
         self._sftp.get_channel().settimeout(ANSWER_SECONDS)
+
+
+def _tag(name: str, mtime: int) -> str:
+    """SFTP tells whole seconds: what was written a moment ago may be written again without any difference."""
+    is_recent = name.endswith(".json") and abs(time.time() - mtime) < RECENT_SECONDS
+    return f"{mtime} {time.time()}" if is_recent else f"{mtime}"
 
 
 def _paramiko() -> Any:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vario.core import run_format
-from vario.core.errors import RunError, RunNotFound, RunTaken, Unreachable
+from vario.core.errors import RunError, RunNotFound, RunTaken, Unreachable, VarioError
 from vario.core.masking import masked
 from vario.core.process.processes import is_gone
 from vario.core.urls import below, is_url
@@ -25,7 +25,7 @@ from vario.remote.places.opening import open_place
 from vario.remote.shipping.copying import Copier, Outcome
 from vario.remote.shipping.identity import check_same_run, read_object
 from vario.remote.shipping.pace import Pace, pause_seconds
-from vario.remote.shipping.state_file import DONE, FOLDER, GAVE_UP, SHIPPING, UNREACHABLE, StateFile
+from vario.remote.shipping.state_file import DONE, FOLDER, GAVE_UP, REFUSED, SHIPPING, UNREACHABLE, StateFile
 
 PASS_SECONDS = 2.0
 BEGIN_SECONDS = 60.0
@@ -96,6 +96,9 @@ class Shipper:
                     return False
                 time.sleep(pause_seconds(num_failures))
                 continue
+            except VarioError as error:
+                state.write(REFUSED, str(error))
+                raise
             if num_failures:
                 tell(f"{masked(self.target)}: can be reached again")
                 num_failures = 0

@@ -13,7 +13,7 @@ from vario.core.run_files import no_links
 from vario.core.run_files.shapes import Maybe, Whole, read_json
 
 FOLDER = ".shipping"
-SHIPPING, UNREACHABLE, DONE, GAVE_UP = "shipping", "unreachable", "done", "gave up"
+SHIPPING, UNREACHABLE, DONE, GAVE_UP, REFUSED = "shipping", "unreachable", "done", "gave up", "refused"
 SHAPE: dict[str, Any] = {
     "target": str,
     "state": str,
@@ -35,7 +35,7 @@ class ShippingState:
 
     target: str
     state: str
-    """shipping, unreachable, done, or gave up."""
+    """shipping, unreachable, done, gave up, or refused."""
     error: str | None
     since: float | None
     """Unix seconds at which it came into this state."""
@@ -44,8 +44,8 @@ class ShippingState:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the target could not be reached the last time."""
-        return self.state in (UNREACHABLE, GAVE_UP)
+        """Whether nothing arrives: the target cannot be reached, or is another run's."""
+        return self.state in (UNREACHABLE, GAVE_UP, REFUSED)
 
 
 def read_state(run: Path) -> ShippingState | None:
