@@ -126,6 +126,22 @@ def test_without_a_network_what_is_kept_is_shown_with_a_notice(tmp_path, s3, cap
     s3.restore()
 
 
+def test_who_began_without_a_network_keeps_up_when_it_is_back(tmp_path, sftp):
+    store = begun(tmp_path / "runs" / "live")
+    url = sftp.host.url(tmp_path / "there", sftp.port)
+    store.write(record(0))
+    assert ship(tmp_path / "runs", url) == 0
+    assert vario.open_run(f"{url}/live").steps("scalar").tolist() == [0]
+    forget(f"{url}/live")
+    sftp.cut()
+    run = vario.open_run(f"{url}/live")
+    assert run.steps("scalar").tolist() == [0]
+    sftp.restore()
+    store.write(record(1))
+    assert ship(tmp_path / "runs", url) == 0
+    eventually(lambda: run.steps("scalar").tolist() == [0, 1])
+
+
 def test_a_place_that_does_not_answer_is_given_up(tmp_path, s3):
     url = f"s3://{s3.bucket}/runs"
     assert ship(write_run(tmp_path / "runs" / "one"), url) == 0

@@ -34,7 +34,7 @@ def kind_of(name: str, size: int) -> str:
     return FIXED if is_large or size > WHOLE_BYTES else SMALL
 
 
-@dataclass
+@dataclass(slots=True)
 class Held:
     """A file of a mirror, as long as nothing takes its place."""
 

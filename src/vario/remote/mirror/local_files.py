@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,18 @@ from vario.core.errors import RunCorrupt, RunError
 from vario.core.run_files import MOST_FILE_BYTES
 from vario.core.run_files.mirrors import PartialFile
 from vario.remote.mirror.cache_folder import INDEX, OwnFolder
-from vario.remote.mirror.held import BLOCK_BYTES, FIXED, GROWING, OVERLAP_BYTES, STATUS, WHOLE_BYTES, Held, kind_of
+from vario.remote.mirror.held import (
+    BLOCK_BYTES,
+    FIXED,
+    GROWING,
+    GROWING_BYTES,
+    OVERLAP_BYTES,
+    SMALL,
+    STATUS,
+    WHOLE_BYTES,
+    Held,
+    kind_of,
+)
 from vario.remote.places import Entry, Listing, Place
 
 log = logging.getLogger("vario")
@@ -37,6 +49,8 @@ class LocalFiles:
         self._most = most_bytes
         self._limit = most_bytes
         self._files: dict[str, Held] = {}
+        self._in: defaultdict[str, set[str]] = defaultdict(set)
+        """Names by their first part: the run, in a folder of runs."""
         self._num_bytes = 0
         self._lock = threading.RLock()
         self._is_saved = True
@@ -48,10 +62,15 @@ class LocalFiles:
         return self._num_bytes
 
     @property
-    def names(self) -> list[str]:
-        """The names of all files."""
+    def folders(self) -> list[str]:
+        """What is directly in the mirror and has files."""
         with self._lock:
+            return [folder for folder, names in self._in.items() if names]
+
+    def _names_of(self, run: str) -> list[str]:
+        if not run:
             return list(self._files)
+        return [name for name in self._in[run.partition("/")[0]] if name.startswith(f"{run}/")]
 
     def entry(self, name: str) -> Entry | None:
         """Return a file as it was listed last."""
@@ -69,15 +88,16 @@ class LocalFiles:
             for name in sorted(rows, key=lambda name: kind_of(name, 0) == GROWING):
                 self._update(name, rows[name])
             stays = rows.keys() | {above + name for name in tree if _last(name) in STATUS}
-            for name in [name for name in self._files if name.startswith(above) and name not in stays]:
-                self._drop(name)
+            for name in self._names_of(run):
+                if name not in stays:
+                    self._drop(name)
             for name, (entry, content) in status.items():
                 self._make(above + name, Held(entry, kind_of(name, 0), have=len(content)), content)
 
     def remove_run(self, run: str) -> None:
         """Delete a run that is there no more."""
         with self._lock:
-            for name in [name for name in self._files if not run or name.startswith(f"{run}/")]:
+            for name in self._names_of(run):
                 self._drop(name)
             if run:
                 shutil.rmtree(self.root / run, ignore_errors=True)
@@ -117,6 +137,7 @@ class LocalFiles:
         before = self._files.get(name)
         self._num_bytes += held.num_bytes - (0 if before is None else before.num_bytes)
         self._files[name] = held
+        self._in[name.partition("/")[0]].add(name)
         self._stamp(name, held)
         self._is_saved = False
 
@@ -127,16 +148,18 @@ class LocalFiles:
 
     def _drop(self, name: str) -> None:
         held = self._files.pop(name)
+        self._in[name.partition("/")[0]].discard(name)
         self._num_bytes -= held.num_bytes
         (self.root / name).unlink(missing_ok=True)
         self._is_saved = False
 
     # -- what is read
 
-    def prepare(self, name: str) -> None:
+    def prepare(self, name: str, is_synced: bool = False) -> None:
         """Fetch a small file whole, the end of one that grows, and the footer of one that does not change.
 
-        Raises FileNotFoundError if it has vanished where it lies.
+        Raises FileNotFoundError if it has vanished or is another one now: other files may have come with that, and have
+        to be here first. `is_synced`: they are.
         """
         with self._lock:
             held = self._files.get(name)
@@ -147,18 +170,25 @@ class LocalFiles:
                 self._fetch_footer(name, held)
             return
         with held.lock:
-            if held.have >= held.entry.size:
+            if held.have >= held.entry.size or (held.have and held.kind == GROWING and self._fetch_end(name, held)):
                 return
-            if held.kind == GROWING and held.have and self._fetch_end(name, held):
-                return
-            content = self._place.read(name, 0, WHOLE_BYTES if held.kind != GROWING else held.entry.size)
-        entry = held.entry
+            if held.have and not is_synced:
+                raise FileNotFoundError(name)
+            content, entry = self._place.read(name, 0, WHOLE_BYTES if held.kind == SMALL else GROWING_BYTES), held.entry
         if len(content) != entry.size:
+            if held.kind == GROWING and not is_synced:
+                raise FileNotFoundError(name)
             entry = Entry(len(content), "", entry.mtime)  # newer than the listing: looked at again with the next one
         with self._lock:
             if self._files.get(name) is held:
                 self._make(name, Held(entry, held.kind, have=len(content), used=time.time()), content)
                 self._make_room(name)
+
+    def forget(self, name: str) -> None:
+        """Leave out a file that has vanished."""
+        with self._lock:
+            if name in self._files:
+                self._drop(name)
 
     def _fetch_end(self, name: str, held: Held) -> bool:
         """Fetch what a file has grown by; False if it is another file now."""
@@ -271,6 +301,8 @@ class LocalFiles:
                     self._files[name] = held
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             self._files.clear()
+        for name in self._files:
+            self._in[name.partition("/")[0]].add(name)
         self._num_bytes = sum(held.num_bytes for held in self._files.values())
         for above, folders, names in os.walk(self.root):
             if ".vario" in folders:

@@ -73,6 +73,7 @@ class Mirror:
         self._saved = time.monotonic()
         self._reached = 0.0
         self._failures = 0
+        self._told: set[str] = set()
         self._next_try = 0.0
         self._following: threading.Thread | None = None
         self._closing = threading.Event()
@@ -91,9 +92,10 @@ class Mirror:
     def look(self) -> None:
         """Look for runs, and at each; raises Unreachable if that is impossible and nothing was kept."""
         with self._looking:
-            if time.monotonic() - self._looked >= LIVE_SECONDS:
+            now = time.monotonic()
+            if now - self._looked >= LIVE_SECONDS and now >= self._next_try:
                 self._attempt(self._find_runs)
-        if not self._reached and not self._files.names:
+        if not self._reached and not self._files.folders:
             raise self._error
 
     def follow(self) -> None:
@@ -117,27 +119,34 @@ class Mirror:
 
     def looked_at(self, path: Path) -> None:
         """Bring a run up to date if it is used and was not looked at for a while."""
-        run = self._run_of(path)
+        run, now = self._run_of(path), time.monotonic()
         known = self._runs.get(run)
-        if known is None:
-            return
-        known.seen = now = time.monotonic()
-        if self._following is not None or not self._is_due(known, now) or not self._looking.acquire(blocking=False):
+        if known is not None:
+            known.seen = now
+            is_due = self._is_due(known, now)
+        else:
+            is_due = now - self._looked >= FOLDER_SECONDS and now >= self._next_try
+        if self._following is not None or not is_due or not self._looking.acquire(blocking=False):
             return
         try:
-            self._attempt(lambda: self._sync(run))
+            self._attempt_and_tell(self._find_runs if known is None else lambda: self._sync(run))
         finally:
             self._looking.release()
 
     def prepare(self, path: Path) -> None:
         """Fetch what has to be there before a file is opened."""
+        name = self._name(path)
         try:
-            self._files.prepare(self._name(path))
+            self._files.prepare(name)
         except FileNotFoundError:
             # A stream became a part: what has its rows has to be here before it goes.
             run = self._run_of(path)
             with self._looking:
                 self._attempt(lambda: self._sync(run))
+            try:
+                self._files.prepare(name, is_synced=True)
+            except FileNotFoundError:
+                self._files.forget(name)
 
     def filled(self, path: Path, descriptor: int) -> io.FileIO | None:
         """Return a file that fetches what is read of it."""
@@ -161,14 +170,23 @@ class Mirror:
             now = time.monotonic()
             with self._looking:
                 if now - self._looked >= FOLDER_SECONDS and now >= self._next_try:
-                    self._attempt(self._find_runs)
+                    self._attempt_and_tell(self._find_runs)
                 for run, known in list(self._runs.items()):
                     is_wanted = not known.is_over or now - known.seen < SEEN_SECONDS
                     if is_wanted and self._is_due(known, time.monotonic()):
-                        self._attempt(lambda run=run: self._sync(run))  # type: ignore[misc]
+                        self._attempt_and_tell(lambda run=run: self._sync(run))  # type: ignore[misc]
                 if now - self._saved >= SAVE_SECONDS:
                     self._saved = now
-                    self._files.save()
+                    self._attempt_and_tell(self._files.save)
+
+    def _attempt_and_tell(self, action: Callable[[], None]) -> None:
+        """The same where nobody waits for the result: any error is logged once."""
+        try:
+            self._attempt(action)
+        except (RunError, OSError) as error:
+            if str(error) not in self._told:
+                self._told.add(str(error))
+                log.warning("%s", error)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         """Ask the place for something; if it cannot be reached, say so once and go on with what is here."""
@@ -178,7 +196,7 @@ class Mirror:
             self._failures += 1
             self._error = error
             self._next_try = time.monotonic() + min(MOST_PAUSE_SECONDS, 2.0**self._failures)
-            if self._failures == 1 and (self._reached or self._files.names):
+            if self._failures == 1 and (self._reached or self._files.folders):
                 since = f"read at {when(self._reached)}" if self._reached else "an earlier command has read"
                 log.warning("%s. Showing what was %s.", error, since)
             return
@@ -193,24 +211,24 @@ class Mirror:
             for _ in range(MOST_LEVELS + 1):
                 inner: list[str] = []
                 for folder, listing in zip(level, several.map(self._place.listed, level), strict=True):
-                    num_seen += len(listing)
-                    check_count(self.url, num_seen, MOST_NAMES)
                     if _is_run(listing):
                         found[folder] = listing
                     else:
+                        num_seen += len(listing)
+                        check_count(self.url, num_seen, MOST_NAMES)
                         names = (name for name, entry in listing.items() if entry.is_folder and name[0] != ".")
                         inner += [f"{folder}/{name}" if folder else name for name in names]
                 level = inner
-        if not found and not self._runs and not num_seen:
+        if not found and not num_seen:
             raise RunNotFound(f"{masked(self.url)}: no such folder, or nothing in it")
         for run in self._runs.keys() - found.keys():
             del self._runs[run]
             self._files.remove_run(run)
-        for run, top in found.items():
-            self._sync(run, top)
-        for name in self._files.names:
-            if not any(name.startswith(f"{run}/") or not run for run in self._runs):
-                self._files.remove_run(name.partition("/")[0])
+        with ThreadPoolExecutor(self._place.num_parallel) as several:
+            list(several.map(self._sync, found.keys(), found.values()))
+        for folder in self._files.folders:
+            if not any(run in ("", folder) or run.startswith(f"{folder}/") for run in self._runs):
+                self._files.remove_run(folder)
         self._looked = time.monotonic()
 
     def _sync(self, run: str, top: Listing | None = None) -> None:

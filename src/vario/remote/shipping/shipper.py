@@ -28,6 +28,8 @@ from vario.remote.shipping.pace import Pace, pause_seconds
 from vario.remote.shipping.state_file import DONE, FOLDER, GAVE_UP, REFUSED, SHIPPING, UNREACHABLE, StateFile
 
 PASS_SECONDS = 2.0
+PAUSE_SHARE = 20
+"""The pause after a pass, as a multiple of what it took of the processor: a run may have very many files."""
 BEGIN_SECONDS = 60.0
 QUIET_SECONDS = 600.0
 """A run of another host that changes nothing for this long is taken to be over."""
@@ -80,6 +82,7 @@ class Shipper:
         state = StateFile(self.run, masked(self.target))
         num_failures, failing_since, is_last = 0, time.monotonic(), not follows
         while True:
+            began = time.process_time()
             try:
                 outcome = self._pass(is_last)
             except Unreachable as error:
@@ -109,7 +112,7 @@ class Shipper:
             state.write(SHIPPING, None, len(outcome.waiting))
             is_last = not follows or self._is_over(outcome)
             if not (is_last and follows):
-                time.sleep(pass_seconds)
+                time.sleep(max(pass_seconds, PAUSE_SHARE * (time.process_time() - began)))
 
     def _pass(self, is_last: bool) -> Outcome:
         if self._copier is None:
