@@ -90,6 +90,18 @@ def test_the_cache_keeps_within_its_bound(tmp_path, s3, monkeypatch):
     assert _size(tmp_path / "cache") < 1 << 20, "what nobody uses goes first"
 
 
+def test_nothing_else_in_the_folder_of_the_cache_is_touched(tmp_path, monkeypatch):
+    others = tmp_path / "cache" / "thesis"
+    others.mkdir(parents=True)
+    (others / "index").write_text("x" * 100_000)
+    (tmp_path / "cache" / "mirrors" / "mine").mkdir(parents=True)
+    monkeypatch.setenv("VARIO_CACHE_BYTES", "1")
+    run = write_run(tmp_path / "runs" / "one")
+    assert numbers(run.as_uri()) == numbers(run)
+    assert [path.name for path in others.iterdir()] == ["index"]
+    assert (tmp_path / "cache" / "mirrors" / "mine").is_dir()
+
+
 def test_a_run_that_grows_is_the_same_there_as_here(tmp_path, elsewhere):
     here = tmp_path / "runs" / "live"
     store = begun(here)
@@ -174,7 +186,7 @@ def test_two_processes_read_the_same_place(tmp_path, sftp):
     words = [sys.executable, "-m", "vario", "report", url]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert len([folder for folder in (tmp_path / "cache").iterdir() if folder.is_dir()]) == 2
+    assert len([folder for folder in (tmp_path / "cache" / "mirrors").iterdir() if folder.is_dir()]) == 2
 
 
 @contextmanager

@@ -199,6 +199,30 @@ def test_ranks_of_several_hosts_arrive_in_one_run(tmp_path, elsewhere):
     assert ship(tmp_path / "else" / "job", elsewhere.runs) == 2, "of another job"
 
 
+def test_each_host_ships_its_own_ranks_of_a_shared_folder(tmp_path, sftp):
+    here, there = tmp_path / "runs" / "job", tmp_path / "there"
+    for rank in range(2):
+        store = Store()
+        store.open(header(here, rank=rank, world_size=2, job="job-7"))
+        store.write(record(0))
+        store.close("finished", None)
+    for name in ("run.json", "rank0/rank.json"):
+        told = json.loads((here / name).read_text())
+        (here / name).write_text(json.dumps({**told, "host": "another"}))
+    assert ship(here, sftp.host.url(there, sftp.port), "--own-ranks") == 0
+    assert {name.partition("/")[0] for name in files(there / "job")} == {"job.json", "rank1"}
+    assert ship(here, sftp.host.url(there, sftp.port)) == 0
+    assert files(there / "job") == files(here)
+
+
+def test_what_a_shipper_says_may_be_damaged(tmp_path, caplog):
+    here = write_run(tmp_path / "runs" / "one")
+    (tmp_path / "runs" / ".shipping").mkdir()
+    (tmp_path / "runs" / ".shipping" / "one.json").write_text('{"state": 1}')
+    assert vario.open_run(here).shipping is None
+    assert "'state': expected a text" in caplog.text
+
+
 def test_a_local_copy_is_deleted_only_when_all_of_it_is_there(tmp_path, sftp):
     there = tmp_path / "there"
     url = sftp.host.url(there, sftp.port)

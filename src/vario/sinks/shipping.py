@@ -11,7 +11,6 @@ from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import ClassVar
 
-from vario.core.errors import RunError
 from vario.core.masking import masked
 from vario.core.records import StepRecord
 from vario.core.run_header import RunHeader
@@ -98,11 +97,7 @@ class Shipping:
         self._is_unreachable = is_unreachable
 
     def _told(self) -> ShippingState | None:
-        assert self._run is not None
-        try:
-            return read_state(self._run)
-        except RunError:
-            return None
+        return None if self._run is None else read_state(self._run)
 
     def _wait(self) -> None:
         """Give the shipper time to finish before the script ends: a container ends with its script."""

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from vario.remote.sizes import read_size
 
 FOLDER_VARIABLE = "VARIO_CACHE"
 SIZE_VARIABLE = "VARIO_CACHE_BYTES"
+FOLDER = "mirrors"
+"""Below that folder, which may be anybody's: nothing else in it is touched."""
 DEFAULT_BYTES = 2 << 30
 INDEX = "index"
 """A file that says what is there; when it was written last is when the mirror was used last."""
@@ -23,12 +26,15 @@ MOST_COPIES = 64
 """So many processes may read the same place at a time: each has a copy of its own."""
 
 
+_NAME = re.compile(r"[0-9a-f]{20}(-[0-9]+)?")
+
+
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return where mirrors are kept: `VARIO_CACHE`, or `vario` in the user's cache folder."""
     if chosen := environment.get(FOLDER_VARIABLE):
-        return Path(os.path.expanduser(chosen))
+        return Path(os.path.expanduser(chosen)) / FOLDER
     above = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(above) / "vario"
+    return Path(above) / "vario" / FOLDER
 
 
 def most_bytes(environment: Mapping[str, str] = os.environ) -> int:
@@ -49,7 +55,7 @@ class OwnFolder:
         others = sorted(
             (_used(folder), _size(folder), folder)
             for folder in self._above.iterdir()
-            if folder.is_dir() and folder != self.path
+            if folder != self.path and _NAME.fullmatch(folder.name) and (folder / LOCK).is_file()
         )
         taken = sum(size for _, size, _ in others)
         for _, size, folder in others:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vario.core.errors import RunCorrupt
 from vario.core.run_files import no_links
 from vario.core.run_files.shapes import Maybe, Whole, read_json
+
+log = logging.getLogger("vario")
 
 FOLDER = ".shipping"
 SHIPPING, UNREACHABLE, DONE, GAVE_UP, REFUSED = "shipping", "unreachable", "done", "gave up", "refused"
@@ -49,8 +53,12 @@ class ShippingState:
 
 
 def read_state(run: Path) -> ShippingState | None:
-    """Return what the shipper of a run said last; None if it has none."""
-    found = read_json(state_path(run), 2, SHAPE)
+    """Return what the shipper of a run said last; None if it has none, or if that cannot be read."""
+    try:
+        found = read_json(state_path(run), 2, SHAPE)
+    except RunCorrupt as error:
+        log.warning("%s", error)  # it lies beside the run, which can be read without it
+        return None
     if found is None or "target" not in found or "state" not in found:
         return None
     error, since, waiting = found.get("error"), found.get("since"), found.get("num_waiting") or 0
