@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from remote_runs import files
-from remote_servers import SSHD, CutProxy, SshHost, free_port, moto_words, started
+from remote_servers import SSHD, CutProxy, SshHost, free_port, moto_words, objects, started
 
 from vario.remote.mirror import mirror
 
@@ -85,10 +85,3 @@ def elsewhere(request, tmp_path):
         proxy.runs = proxy.host.url(there, proxy.port)
         proxy.files = lambda run: files(there / run)
     return proxy
-
-
-def objects(proxy, prefix):
-    pages = proxy.client.get_paginator("list_objects_v2").paginate(Bucket=proxy.bucket, Prefix=prefix)
-    keys = [each["Key"] for page in pages for each in page.get("Contents", ())]
-    get = proxy.client.get_object
-    return {key.removeprefix(prefix): get(Bucket=proxy.bucket, Key=key)["Body"].read() for key in keys}

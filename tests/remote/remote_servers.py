@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or ""
 LIMIT_SECONDS = 60.0
@@ -158,3 +159,11 @@ class CutProxy:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
+
+
+def objects(proxy: Any, prefix: str) -> dict[str, bytes]:
+    """The content of every object below a prefix of the bucket."""
+    pages = proxy.client.get_paginator("list_objects_v2").paginate(Bucket=proxy.bucket, Prefix=prefix)
+    keys = [each["Key"] for page in pages for each in page.get("Contents", ())]
+    get = proxy.client.get_object
+    return {key.removeprefix(prefix): get(Bucket=proxy.bucket, Key=key)["Body"].read() for key in keys}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from remote_runs import begun, files, numbers, ship, write_large
-from remote_servers import eventually
+from remote_servers import eventually, objects
 
 import vario
 from made_runs import ALERT, header, record
@@ -74,8 +74,7 @@ def test_a_network_that_is_cut_again_and_again_delays_only(tmp_path, s3):
             time.sleep(0.2)
             s3.restore()
         assert process.wait(60) == 0
-    s3.files = {}
-    assert numbers(f"s3://{s3.bucket}/runs/large") == numbers(here)
+    assert objects(s3, "runs/large/") == files(here)
 
 
 def test_readers_never_see_a_status_that_rows_contradict(tmp_path, elsewhere):
@@ -197,6 +196,20 @@ def test_ranks_of_several_hosts_arrive_in_one_run(tmp_path, elsewhere):
     store.open(header(tmp_path / "else" / "job", rank=1, world_size=3, job="job-8"))
     store.close("finished", None)
     assert ship(tmp_path / "else" / "job", elsewhere.runs) == 2, "of another job"
+
+
+def test_what_somebody_deletes_at_the_target_comes_back(tmp_path, sftp):
+    here, there = tmp_path / "runs" / "live", tmp_path / "there"
+    words = [*VARIO, "ship", str(here), sftp.host.url(there, sftp.port), "--follow"]
+    with subprocess.Popen([sys.executable, str(WRITER), str(here), "300"]) as writing:
+        eventually(lambda: (here / "rank0" / "rank.json").is_file())
+        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as shipping:
+            eventually(lambda: (there / "live" / "run.json").is_file())
+            for name in ("scalar.live.arrow", "rank.json", "structure.json"):
+                (there / "live" / "rank0" / name).unlink(missing_ok=True)
+            assert (writing.wait(60), shipping.wait(60)) == (0, 0)
+    assert ship(here, sftp.host.url(there, sftp.port)) == 0
+    assert files(there / "live") == files(here)
 
 
 def test_each_host_ships_its_own_ranks_of_a_shared_folder(tmp_path, sftp):

@@ -19,7 +19,10 @@ from vario.store.live_stream import LiveStream
 
 
 def test_all_sinks_are_found_by_their_presence():
-    ours, live = ["alerts", "in_memory", "machine", "origin", "shipping", "store"], ["mlflow", "tensorboard", "trackio", "wandb"]
+    ours, live = (
+        ["alerts", "in_memory", "machine", "origin", "shipping", "store"],
+        ["mlflow", "tensorboard", "trackio", "wandb"],
+    )
     assert SINKS.names() == sorted(ours + live)
     assert SINKS.get("store") is Store
 

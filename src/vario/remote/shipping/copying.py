@@ -128,7 +128,7 @@ class Copier:
             self._send_large(name, entry)
         else:
             content = self._source.read(name)
-            if self._there.get(name) != len(content) or self._target.read(name) != content:
+            if self._there.get(name) != len(content) or self._content_there(name) != content:
                 self._send_piece(len(content), lambda: self._target.write(name, content))
                 self._outcome.num_files += 1
             self._there[name] = len(content)
@@ -173,12 +173,18 @@ class Copier:
         for name in sorted(contents, key=lambda name: STATUS.index(name.rpartition("/")[2])):
             content = contents[name]
             if name not in self._status and self._there.get(name) == len(content):
-                self._status[name] = self._target.read(name)
+                self._status[name] = self._content_there(name)
             if self._status.get(name) != content:
                 self._send_piece(len(content), lambda: self._target.write(name, content))  # noqa: B023 - called at once
                 self._status[name] = content
                 self._there[name] = len(content)
                 self._outcome.num_files += 1
+
+    def _content_there(self, name: str) -> bytes:
+        try:
+            return self._target.read(name)
+        except FileNotFoundError:
+            return b""  # somebody has deleted it
 
     def _clear(self, tree: Mapping[str, Entry]) -> None:
         """Delete at the target what the run itself has deleted, in the folders of these ranks."""

@@ -28,6 +28,7 @@ from vario.remote.shipping.pace import Pace, pause_seconds
 from vario.remote.shipping.state_file import DONE, FOLDER, GAVE_UP, REFUSED, SHIPPING, UNREACHABLE, StateFile
 
 PASS_SECONDS = 2.0
+MOST_IDLE_PASSES = 5
 PAUSE_SHARE = 20
 """The pause after a pass, as a multiple of what it took of the processor: a run may have very many files."""
 BEGIN_SECONDS = 60.0
@@ -80,7 +81,7 @@ class Shipper:
     def _until(self, give_up: float, follows: bool, tell: Callable[[str], None], pass_seconds: float) -> bool:
         """Make passes until nothing is left; after errors wait longer and longer."""
         state = StateFile(self.run, masked(self.target))
-        num_failures, failing_since, is_last = 0, time.monotonic(), not follows
+        num_failures, num_idle, failing_since, is_last = 0, 0, time.monotonic(), not follows
         while True:
             began = time.process_time()
             try:
@@ -107,9 +108,12 @@ class Shipper:
                 num_failures = 0
             is_over = is_last and (not follows or self._is_over(outcome))
             if is_over and not outcome.waiting:
-                state.write(DONE if follows else SHIPPING)
+                state.write(DONE if self._is_over(outcome) else SHIPPING)
                 return True
             state.write(SHIPPING, None, len(outcome.waiting))
+            num_idle = 0 if outcome.num_files or not is_last else num_idle + 1
+            if num_idle >= MOST_IDLE_PASSES:
+                self._copier, num_idle = None, 0  # somebody has changed the target: look at it anew
             is_last = not follows or self._is_over(outcome)
             if not (is_last and follows):
                 time.sleep(max(pass_seconds, PAUSE_SHARE * (time.process_time() - began)))
