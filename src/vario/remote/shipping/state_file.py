@@ -56,8 +56,8 @@ def read_state(run: Path) -> ShippingState | None:
     """Return what the shipper of a run said last; None if it has none, or if that cannot be read."""
     try:
         found = read_json(state_path(run), 2, SHAPE)
-    except RunCorrupt as error:
-        log.warning("%s", error)  # it lies beside the run, which can be read without it
+    except RunCorrupt as damage:
+        log.warning("%s", damage)  # it lies beside the run, which can be read without it
         return None
     if found is None or "target" not in found or "state" not in found:
         return None
