@@ -7,7 +7,7 @@ killed at any moment goes on where it was.
 from __future__ import annotations
 
 import re
-from collections import Counter
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,8 +20,8 @@ CHUNK_BYTES = 1 << 20
 """A larger file is sent in such pieces where that can be continued after a break."""
 STATUS = (run_format.RANK, run_format.RUN)
 """Written last, in this order; what they say is in the rows that are there by then."""
-PASSES_TO_COMPACT = 3
-"""A closed part is about to be rewritten: it is sent as it is only if that does not happen."""
+STATUS_SECONDS = 5.0
+"""A closed part is about to be rewritten, and waits for that unless the status at the target gets older than this."""
 
 _AGREED = re.compile(r"(job|session-\d+)\.json")
 """What all ranks of a job agreed on: the first to send it counts."""
@@ -38,6 +38,8 @@ class Outcome:
     num_files: int = 0
     waiting: set[str] = field(default_factory=set)
     """Names of what is not there yet."""
+    is_held: bool = False
+    """Whether a part is just becoming another file: look again soon."""
     status: dict[str, bytes] = field(default_factory=dict)
     """The status files as they were before the pass."""
 
@@ -56,7 +58,8 @@ class Copier:
         """By file: the tag of what was sent."""
         self._status: dict[str, bytes] = {}
         self._growing = Growing(source, target, self._send_piece)
-        self._waited: Counter[str] = Counter()
+        self._told = float("-inf")
+        """When the status was sent last."""
         self._outcome = Outcome()
 
     def once(self, is_last: bool = False) -> Outcome:
@@ -70,7 +73,8 @@ class Copier:
         outcome.status = self._read_status()
         tree = {name: entry for name, entry in self._source.tree("").items() if self._is_ours(name)}
         held = self._send_closed(tree, is_last)
-        is_due = is_last or self._growing.is_due(tree)
+        outcome.is_held = bool(held)
+        is_due = is_last or self._growing.is_due()
         for name, entry in tree.items():
             if not _grows(name) or self._growing.is_sent(name, entry):
                 continue
@@ -82,7 +86,10 @@ class Copier:
                 outcome.waiting.add(name)
         if not outcome.waiting:
             self._send_status(outcome.status)
+            self._told = time.monotonic()
             self._clear(tree)
+            if is_due:
+                self._growing.sent_all(tree)
         return outcome
 
     def _is_ours(self, name: str) -> bool:
@@ -104,15 +111,14 @@ class Copier:
     def _send_closed(self, tree: Mapping[str, Entry], is_last: bool) -> set[str]:
         """Send what does not grow; return the quantities (`rank0/gradient`) whose parts have to wait."""
         held = set()
+        may_wait = not is_last and time.monotonic() - self._told < STATUS_SECONDS
         for name, entry in tree.items():
             if _grows(name):
                 continue
-            if name.endswith(".arrow") and not self._is_there(name, entry):
-                self._waited[name] += 1
-                if not is_last and self._waited[name] < PASSES_TO_COMPACT:
-                    held.add(name.rpartition("/")[0])
-                    self._outcome.waiting.add(name)
-                    continue
+            if name.endswith(".arrow") and may_wait and not self._is_there(name, entry):
+                held.add(name.rpartition("/")[0])
+                self._outcome.waiting.add(name)
+                continue
             try:
                 self._send(name, entry)
             except FileNotFoundError:
@@ -198,7 +204,6 @@ class Copier:
             if is_ours and (is_doubled or _TRANSIENT.fullmatch(name)):
                 self._target.remove(name)
                 del self._there[name]
-        self._waited = Counter({name: num for name, num in self._waited.items() if name in tree})
 
 
 def _grows(name: str) -> bool:

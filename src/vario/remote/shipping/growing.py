@@ -37,17 +37,14 @@ class Growing:
         self._held: set[str] = set()
         self._due_at = float("-inf")
 
-    def is_due(self, tree: Mapping[str, Entry]) -> bool:
+    def is_due(self) -> bool:
         """Whether it is time to send what has grown: always where only the new ends are sent."""
-        if self._target.can_append:
-            return True
-        if time.monotonic() < self._due_at:
-            return False
-        again = sum(
-            entry.size for name, entry in tree.items() if name.endswith((run_format.LIVE, ".jsonl")) and entry.size
-        )
+        return self._target.can_append or time.monotonic() >= self._due_at
+
+    def sent_all(self, tree: Mapping[str, Entry]) -> None:
+        """Everything has been sent: the larger it is, the later is the next time."""
+        again = sum(entry.size for name, entry in tree.items() if name.endswith((run_format.LIVE, ".jsonl")))
         self._due_at = time.monotonic() + LEAST_SECONDS + again / BYTES_PER_SECOND
-        return True
 
     def is_sent(self, name: str, entry: Entry) -> bool:
         """Whether a file has not changed since it was sent."""

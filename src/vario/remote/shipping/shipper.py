@@ -28,6 +28,8 @@ from vario.remote.shipping.pace import Pace, pause_seconds
 from vario.remote.shipping.state_file import DONE, FOLDER, GAVE_UP, REFUSED, SHIPPING, UNREACHABLE, StateFile
 
 PASS_SECONDS = 2.0
+AGAIN_SECONDS = 0.3
+"""The pause after a pass that met a file on its way to become another one."""
 MOST_IDLE_PASSES = 5
 PAUSE_SHARE = 20
 """The pause after a pass, as a multiple of what it took of the processor: a run may have very many files."""
@@ -116,7 +118,8 @@ class Shipper:
                 self._copier, num_idle = None, 0  # somebody has changed the target: look at it anew
             is_last = not follows or self._is_over(outcome)
             if not (is_last and follows):
-                time.sleep(max(pass_seconds, PAUSE_SHARE * (time.process_time() - began)))
+                pause = AGAIN_SECONDS if outcome.is_held else pass_seconds
+                time.sleep(max(pause, PAUSE_SHARE * (time.process_time() - began)))
 
     def _pass(self, is_last: bool) -> Outcome:
         if self._copier is None:
