@@ -8,7 +8,7 @@ NATIVE := src/vario/backends/native/reduce.so
 # Always write bytecode: without it each test process would compile torch again, which is more than half of its import time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: grafana help demo check test test-all quick-tests ready page-checks attack audit lowest lint docs site site-serve changelog coverage dist peers mindspore page browser matrix bench world clean
+.PHONY: grafana help demo check test test-all quick-tests ready page-checks attack audit lowest lint docs site site-serve changelog coverage dist peers mindspore page browser sshd matrix bench world clean
 
 help:
 	@echo "make demo   train a small transformer for a minute, live in the dashboard, and break it"
@@ -57,6 +57,10 @@ browser:
 	command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  (apt-get update -qq && apt-get install -y -qq chromium >/dev/null)
 
+# Tests of runs on other hosts log in to a real SSH server.
+sshd:
+	test -x /usr/sbin/sshd || (apt-get update -qq && apt-get install -y -qq --no-install-recommends openssh-server >/dev/null)
+
 # Installing builds it too. Without a C compiler there is none, and vario does without it.
 $(NATIVE): src/vario/backends/native/reduce.c tools/build_native.py
 	$(PYTHON) tools/build_native.py
@@ -96,7 +100,7 @@ test-all: ready
 	$(IN_MEMORY) $(BIN)/python -m pytest -n 3 $(BY_FILE)
 
 ready:
-	$(MAKE) --no-print-directory -j 2 page-checks lint peers mindspore browser $(NATIVE)
+	$(MAKE) --no-print-directory -j 2 page-checks lint peers mindspore browser sshd $(NATIVE)
 
 page-checks: page
 	cd frontend && npm run --silent check && npm run --silent lint && npm test --silent
@@ -134,7 +138,7 @@ lowest: .lowest/.ready
 
 .lowest/.ready: pyproject.toml tools/lowest_bounds.py
 	test -x .lowest/bin/python || $(PYTHON) -m venv .lowest
-	$(PYTHON) tools/lowest_bounds.py torch transformers tensorboard wandb mlflow trackio mcp otel > .lowest/requirements.txt
+	$(PYTHON) tools/lowest_bounds.py torch transformers tensorboard wandb mlflow trackio mcp otel remote > .lowest/requirements.txt
 	.lowest/$(PIP) -r .lowest/requirements.txt $(shell grep -E '^pytest' requirements-dev.txt)
 	.lowest/$(PIP) --no-deps --editable .
 	touch $@

@@ -49,7 +49,8 @@ ALLOWED: dict[str, set[str]] = {
     "backends": CORE,
     "store": CORE,
     "machine": CORE,
-    "sinks": CORE | {"machine", "store"},
+    "remote": CORE,  # on both sides
+    "sinks": CORE | {"machine", "remote", "store"},
     "frame_rows": CORE | {"backends"},
     "row_bins": CORE | {"backends"},
     "step_buffer": CORE | {"backends", "frame_rows", "row_bins"},
@@ -83,16 +84,29 @@ ALLOWED: dict[str, set[str]] = {
     "integrations": CORE | IN_PROCESS | {"analysis", PUBLIC},
     "compat": CORE | IN_PROCESS,
     # after the fact
-    "runs": CORE,
+    "runs": CORE | {"remote"},
     "logs": CORE | {"runs"},
-    "reports": CORE | {"runs", "logs"},
+    "reports": CORE | {"remote", "runs", "logs"},
     "web": CORE | {"runs", "reports"},
     "analysis": CORE | {"backends"},
     # on top: `run`, `demo`, `parts`, `watch`, `convert`, `import` reach into the other half, only inside their run()
     "demo": CORE | {PUBLIC},
     "demo_mindspore": CORE | {PUBLIC, "demo"},
     "cli": CORE
-    | {"runs", "logs", "reports", "web", "analysis", "launch", "demo", "demo_mindspore", "compat", "store", PUBLIC},
+    | {
+        "runs",
+        "logs",
+        "reports",
+        "web",
+        "analysis",
+        "launch",
+        "demo",
+        "demo_mindspore",
+        "compat",
+        "remote",
+        "store",
+        PUBLIC,
+    },
     "__main__": {"cli"},
     "progress": {"cli"},
     "__init__": CORE | {"monitor", "start", "runs", "analysis", "integrations"},
@@ -202,6 +216,12 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "notebook_html": {"files", "reader", "views", "findings"},
         "run": {"files", "reader", "views", "findings", "notebook_html"},
     },
+    "remote": {
+        "sizes": set(),
+        "places": set(),
+        "mirror": {"places", "sizes"},
+        "shipping": {"places", "sizes"},
+    },
     "web": {
         "bodies": {"served"},
         "api": {"bodies"},
@@ -282,6 +302,7 @@ LATER = {
     "backends.torch.reduce.summaries": "backends.torch.reduce.cuda",  # Triton may be missing
     "backends.torch.reduce.distributions": "backends.torch.reduce.cuda_bins",
     "integrations.recording": "backends.torch integrations.predictions",
+    "remote.places.opening": "remote.places",  # each wants a package that may be missing
     "training.launch": "training.monitor",  # not before the script has imported its framework
     "training.start": "config training.monitor training.run_log training.succession",  # switched off, it costs nothing
     "cli": "",  # `vario --help` is there at once: a command imports what it needs when it runs
@@ -323,7 +344,7 @@ def test_only_store_and_sinks_write_and_only_runs_parse_the_files_of_a_run():
     none(
         f"{name_of(path)} imports {name}"
         for path in FILES
-        if place(path) not in ("sinks", "store", "runs", "core")
+        if place(path) not in ("sinks", "store", "runs", "remote", "core")
         for name in imports(tree_of(path))
         if name.startswith(("pyarrow.ipc", "vario.core.run_format"))
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +18,11 @@ from vario.core.overhead import default_overhead, overhead_share
 from vario.core.params import check_params, without_credentials
 from vario.core.quantities import PROBES, default_every, watchable
 from vario.core.retention_options import TIERS, retention_options
+from vario.core.run_place import DEFAULT_DIRECTORY, check_name, checked_directory, default_directory
 from vario.core.schedule import Schedule
 from vario.core.selector import pattern_matcher, place_matcher
-from vario.core.text import shown, unknown
+from vario.core.text import unknown
+from vario.core.urls import is_url
 from vario.rules import choose
 from vario.rules.api.alerts import SEVERITIES
 from vario.statistics import STATISTICS
@@ -40,8 +41,6 @@ IF_TAKEN = ("raise", "new", "wait")
 """What a Monitor can do if its run folder is taken."""
 ACTIONS = ("escalate", "snapshot", "checkpoint", "stop")
 """What a Monitor can do about an incident."""
-MOST_NAME_BYTES = 240
-"""File systems allow 255 bytes, and files beside a run's folder have longer names."""
 ESCALATED = ("activation", "activation_gradient")
 """What `escalate` turns on."""
 
@@ -134,8 +133,12 @@ class Config:
     """The runtime of the model: plain, fsdp, fsdp2, deepspeed or megatron; of a MindSpore model pynative or graph
     (default: detected)."""
 
-    directory: str = "vario_runs"
-    """Folder in which runs are created."""
+    directory: str = field(default_factory=default_directory)
+    """Folder in which runs are created, or a URL such as `s3://bucket/runs`, to which they are copied while they are
+    written. See docs/remote.md. Default: the environment variable `VARIO_DIRECTORY`, or else vario_runs."""
+
+    staging: str = DEFAULT_DIRECTORY
+    """Folder in which runs are written if `directory` is a URL. They stay there."""
 
     name: str | None = None
     """Name of this run's folder (default: the start time)."""
@@ -251,8 +254,9 @@ class Config:
             raise ConfigError(f"if_taken: expected one of '{known}', got {self.if_taken!r}")
         if self.if_taken == "wait" and not self.resume:
             raise ConfigError("if_taken: 'wait' needs resume = true. Without it, a folder with a run stays taken.")
-        if not isinstance(self.directory, (str, os.PathLike)) or "\0" in str(self.directory):
-            raise ConfigError(f"directory: expected a folder, got {self.directory!r}")
+        object.__setattr__(self, "directory", checked_directory("directory", self.directory))
+        if is_url(checked_directory("staging", self.staging)):
+            raise ConfigError(f"staging: expected a folder of this machine, got {self.staging!r}")
         if self.name is not None:
             check_name(self.name)
         object.__setattr__(self, "params", check_params(self.params))
@@ -348,6 +352,11 @@ class Config:
                 raise ConfigError(f"live.{name}: expected a table such as {{series = ['loss']}}, got {options!r}")
         return dict(table)
 
+    @property
+    def local_directory(self) -> str:
+        """The folder of this machine in which runs are written."""
+        return self.staging if is_url(self.directory) else self.directory
+
     def fixes(self, quantity: str) -> bool:
         """Whether the interval of a quantity was set explicitly, so that no budget may change it."""
         return quantity in self.every if isinstance(self.every, Mapping) else True
@@ -367,16 +376,6 @@ class Config:
         plain["actions"] = {key: self.actions_of(key) for key in self.actions}
         plain["experts"] = tuple(self.experts)
         return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
-
-
-def check_name(name: object) -> None:
-    """Raise ConfigError for a name that is not a valid folder name."""
-    if not isinstance(name, str) or not name or Path(name).name != name or name in ("..", ".jobs"):
-        raise ConfigError(f"name: {name!r} is not a plain folder name. The folder above it is `directory`.")
-    if shown(name) != name or not set("\n\t").isdisjoint(name):
-        raise ConfigError(f"name: {name!a} contains control or invisible characters")
-    if len(name.encode()) > MOST_NAME_BYTES:
-        raise ConfigError(f"name: '{name[:40]}...' has {len(name.encode())} bytes; the limit is {MOST_NAME_BYTES}")
 
 
 def make_config(options: Mapping[str, Any], base: Config | None = None, where: str = "") -> Config:

@@ -20,7 +20,7 @@ from vario.store.live_stream import LiveStream
 
 def test_all_sinks_are_found_by_their_presence():
     ours, live = (
-        ["alerts", "in_memory", "machine", "origin", "store"],
+        ["alerts", "in_memory", "machine", "origin", "shipping", "store"],
         ["mlflow", "opentelemetry", "tensorboard", "trackio", "wandb"],
     )
     assert SINKS.names() == sorted(ours + live)

@@ -12,6 +12,7 @@ from vario.cli.output import EscapedRecords, say
 from vario.cli.parser import Parser
 from vario.core.errors import VarioError
 from vario.core.process.script import ScriptRaised, passed_on
+from vario.core.urls import is_url
 
 OWN_SCRIPTS = ("run", "demo")
 """Commands that run the user's code, whose log records vario leaves alone."""
@@ -55,7 +56,7 @@ def _dispatch(words: list[str]) -> int:
     if name in RENAMED:
         say(f"vario: `vario {name}` is deprecated: use `vario {RENAMED[name]}`.", to_stderr=True)
         name = RENAMED[name]
-    if name not in command_names() and os.path.isdir(name):
+    if name not in command_names() and (os.path.isdir(name) or is_url(name)):
         # `vario DIR`: open the dashboard on it.
         name, rest = "serve", words
     if name not in OWN_SCRIPTS and logging.lastResort is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vario.core.errors import ConfigError, RunNotFound
+from vario.core.urls import is_url
 
 if TYPE_CHECKING:
     from vario.runs.run import Run
@@ -22,12 +23,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "run",
         metavar="RUN",
         nargs="?",
-        help=f"folder of a run, or its name under {DEFAULT_DIRECTORY} (default: the latest run)",
+        help=f"folder or URL of a run, or its name under {DEFAULT_DIRECTORY} (default: the latest run)",
     )
 
 
 def add_directory(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the folder of runs to read."""
+    """Add the folder of runs to read; `local_folder` finds it."""
     told = f"{what} (default: {DEFAULT_DIRECTORY})"
     parser.add_argument("directory", metavar="DIR", nargs="?", default=DEFAULT_DIRECTORY, help=told)
 
@@ -46,13 +47,13 @@ def named_folders(directories: Sequence[str]) -> Path | dict[str, Path]:
     """Return the folder, or several by name; raises RunNotFound for one that is missing."""
     found: dict[str, Path] = {}
     for text in directories or [DEFAULT_DIRECTORY]:
-        name, equals, place = text.partition("=")
-        folder = Path(text if os.path.isdir(text) or not equals else place)
+        place = place_of(text)
+        folder = local_folder(place, follow=True)
         if not os.path.isdir(folder):
             raise RunNotFound(f"{folder}: no such folder. Start a run with `vario run`, or name another folder.")
         if len(directories) < 2:
             return folder
-        name = folder.resolve().name if os.path.isdir(text) else name
+        name = text.removesuffix(place).removesuffix("=") or Path(place).resolve().name
         if name in found:
             raise ConfigError(f"two folders are called '{name}'. Name them: {name}1={found[name]} {name}2={folder}")
         if not name or name.startswith(".") or set(name) & set('/\\"\0') or not name.isprintable():
@@ -61,6 +62,19 @@ def named_folders(directories: Sequence[str]) -> Path | dict[str, Path]:
             )
         found[name] = folder
     return found
+
+
+def place_of(text: str) -> str:
+    """Return the folder or URL of `DIR` or `NAME=DIR`."""
+    _, equals, place = text.partition("=")
+    return text if os.path.isdir(text) or not equals or is_url(text) else place
+
+
+def local_folder(name: str, follow: bool = False) -> Path:
+    """Return the folder that was named, or the local copy of the URL; `follow`: keep up with it."""
+    from vario.runs.files.run_paths import local_folder
+
+    return local_folder(name, follow)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,8 @@
     |   |-- RunNotFound      there is no run
     |   |-- RunCorrupt       a run, but damaged beyond the truncated end a kill leaves
     |   |-- RunTooNew        written by a newer vario
-    |   `-- RunTaken         the folder already belongs to another run
+    |   |-- RunTaken         the folder already belongs to another run
+    |   `-- Unreachable      where the run lies does not answer, or refuses
     |-- TrainingStop     ends the training on request; not caught by the guards around training
     |-- UnsupportedRelease   Python, torch or a trainer is too old for vario
     `-- MissingExtra     an optional package is not installed; the message is its install line
@@ -56,6 +57,10 @@ class RunTaken(RunError):
     """The folder already belongs to another run."""
 
 
+class Unreachable(RunError):
+    """Where the run lies cannot be reached, or refuses to answer."""
+
+
 class UnsupportedRelease(VarioError):
     """Python, torch or a trainer is too old for vario; the message says how to upgrade."""
 
@@ -63,6 +68,8 @@ class UnsupportedRelease(VarioError):
 class MissingExtra(VarioError):
     """An optional package is missing."""
 
-    def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs an extra: pip install 'vario[{extra}]'")
+    def __init__(self, feature: str, extra: str, package: str | None = None) -> None:
+        """`package`: what is missing if no extra of vario brings it."""
+        needs = f"an extra: pip install 'vario[{extra}]'" if package is None else f"a package: pip install {package}"
+        super().__init__(f"{feature} needs {needs}")
         self.extra = extra

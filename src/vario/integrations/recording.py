@@ -16,6 +16,7 @@ from vario.backends.gpus import Gpu
 from vario.config import Config, make_config
 from vario.core.errors import ConfigError, ModelError
 from vario.core.process.switch import is_off
+from vario.core.urls import is_url
 from vario.integrations.gradient_checks import GradientChecks, check_interval
 from vario.probes import Probe
 from vario.probes.trainer_reports import is_number
@@ -116,12 +117,14 @@ class Recording:
     def _continued(self, config: Config, stored_folder: str | None) -> Config:
         """The run to resume: at its old path, or under the folder of runs if it was moved there."""
         candidates = [] if stored_folder is None else [Path(stored_folder)]
-        candidates += [Path(config.directory) / candidate.name for candidate in candidates]
+        candidates += [Path(config.local_directory) / candidate.name for candidate in candidates]
         if config.name is not None:
             candidates = [candidate for candidate in candidates if candidate.name == config.name]
-            candidates.append(Path(config.directory) / config.name)
+            candidates.append(Path(config.local_directory) / config.name)
         for folder in candidates:
             if folder.is_dir():
+                if is_url(config.directory):
+                    return replace(config, staging=str(folder.parent), name=folder.name, resume=True)
                 return replace(config, directory=str(folder.parent), name=folder.name, resume=True)
         if stored_folder is not None:
             log.warning(

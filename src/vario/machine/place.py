@@ -36,6 +36,12 @@ def local_ranks(world_size: int, environment: Mapping[str, str]) -> int:
     return min(world_size, _number(environment, [name for _, name in LOCAL]) or 1)
 
 
+def spans_hosts(world_size: int, environment: Mapping[str, str]) -> bool:
+    """Whether the ranks of this training are on several hosts, as far as a launcher says."""
+    local = _number(environment, [name for _, name in LOCAL])
+    return local is not None and 0 < local < world_size
+
+
 def _number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
     found = (environment.get(name, "") for name in names)
     return next((int(text) for text in found if text.isascii() and text.isdecimal()), None)

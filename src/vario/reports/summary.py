@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vario.core.attachments import Attachment
+from vario.remote.shipping.state_file import ShippingState
 from vario.reports.machine_use import MachineUse, read_machine_use
 from vario.reports.movement import Jump, Mover, find_jump, find_movers
 from vario.runs.files.arrays import numbers
@@ -121,6 +122,8 @@ class RunSummary:
     unmerged: list[Unmerged]
     """Tensors of several ranks that share only their name."""
     dropped_steps: int
+    shipping: ShippingState | None
+    """How far it was copied elsewhere, if that was asked for."""
     desync: Desync | None
     """Where replicas began to differ between ranks."""
     diagnosis: Diagnosis
@@ -181,6 +184,7 @@ def summarise(run: Run, baseline: Run | None = None) -> RunSummary:
         not_offered=run.not_offered,
         unmerged=find_unmerged(run),
         dropped_steps=run.dropped_steps,
+        shipping=run.shipping,
         desync=first_desync(run),
         diagnosis=diagnose(run),
         movers=find_movers(run, before_step=None if onset is None else onset.step) if ranks else [],

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vario.core.attachments import Attachment
-from vario.core.text import duration, number, size
+from vario.core.text import duration, number, size, when
 from vario.reports.machine_use import machine_facts
 from vario.reports.movement import Jump
 from vario.reports.ranks_text import ranks_in_trouble, ranks_text
@@ -47,7 +47,8 @@ def render(summary: RunSummary) -> RenderableType:
         blocks.append(_disagreement(summary.desync))
     if summary.diagnosis.first is not None:
         blocks.append(_incidents(summary.diagnosis))
-    if summary.parts_off or summary.unmerged or summary.dropped_steps:
+    is_stuck = summary.shipping is not None and summary.shipping.is_stuck
+    if summary.parts_off or summary.unmerged or summary.dropped_steps or is_stuck:
         blocks.append(_shortcomings(summary))
     if summary.movers:
         blocks.append(_movers(summary))
@@ -235,6 +236,9 @@ def _shortcomings(summary: RunSummary) -> RenderableType:
     lines += [Text(f"  {found.text}") for found in summary.unmerged]
     if summary.dropped_steps:
         lines.append(Text(f"  {_plural(summary.dropped_steps, 'step')} dropped: they could not be written"))
+    if (copy := summary.shipping) is not None and copy.is_stuck:
+        since = "" if copy.since is None else f" since {when(copy.since)}"
+        lines.append(Text(f"  not completely at {copy.target}{since}: {copy.error}"))
     return Group(*lines)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vario.core.errors import RunError
 from vario.rules.api.alerts import Alert, Incident
-from vario.runs.files.run_paths import find_run, run_folders
+from vario.runs.files.run_paths import find_run, local_folder, run_folders
 from vario.runs.findings.rank_comparison import compare_ranks
 from vario.runs.findings.stored_alerts import Stored, read_stored
 from vario.runs.reader import Rank, RunReader
@@ -56,13 +56,16 @@ class Run(RunReader):
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """Open a run: its folder, a folder of runs (opens the latest run), or a name under ./vario_runs."""
+    """Open a run: its folder, a folder of runs (opens the latest run), or a name under ./vario_runs.
+
+    Folders may be elsewhere: `s3://bucket/runs/first`, `sftp://host/scratch/vario_runs`. See docs/remote.md.
+    """
     return Run(find_run(path))
 
 
 def list_runs(directory: str | os.PathLike[str]) -> list[Run]:
-    """Return all runs in a folder, oldest first; skips one that cannot be read, with a warning."""
-    return runs_at(run_folders(Path(directory)))
+    """Return all runs in a folder or at a URL, oldest first; skips one that cannot be read, with a warning."""
+    return runs_at(run_folders(local_folder(directory)))
 
 
 def runs_at(folders: Iterable[Path]) -> list[Run]:

@@ -16,11 +16,13 @@ from vario.core.errors import ConfigError, RunTaken
 from vario.core.machine_options import machine_options
 from vario.core.run_header import RunHeader
 from vario.core.text import unknown
+from vario.core.urls import is_url
 from vario.sinks import SINKS, Sink
 from vario.sinks.alerts import Alerts
 from vario.sinks.live.live_sink import LiveSink
 from vario.sinks.machine import MachineReadings
 from vario.sinks.origin.sink import Origin
+from vario.sinks.shipping import Shipping
 from vario.store.rank_agreement import Proposal, agree
 
 log = logging.getLogger("vario")
@@ -50,6 +52,8 @@ def make_sinks(config: Config) -> dict[str, Sink]:
     made = {name: SINKS.get(name, "sinks")() for name in config.sinks}
     if "store" in made and config.origin:
         made["origin"] = Origin(config.origin)
+    if "store" in made and is_url(config.directory):
+        made["shipping"] = Shipping(str(config.directory))
     keeps_numbers = config.sinks or config.live_sinks
     if keeps_numbers and (reading := machine_options(config.machine)) is not None:
         made["machine"] = MachineReadings(reading)

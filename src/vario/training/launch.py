@@ -99,7 +99,7 @@ class Launch:
 
     def _children_recorded(self) -> bool:
         """Whether a process that the script started has made a run: the latest run began after the script."""
-        folder = Path(self.config.directory)
+        folder = Path(self.config.local_directory)
         try:
             return any(run.stat().st_mtime >= self._began for run in folder.iterdir())
         except OSError:

@@ -87,7 +87,7 @@ def follow_up(config: Config, place: Place) -> Config:
         monitor.close()
     if config.name is None or config.resume:
         return config
-    key = (os.path.abspath(config.directory), config.name, place[0])
+    key = (os.path.abspath(config.local_directory), config.name, place[0])
     _names[key] += 1
     if _names[key] == 1 or not os.path.exists(os.path.join(key[0], config.name)):
         return config

@@ -1,7 +1,7 @@
 import numpy as np
 import pyarrow.parquet as pq
 
-from made_runs import Frame, record, write_run
+from made_runs import Frame, header, record, small_parts, write_run
 from rollup_runs import TARGETS, random_frame, write_rolled_up
 from vario.core.records import COLUMNS
 from vario.runs.run import open_run
@@ -63,3 +63,18 @@ def test_a_healthy_run_is_judged_by_the_footers_alone(tmp_path):
     footer_bytes = int.from_bytes(content[-8:-4], "little") + 8
     part.write_bytes(b"PAR1" + bytes(len(content) - 4 - footer_bytes) + content[-footer_bytes:])
     assert open_run(tmp_path / "run").bad_rows("gradient", 0) is None
+
+
+def test_a_run_that_is_kept_open_sees_the_rows_that_came_before_a_stream_was_closed(tmp_path):
+    store = small_parts()
+    store.open(header(tmp_path / "run"))
+    store.write(record(0))
+    run = open_run(tmp_path / "run")
+    reader = run.reader(0, "scalar")
+    assert run.steps("gradient").tolist() == [0]
+    assert np.isfinite(reader.times(run.sessions, np.arange(1))).all()
+    for step in range(1, 40):
+        store.write(record(step))
+    store.close("finished", None)
+    assert run.steps("gradient").tolist() == list(range(40))
+    assert np.isfinite(reader.times(run.sessions, np.arange(40))).all()

@@ -88,15 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find(arguments: argparse.Namespace, first: bool = False) -> list[Path]:
-    from pathlib import Path
-
     from vario.runs.files.run_paths import find_run, run_folders
     from vario.runs.run import Run
 
     try:
         if not arguments.all_runs:
             return [find_run(arguments.directory)]
-        folders = run_folders(Path(arguments.directory))
+        folders = run_folders(shared.local_folder(arguments.directory))
         if first and not folders:
             find_run(arguments.directory)  # raises the error that says what is wrong
         return [folder for folder in folders if Run(folder).state in ("running", "stalled")]

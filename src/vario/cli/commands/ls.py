@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vario.runs.files.run_paths import runs_below
     from vario.runs.files.status import is_run
 
-    directory = Path(arguments.directory)
+    directory = shared.local_folder(arguments.directory)
     asked = (arguments.columns, arguments.sort, arguments.where, arguments.group_by, arguments.effects)
     if any(asked) or arguments.csv:
         from vario.cli.run_table import print_table

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING
 from vario.cli import arguments as shared
 from vario.cli.output import say
 from vario.core.errors import ConfigError, MissingExtra
+from vario.core.urls import is_url
 
 if TYPE_CHECKING:
     from vario.web.server.listening import Listening
 
 EXAMPLES = """
 vario serve
+vario serve s3://bucket/runs
 vario serve outputs --port 9000 --no-browser
 vario serve --uds dashboard.sock
 vario serve /data/runs /data/sweeps
@@ -101,6 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
         _tell(arguments, folders, listening, token, root_path)
         is_alone = is_private and proxy is None
         is_writable = is_alone if arguments.read_only is None else not arguments.read_only
+        # What is written beside a copy of runs elsewhere would be lost with the copy.
+        is_writable = is_writable and not any(is_url(shared.place_of(text)) for text in arguments.directories)
         made = app.make_app(folders, token, security.known_hosts(host), is_writable, tokens, proxy)
         serve(made, listening, root_path)
     return 0
@@ -121,7 +125,7 @@ def _tell(
         link = {"url": url, "host": listening.host, "port": listening.port, "uds": arguments.uds, "token": token}
         print(json.dumps(link), flush=True)
     else:
-        names = str(folders) if isinstance(folders, Path) else ", ".join(map(str, folders.values()))
+        names = ", ".join(map(shared.place_of, arguments.directories)) or shared.DEFAULT_DIRECTORY
         say(f"Dashboard for {names}:\n\n  {url}\n\nPress Ctrl-C to stop.")
     if arguments.browser and listening.path is None and _has_browser():
         import webbrowser

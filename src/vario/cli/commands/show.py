@@ -15,6 +15,7 @@ from vario.cli import arguments as shared
 from vario.cli import output
 from vario.core.errors import ConfigError
 from vario.core.text import number, suggestion, unknown
+from vario.core.urls import is_url
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vario.runs.files.run_paths import is_found
 
     name, pattern = arguments.run, arguments.pattern
-    if name is None and os.path.isdir(pattern):
+    if name is None and (os.path.isdir(pattern) or is_url(pattern)):
         # `vario show RUN`: the only argument was the run.
         name, pattern = pattern, "*"
     elif name is not None and not is_found(name) and is_found(pattern):

@@ -49,7 +49,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the screen until q."""
-    directory = Path(arguments.directory)
+    directory = shared.local_folder(arguments.directory, follow=True)
     if not directory.is_dir():
         raise RunNotFound(f"{directory}: no such folder. Start a run with `vario run`, or name another folder.")
     if arguments.json:

@@ -15,9 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from vario.core.errors import RunCorrupt
+from vario.core.run_files.mirrors import mirror_of
 
 MOST_FILE_BYTES = 1 << 37
 """The size limit for any file. Files that are read completely have their own limit."""
+ATTEMPTS = 5
+"""A file of a mirror may be replaced between two looks at it."""
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
@@ -35,17 +38,32 @@ def open_file(path: Path, depth: int, most_bytes: int = MOST_FILE_BYTES) -> io.F
 
     Raises FileNotFoundError if there is none, and RunCorrupt if it must not be read.
     """
-    descriptor = _opened(path, depth, _FILE)
+    mirror = mirror_of(path)
+    if mirror is not None:
+        mirror.looked_at(path)
+    for _ in range(ATTEMPTS):
+        if mirror is not None:
+            mirror.prepare(path)
+        descriptor = _checked(path, depth, most_bytes, _FILE if mirror is None else _FILE | os.O_RDWR)
+        file = io.FileIO(descriptor, "rb") if mirror is None else mirror.filled(path, descriptor)
+        if file is not None:
+            return file
+        os.close(descriptor)
+    raise RunCorrupt(f"{path}: changes faster than it can be read")
+
+
+def _checked(path: Path, depth: int, most_bytes: int, flags: int) -> int:
+    descriptor = _opened(path, depth, flags)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise RunCorrupt(f"{path}: {_KINDS.get(stat.S_IFMT(found.st_mode), 'something')}, not a file; not read")
         if found.st_size > most_bytes:
             raise RunCorrupt(f"{path}: has {found.st_size:,} bytes, but the limit is {most_bytes:,}; not read")
-        return io.FileIO(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+    return descriptor
 
 
 def read_bytes(path: Path, depth: int, most_bytes: int) -> bytes:
@@ -61,6 +79,7 @@ def read_bytes(path: Path, depth: int, most_bytes: int) -> bytes:
 
 def list_names(folder: Path, depth: int) -> list[str]:
     """Return the sorted names in a folder `depth` levels below the run's folder; empty if there is no such folder."""
+    _look_at(folder)
     try:
         descriptor = _opened(folder, depth, _FOLDER)
     except (FileNotFoundError, NotADirectoryError):
@@ -74,6 +93,7 @@ def list_names(folder: Path, depth: int) -> list[str]:
 @contextmanager
 def entries_of(folder: Path, depth: int) -> Iterator[Iterator[os.DirEntry[str]]]:
     """Yield the entries of a folder; raises FileNotFoundError or NotADirectoryError if there is none."""
+    _look_at(folder)
     descriptor = _opened(folder, depth, _FOLDER)
     try:
         with os.scandir(descriptor) as entries:
@@ -85,6 +105,11 @@ def entries_of(folder: Path, depth: int) -> Iterator[Iterator[os.DirEntry[str]]]
 def no_links(path: str, flags: int) -> int:
     """An `opener` for `open` that opens a run's file for writing and does not follow links."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+
+
+def _look_at(folder: Path) -> None:
+    if (mirror := mirror_of(folder)) is not None:
+        mirror.looked_at(folder)
 
 
 def _opened(path: Path, depth: int, flags: int) -> int:

@@ -13,6 +13,7 @@ import pyarrow.dataset
 import pyarrow.fs
 
 from vario.core.run_files import open_file
+from vario.core.run_files.mirrors import PartialFile
 
 
 class _Forgotten(io.FileIO):
@@ -35,7 +36,10 @@ class _RunFiles(pa.fs.FileSystemHandler):
         return path
 
     def open_input_file(self, path: str) -> Any:
-        with open_file(Path(path), self._depth) as file:
+        file = open_file(Path(path), self._depth)
+        if isinstance(file, PartialFile):
+            return pa.PythonFile(file, mode="r")
+        with file:
             return pa.PythonFile(_Forgotten(os.dup(file.fileno()), "rb"), mode="r")
 
     def open_input_stream(self, path: str) -> Any:

@@ -6,7 +6,6 @@ file contains, but it may be wrong about its pages, so they are checked before A
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 
 from vario.core.errors import RunCorrupt
 from vario.core.run_files import open_file
+from vario.core.run_files.mirrors import pread
 from vario.core.varint import read_varint
 
 MOST_READ_BYTES = 128 << 20
@@ -133,13 +133,13 @@ def _pages_bytes(path: Path, file: Any, chunk: Any, is_text: bool) -> int:
     at = chunk.data_page_offset if not first or first <= 0 else min(first, chunk.data_page_offset)
     if at < 0 or packed < 0:
         raise ValueError("a column is outside the file")
-    total, end, number = 0, at + packed, file.fileno()
+    total, end = 0, at + packed
     while at < end and total <= MOST_READ_BYTES:
-        raw = os.pread(number, _HEADER_BYTES, at)
+        raw = pread(file, _HEADER_BYTES, at)
         if not is_text and (sizes := _sizes(raw)) is not None and end - at - sizes[1] <= _HEADER_BYTES:
             # The usual case: one page, and no room for another that matters.
             return total + sizes[0] + _HEADER_BYTES * expansion
-        header = _page_header(number, at, raw)
+        header = _page_header(file, at, raw)
         if header is None or header.unpacked < 0 or header.packed < 0:
             raise ValueError("a page has no header")
         if is_text and header.encoding not in _STRING_ENCODINGS:
@@ -177,7 +177,7 @@ class _PageHeader:
         self.encoding = described.get(4 if 8 in fields else 2, 0)
 
 
-def _page_header(number: int, at: int, raw: bytes) -> _PageHeader | None:
+def _page_header(file: Any, at: int, raw: bytes) -> _PageHeader | None:
     """Parse the header of the page that begins there; `raw` are its first bytes."""
     while True:
         try:
@@ -188,7 +188,7 @@ def _page_header(number: int, at: int, raw: bytes) -> _PageHeader | None:
             length = 16 * len(raw)
             if not raw or length > _MOST_HEADER_BYTES:
                 return None
-            longer = os.pread(number, length, at)
+            longer = pread(file, length, at)
             if len(longer) <= len(raw):
                 return None
             raw = longer

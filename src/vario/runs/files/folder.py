@@ -10,6 +10,8 @@ from vario.core.attachments import FIGURE, TABLE, Attachment, Table
 from vario.core.errors import ConfigError, RunNotFound
 from vario.core.old_names import new_options
 from vario.core.params import MOST_PARAMS, Params, flat
+from vario.core.run_files.mirrors import place_of
+from vario.remote.shipping.state_file import ShippingState, read_state
 from vario.runs.files import attachments, status
 from vario.runs.files.origin import Origin, read_diff, read_origin, read_output
 from vario.runs.files.rank_failures import what_failed, with_victims
@@ -41,6 +43,11 @@ class RunFolder:
     def name(self) -> str:
         """The folder's name."""
         return self.path.resolve().name
+
+    @property
+    def place(self) -> str:
+        """Its folder, or its URL: what to name to a command."""
+        return place_of(self.path)
 
     @property
     def id(self) -> str:
@@ -167,6 +174,11 @@ class RunFolder:
     def output(self) -> str:
         """What its script printed: the first and the last lines."""
         return read_output(self.path, self.ranks)
+
+    @property
+    def shipping(self) -> ShippingState | None:
+        """Whether it is being copied elsewhere, by the process that does; None if it is not."""
+        return read_state(self.path)
 
     @property
     def attachments(self) -> list[Attachment]:

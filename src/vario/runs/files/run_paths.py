@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 
 from vario.core.errors import RunNotFound
+from vario.core.masking import masked
 from vario.core.text import suggestion
+from vario.core.urls import is_url
+from vario.remote.mirror.mirror import mirrored
 from vario.runs.files.status import is_run, read_run_json
 
 DEFAULT_DIRECTORY = "vario_runs"
@@ -52,6 +55,14 @@ def _folders_in(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
+def local_folder(place: str | os.PathLike[str], follow: bool = False) -> Path:
+    """Return a folder to read runs from: the one that is named, or the mirror of a URL.
+
+    `follow`: keep up with a mirror on a thread, for whoever reads for long.
+    """
+    return mirrored(place, follow) if isinstance(place, str) and is_url(place) else Path(place)
+
+
 def is_found(path: str | os.PathLike[str]) -> bool:
     """Whether `find_run` finds a run at a path."""
     try:
@@ -62,14 +73,16 @@ def is_found(path: str | os.PathLike[str]) -> bool:
 
 
 def find_run(path: str | os.PathLike[str]) -> Path:
-    """Find the run at a path: a run's folder, a folder of runs (its latest run), or a name under ./vario_runs."""
-    place = Path(path)
+    """Find the run at a path or URL: its folder, a folder of runs (its latest run), or a name under ./vario_runs."""
+    place = local_folder(path)
     by_name = Path(DEFAULT_DIRECTORY) / place
     for candidate in (place, by_name):
         if is_run(candidate):
             return candidate
         if folders := run_folders(candidate):
             return max(folders, key=lambda folder: float(read_run_json(folder).get("started") or 0))
+    if isinstance(path, str) and is_url(path):
+        raise RunNotFound(f"{masked(path)}: not a run, and contains no runs. `vario ls` lists those in its subfolders.")
     raise RunNotFound(_nothing_at(place))
 
 

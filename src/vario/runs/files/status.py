@@ -15,6 +15,7 @@ from vario.core import run_format
 from vario.core.errors import RunCorrupt, RunTooNew
 from vario.core.process.processes import is_gone
 from vario.core.run_files import entries_of, shapes
+from vario.core.run_files.mirrors import mirror_of
 from vario.core.run_files.shapes import read_json
 from vario.runs.files.listing_cache import cached_listing
 
@@ -178,7 +179,7 @@ def state(folder: Path, run: dict[str, Any], ranks: list[dict[str, Any]], now: f
         return "interrupted"  # others may have been killed before they could write anything
     if said != "running":
         return str(said)
-    if any(_is_dead(rank) for rank in present):
+    if any(_is_dead(folder, rank) for rank in present):
         return "crashed"
     now = time.time() if now is None else now
     return "stalled" if now - _last_sign(folder) > STALLED_SECONDS else "running"
@@ -192,7 +193,7 @@ def rank_states(folder: Path, ranks: list[dict[str, Any]], session: int, now: fl
         said = str(rank.get("state"))
         if rank not in in_session(ranks, session):
             said = "left"
-        elif _is_dead(rank):
+        elif _is_dead(folder, rank):
             said = "died"
         elif said == "running" and now - _last_sign(folder, f"rank{rank['rank']}") > STALLED_SECONDS:
             said = "stalled"
@@ -211,8 +212,9 @@ def rank_states(folder: Path, ranks: list[dict[str, Any]], session: int, now: fl
     return states
 
 
-def _is_dead(rank: dict[str, Any]) -> bool:
-    return rank.get("state") == "running" and is_gone(rank) is True
+def _is_dead(folder: Path, rank: dict[str, Any]) -> bool:
+    # A copy may be older than the end of the process.
+    return mirror_of(folder) is None and rank.get("state") == "running" and is_gone(rank) is True
 
 
 def _last_sign(folder: Path, rank: str = "rank*") -> float:

@@ -196,10 +196,12 @@ class QuantityReader:
             if covered.has(*_numbers(row_file)):
                 continue
             key = (_numbers(row_file), limit)
-            if key not in self._steps or isinstance(row_file, Stream):
-                self._steps[key] = np.unique(numbers(row_file.read(["step"], EVERYTHING.at_most(limit)).column("step")))
-            found.append(self._steps[key])
-            budget.take(row_file, self._steps[key].nbytes)
+            if (known := self._steps.get(key)) is None:
+                known = np.unique(numbers(row_file.read(["step"], EVERYTHING.at_most(limit)).column("step")))
+                if isinstance(row_file, Part):  # a stream has more rows when it is one
+                    self._steps[key] = known
+            found.append(known)
+            budget.take(row_file, known.nbytes)
         return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
     def times(self, sessions: Sessions, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -214,11 +216,13 @@ class QuantityReader:
             if span is None or not len(steps) or steps[-1] < span[0] or steps[0] > span[1]:
                 continue
             numbers_of = _numbers(row_file)
-            if numbers_of not in self._times or isinstance(row_file, Stream):
+            if (kept := self._times.get(numbers_of)) is None:
                 table = row_file.read(["step", "time"])
-                known, rows = np.unique(numbers(table.column("step")), return_index=True)
-                self._times[numbers_of] = known, numbers(table.column("time"))[rows]
-            known, times = self._times[numbers_of]
+                firsts, rows = np.unique(numbers(table.column("step")), return_index=True)
+                kept = firsts, numbers(table.column("time"))[rows]
+                if isinstance(row_file, Part):
+                    self._times[numbers_of] = kept
+            known, times = kept
             if not len(known):
                 continue
             at = np.minimum(np.searchsorted(known, steps), len(known) - 1)

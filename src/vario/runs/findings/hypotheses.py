@@ -110,7 +110,7 @@ def _look(name: str, run: RunReader, incident: Incident) -> str:
     """The command or look for one hypothesis."""
     step, place = incident.lead.began, incident.place or "*"
     module = place.removesuffix(".weight").removesuffix(".bias")
-    where = run.path
+    where = run.place
     looks = {
         "data": f"`vario show {where} 'root:input*' --quantity activation --statistic rms`: did the input change at "
         f"step {step}? If it was not recorded, print the batches of the steps around it",

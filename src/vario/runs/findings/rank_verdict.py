@@ -87,7 +87,7 @@ def rank_verdict(run: RunReader, alerts: Iterable[Alert] = ()) -> RankVerdict | 
     known = [alert for alert in alerts if alert.rule == RULE and alert.rank is not None]
     num_steps = min(MOST_STEPS, MOST_RANK_STEPS // len(ranks))
     if num_steps < LEAST_STEPS:
-        return _unknown(f"{len(ranks):,} ranks were not compared here: `vario check {run.path}` does it.")
+        return _unknown(f"{len(ranks):,} ranks were not compared here: `vario check {run.place}` does it.")
     newest = [newest_of_rank(run, "scalar", rank) for rank in ranks]
     last = min((step for step in newest if step is not None), default=None)
     if last is None:
