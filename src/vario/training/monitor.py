@@ -134,9 +134,7 @@ class Monitor(KeepsAttachments):
         directory = Path(config.local_directory)
         folder, resume = directory / (config.name or "unwritten"), config.resume
         if "store" in config.sinks:
-            folder, resume = run_folder(
-                Path(config.local_directory), config.name, resume, backend.rank, backend.world_size
-            )
+            folder, resume = run_folder(directory, config.name, resume, backend.rank, backend.world_size)
         known = (config, backend, self.group, self._not_offered, self.params)
         header = open_sinks(self.sinks, run_header(folder, resume, *known))
         self.path = header.path if "store" in config.sinks else None
