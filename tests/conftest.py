@@ -25,6 +25,7 @@ from pathlib import Path
 
 import pytest
 
+import starting
 import synthetic
 
 # GNU readline, which pytest imports, puts the width of its terminal into the environment of the processes it starts.
@@ -130,9 +131,7 @@ def mindspore():
 
     def run(*words, cwd, check=True, **environment):
         path = os.pathsep.join(map(str, (root / "src", Path(__file__).parent / "backends" / "on_mindspore")))
-        # Its log has a line for each deprecated part of itself that it imports.
-        off = {"VARIO_OVERHEAD": "off", "VARIO_MACHINE": "off"}
-        env = {**os.environ, "PYTHONPATH": path, "GLOG_v": "3", **off, **environment}
+        env = {**os.environ, "PYTHONPATH": path, **starting.MINDSPORE_ENVIRONMENT, **environment}
         done = subprocess.run(
             [str(python), *map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, timeout=280
         )

@@ -27,6 +27,14 @@ from warm_process import LONGEST_MESSAGE_BYTES
 LIMIT_SECONDS = 600
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0"}
 
+MINDSPORE_ENVIRONMENT = {
+    "VARIO_OVERHEAD": "off",
+    "VARIO_MACHINE": "off",
+    "GLOG_v": "3",  # its log has a line for each deprecated part of itself that it imports
+    # The threads of its pipeline wait busily, which costs more than tiny trainings. 0 where they are the point.
+    "MS_DEV_LAUNCH_BLOCKING": "1",
+}
+
 Start = Callable[[Sequence[str], Path], int]
 """Runs `python WORDS` in a folder, leaves stdout.txt and stderr.txt there, and answers with the exit code."""
 

@@ -72,13 +72,17 @@ def test_a_compiled_script_is_watched(tmp_path):
         assert "activation_gradient inside compiled graphs needs torch 2.13" in watched.stderr
 
 
-@pytest.mark.parametrize("kind", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
-def test_a_script_ends_that_leaves_a_pool_open_and_its_work_is_done(tmp_path, kind):
-    pool = f"from concurrent.futures import {kind}\npool = {kind}(2)\nlate = pool.submit(print, 'late', flush=True)\n"
-    write(tmp_path, pool + PLAIN)
+def test_a_script_ends_that_leaves_pools_open_and_their_work_is_done(tmp_path):
+    pools = """
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    processes, threads = ProcessPoolExecutor(2), ThreadPoolExecutor(2)
+    processes.submit(print, "late in a process", flush=True)
+    threads.submit(print, "late in a thread", flush=True)
+    """
+    write(tmp_path, textwrap.dedent(pools) + PLAIN)
     watched = started_afresh(tmp_path, "train.py")
     assert watched.returncode == 0, watched.stderr
-    assert "late" in watched.stdout.splitlines()
+    assert {"late in a process", "late in a thread"} <= set(watched.stdout.splitlines())
     assert only_run(tmp_path).state == "finished"
 
 

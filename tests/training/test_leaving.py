@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 import vario
-from starting import run_afresh, run_warm
+from starting import run_warm
 
 OPEN = """
 from vario.training.leaving import Leaving
@@ -144,7 +144,7 @@ def test_trainings_that_end_in_many_ways_leave_runs_that_say_so(tmp_path, own):
     (tmp_path / "train.py").write_text(f"OWN = {own}\n" + TRAINING)
     words = ["train.py"] if own else ["-m", "vario", "run", "--directory", "runs", "--name", "all", "train.py"]
     texts = json.dumps({name: text for name, (text, *_) in TRAININGS.items()})
-    done = (run_afresh if own else run_warm)([*words, texts], cwd=tmp_path)
+    done = run_warm([*words, texts], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
     for name, (_, code, state, error) in TRAININGS.items():

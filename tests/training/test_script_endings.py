@@ -93,14 +93,21 @@ def test_a_run_says_how_its_training_ended(tmp_path, error, state, told):
     assert (found.state, found.error) == (state, told)
 
 
-def test_ctrl_c_interrupts_a_run_and_shows_the_scripts_own_traceback(tmp_path):
-    (tmp_path / "train.py").write_text(STOPPED)
-    plain = run_python(tmp_path, "train.py")
-    watched = run_python(tmp_path, "-m", "vario", "run", "--name", "watched", "train.py")
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Where a script lies that Ctrl-C stops, and how it ends without vario."""
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "train.py").write_text(STOPPED)
+    return folder, run_python(folder, "train.py")
+
+
+def test_ctrl_c_interrupts_a_run_and_shows_the_scripts_own_traceback(stopped):
+    folder, plain = stopped
+    watched = run_python(folder, "-m", "vario", "run", "--name", "watched", "train.py")
     # By the signal; python itself ends with 1 instead once an optimizer has imported torch._dynamo.
     assert watched.returncode == plain.returncode != 0
     assert without_ours(watched.stderr) == plain.stderr
-    found = vario.open_run(tmp_path / "vario_runs" / "watched")
+    found = vario.open_run(folder / "vario_runs" / "watched")
     assert (found.state, found.last_step) == ("interrupted", 1)
 
 
@@ -136,13 +143,12 @@ def test_a_thread_that_goes_on_training_is_watched_to_its_end(tmp_path):
     assert vario.open_run(tmp_path / "vario_runs" / "watched").last_step == 6
 
 
-def test_ctrl_c_in_a_script_that_watches_by_itself(tmp_path):
+def test_ctrl_c_in_a_script_that_watches_by_itself(stopped, tmp_path):
     watch = "import signal, vario\nmonitor = vario.watch(model, optimizer, name='own')\n"
     loop = watch + "train()\nsignal.raise_signal(signal.SIGINT)\n"
     (tmp_path / "train.py").write_text(TRAINING.replace("train()\ntrain()\n", loop))
-    (tmp_path / "plain.py").write_text(STOPPED)
     done = run_python(tmp_path, "train.py")
-    assert done.returncode == run_python(tmp_path, "plain.py").returncode != 0
+    assert done.returncode == stopped[1].returncode != 0
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
     own = vario.open_run(tmp_path / "vario_runs" / "own")
     assert (own.state, own.error) == ("interrupted", None)

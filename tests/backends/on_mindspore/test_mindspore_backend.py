@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 def trained(mindspore, tmp_path_factory):
     """The folder with all runs."""
     folder = tmp_path_factory.mktemp("mindspore")
-    mindspore(HERE / "trainings.py", cwd=folder)
+    # As users train: operations and what reads their results run behind Python, in threads.
+    mindspore(HERE / "trainings.py", cwd=folder, MS_DEV_LAUNCH_BLOCKING="0")
     return folder
 
 

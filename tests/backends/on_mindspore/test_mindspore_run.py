@@ -24,7 +24,8 @@ pytestmark = pytest.mark.slow
     ids=" ".join,
 )
 def test_an_unchanged_script_is_watched_from_its_first_step(mindspore, tmp_path, words):
-    done = mindspore("-m", "vario", "run", "--name", "run", "--every", "1", SCRIPT, *words, cwd=tmp_path)
+    vario_run = ("-m", "vario", "run", "--name", "run", "--every", "1")
+    done = mindspore(*vario_run, SCRIPT, *words, cwd=tmp_path, MS_DEV_LAUNCH_BLOCKING="0")
     run = vario.open_run(tmp_path / "vario_runs" / "run")
     losses = [float.fromhex(text) for text in done.stdout.split()]
     assert (run.state, run.last_step, list(run.parts_off)) == ("finished", 5, [])

@@ -265,12 +265,13 @@ def main():
         training_cell,
         model_train,
         sinking,
-        optimizers,
-        schedules,
         loss_scale,
         accumulation,
-        faults,
         on_device,
+        mindspore.runtime.launch_blocking,  # from here on without its pipeline: it takes three times as long
+        optimizers,
+        schedules,
+        faults,
     ):
         part()
         sys.stdout.write(f"{part.__name__}\n")

@@ -10,6 +10,7 @@ import pytest
 from monitored import Board
 
 import vario
+from starting import MINDSPORE_ENVIRONMENT
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = ROOT / ".mindspore"
@@ -23,7 +24,7 @@ def trained(tmp_path_factory):
     if missing.exists() or not python.exists():
         pytest.skip(missing.read_text().strip() if missing.exists() else "there is no .mindspore: run `make mindspore`")
     folder = tmp_path_factory.mktemp("mindspore")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "GLOG_v": "3", "VARIO_OVERHEAD": "off"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **MINDSPORE_ENVIRONMENT}
     command = [str(python), str(SCRIPT), str(folder)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]

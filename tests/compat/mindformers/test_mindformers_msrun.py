@@ -11,6 +11,7 @@ import pytest
 from monitored import Board
 
 import vario
+from starting import MINDSPORE_ENVIRONMENT
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = ROOT / ".mindspore"
@@ -31,7 +32,7 @@ def trained(tmp_path_factory):
         port = free.getsockname()[1]
     path = os.pathsep.join(map(str, (ROOT / "src", SCRIPT.parent)))
     programs = os.pathsep.join([str(ENVIRONMENT / "bin"), os.environ["PATH"]])
-    environment = {**os.environ, "PYTHONPATH": path, "PATH": programs, "GLOG_v": "3", "VARIO_OVERHEAD": "off"}
+    environment = {**os.environ, "PYTHONPATH": path, "PATH": programs, **MINDSPORE_ENVIRONMENT}
     options = ["--worker_num=2", "--local_worker_num=2", "--master_addr=127.0.0.1", f"--master_port={port}"]
     # The launcher is a script with the path of its first home.
     starts = [

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import vario
 
-PAUSE = 0.03
+PAUSE = 0.15  # much longer than what a reduction takes while both ranks wait for a busy machine
 dist.init_process_group("gloo")
 slow, rank = sys.argv[1], dist.get_rank()
 
@@ -55,7 +56,7 @@ if slow == "link":
     model.register_comm_hook(None, late)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 with vario.watch(model, optimizer, name=slow.replace(" ", "-"), strict=True) as monitor:
-    for step in range(30):
+    for step in range(24):
         optimizer.zero_grad()
         model(torch.randn(8, 16)).square().mean().backward()
         if slow == "own reduction":
@@ -65,6 +66,20 @@ with vario.watch(model, optimizer, name=slow.replace(" ", "-"), strict=True) as 
         optimizer.step()
 dist.destroy_process_group()
 """
+
+
+SLOWED = ("link", "rank", "own reduction", "forward")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """All trainings side by side: they sleep most of the time."""
+    place = tmp_path_factory.mktemp("slowed")
+    (place / "train.py").write_text(SCRIPT)
+    with ThreadPoolExecutor() as pool:
+        for done in pool.map(lambda slow: run_ranks(["train.py", slow], cwd=place, env=dict(os.environ)), SLOWED):
+            assert done.returncode == 0, done.stderr[-4000:]
+    return place
 
 
 @pytest.mark.slow
@@ -77,11 +92,8 @@ dist.destroy_process_group()
         ("forward", "compute", "forward and backward take"),
     ],
 )
-def test_the_verdict_of_ranks_names_what_was_slowed(slow, kind, words, tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    done = run_ranks(["train.py", slow], cwd=tmp_path, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr[-4000:]
-    run = vario.open_run(tmp_path / "vario_runs" / slow.replace(" ", "-"))
+def test_the_verdict_of_ranks_names_what_was_slowed(slow, kind, words, folder):
+    run = vario.open_run(folder / "vario_runs" / slow.replace(" ", "-"))
     verdict = time_verdict(run)
     assert (verdict.kind, words in verdict.text) == (kind, True), (verdict.text, verdict.evidence)
     assert sum(verdict.split.shares.values()) == pytest.approx(1.0)
