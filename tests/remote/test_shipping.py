@@ -212,6 +212,17 @@ def test_what_somebody_deletes_at_the_target_comes_back(tmp_path, sftp):
     assert files(there / "live") == files(here)
 
 
+def test_parts_that_were_merged_take_the_place_of_the_others_at_the_target(tmp_path, elsewhere):
+    here = write_large(tmp_path / "runs" / "merged", num_steps=40, part_steps=5)
+    assert ship(here, elsewhere.runs) == 0
+    before = numbers(here)
+    assert main(["compact", str(here)]) == 0
+    assert any("part-000001-" in name for name in files(here)), "nothing was merged"
+    assert ship(here, elsewhere.runs) == 0
+    assert elsewhere.files("merged") == files(here)
+    assert numbers(f"{elsewhere.runs}/merged") == before
+
+
 def test_each_host_ships_its_own_ranks_of_a_shared_folder(tmp_path, sftp):
     here, there = tmp_path / "runs" / "job", tmp_path / "there"
     for rank in range(2):

@@ -196,14 +196,26 @@ class Copier:
         """Delete at the target what the run itself has deleted, in the folders of these ranks."""
         assert self._there is not None
         folders = {name.partition("/")[0] for name in tree if "/" in name}
+        old = self._replaced()
         for name in [name for name in self._there if name not in tree]:
-            folder, _, last = name.rpartition("/")
-            part = run_format.PART.fullmatch(last)
-            is_doubled = part is not None and part[2] == "arrow" and f"{folder}/{last[:-5]}parquet" in self._there
             is_ours = name.partition("/")[0] in folders and self.takes(name)
-            if is_ours and (is_doubled or _TRANSIENT.fullmatch(name)):
+            if is_ours and (name in old or _TRANSIENT.fullmatch(name)):
                 self._target.remove(name)
                 del self._there[name]
+
+
+    def _replaced(self) -> set[str]:
+        """The parts at the target whose rows are there in another file as well."""
+        parts: dict[str, list[str]] = {}
+        for name in self._there or ():
+            folder, _, last = name.rpartition("/")
+            if run_format.part_range(last) is not None:
+                parts.setdefault(folder, []).append(last)
+        old: set[str] = set()
+        for folder, names in parts.items():
+            current = {name for *_, name in run_format.current_parts(names)}
+            old |= {f"{folder}/{name}" for name in names if name not in current}
+        return old
 
 
 def _grows(name: str) -> bool:
