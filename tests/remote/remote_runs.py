@@ -27,12 +27,12 @@ def random_frame(step: int, targets: tuple[str, ...] = TARGETS) -> Frame:
     return Frame("gradient", step, 0, targets, np.arange(len(targets), dtype=np.int32), rows)
 
 
-def write_large(path: Path, num_steps: int = 216, part_steps: int = 108) -> Path:
+def write_large(path: Path, num_steps: int = 216, part_steps: int = 108, targets: tuple[str, ...] = TARGETS) -> Path:
     """A run of many parts that are larger than what one series needs of them."""
     store = Store(part_steps=part_steps, small_part_bytes=0)
     store.open(header(path))
     for step in range(num_steps):
-        store.write(record(step, random_frame(step)))
+        store.write(record(step, random_frame(step, targets)))
     store.close("finished", None)
     return path
 

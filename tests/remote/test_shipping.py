@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from remote_runs import begun, files, numbers, ship, write_large
+from remote_runs import TARGETS, begun, files, numbers, ship, write_large
 from remote_servers import eventually, objects
 
 import vario
@@ -213,7 +213,7 @@ def test_what_somebody_deletes_at_the_target_comes_back(tmp_path, sftp):
 
 
 def test_parts_that_were_merged_take_the_place_of_the_others_at_the_target(tmp_path, elsewhere):
-    here = write_large(tmp_path / "runs" / "merged", num_steps=40, part_steps=5)
+    here = write_large(tmp_path / "runs" / "merged", num_steps=40, part_steps=5, targets=TARGETS[:20])
     assert ship(here, elsewhere.runs) == 0
     before = numbers(here)
     assert main(["compact", str(here)]) == 0

@@ -82,7 +82,8 @@ def test_a_script_ends_that_leaves_pools_open_and_their_work_is_done(tmp_path):
     write(tmp_path, textwrap.dedent(pools) + PLAIN)
     watched = started_afresh(tmp_path, "train.py")
     assert watched.returncode == 0, watched.stderr
-    assert {"late in a process", "late in a thread"} <= set(watched.stdout.splitlines())
+    # A thread may print in the middle of another's line.
+    assert watched.stdout.count("late in a process") == watched.stdout.count("late in a thread") == 1
     assert only_run(tmp_path).state == "finished"
 
 

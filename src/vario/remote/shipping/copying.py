@@ -203,7 +203,6 @@ class Copier:
                 self._target.remove(name)
                 del self._there[name]
 
-
     def _replaced(self) -> set[str]:
         """The parts at the target whose rows are there in another file as well."""
         parts: dict[str, list[str]] = {}

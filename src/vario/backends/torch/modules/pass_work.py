@@ -27,8 +27,6 @@ class PassWork:
     def batch_size(self, inputs: Any) -> BatchSize | None:
         """Return how many rows and tokens a batch has; None if it has no tensors with rows."""
         rows: torch.Tensor | None = None
-        if len(inputs) == 2 and not inputs[1] and len(inputs[0]) == 1 and isinstance(inputs[0][0], torch.Tensor):
-            inputs = inputs[0]  # one tensor, as of most models: a model may be called a hundred times in a step
         for number, tensor in enumerate(_tensors(inputs)):
             if number >= MOST_TENSORS:
                 break
