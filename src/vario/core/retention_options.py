@@ -79,7 +79,7 @@ def _whole(key: str, value: object, least: int) -> int:
     if isinstance(value, str) and key.endswith("bytes") and (match := _SIZE.fullmatch(value.strip())):
         unit = match[2].lower()
         number = int(float(match[1]) * _UNITS[unit if not unit or unit.endswith("b") else unit + "b"])
-    if isinstance(number, float) and number.is_integer():
+    if isinstance(number, float) and number % 1 == 0:
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
         raise ConfigError(f"{key}: expected a whole number of at least {least}, got {value!r}")
