@@ -91,11 +91,14 @@ class Job:
         draw = np.random.default_rng(zlib.crc32(f"{rank} {step}".encode()))
         frames = [Frame("gradient", step, 0, self.names, self._orders(), self._rows(draw, 1 + 0.05 * draw.normal()))]
         if step % 10 == 0:
-            same = np.random.default_rng(step)
-            rows = self._rows(same, 3.0)
+            rows = np.zeros((len(self.names), len(COLUMNS)))
+            rows[:, COUNT] = 1
+            rows[:, SUM] = np.random.default_rng(step).integers(1 << 40, size=len(rows))
             if rank == self.apart and step >= self.steps // 2:
-                rows[3, SUM] += 1.0
-            frames.append(Frame("checksum", step, 0, self.names, self._orders(), rows))
+                rows[3, SUM] += 1
+            rows[:, MIN] = rows[:, MAX] = rows[:, SUM]
+            names = tuple(f"{name}:weight" for name in self.names)
+            frames.append(Frame("checksum", step, 0, names, self._orders(), rows))
         if rank == self.bad and step >= self.steps * 3 // 4:
             frames[0].summaries[5, NANS] = 7
         extra = 0.3 if rank == self.slow and step >= self.steps // 4 else 0.0
