@@ -87,9 +87,12 @@ export async function askAgain(): Promise<void> {
   window.dispatchEvent(new Event("server-back"));
 }
 
+/** A server that takes longer to say that it is up hangs: its connections may outlive it. */
+const MOST_WAIT_MS = 15_000;
+
 /** Whether the server responds; if not, a banner shows it. */
 export async function isThere(): Promise<boolean> {
-  const isUp = await fetch("healthz", { cache: "no-store" }).then(
+  const isUp = await fetch("healthz", { cache: "no-store", signal: AbortSignal.timeout(MOST_WAIT_MS) }).then(
     (response) => response.ok,
     () => false,
   );
